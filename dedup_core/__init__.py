@@ -1,0 +1,43 @@
+"""The heart of Onceload: decisions as values, and the commit that makes them true.
+
+known = ledger.know(session, [producer_id])[producer_id]
+judgement = judge(offered, consumed=known.state.consumed, claimed=known.claimed)
+ledger.commit(Commit(session=session, batch=batch, advances=[…judgement.new…], write_rows=…))
+"""
+
+from dedup_core.errors import CommitOutcomeUnknown, ExitCode, OnceloadError
+from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Ledger, Session, SnapshotStore
+from dedup_core.replay import Counts, Entry, ProducerState, Receipt, Snapshot, replay
+from dedup_core.spans import Span, SpanSet
+from dedup_core.verdicts import Judgement, Order, Verdict, judge, settled
+
+__all__ = [
+    "Advance",
+    "Claim",
+    "Commit",
+    "CommitOutcomeUnknown",
+    "CommitStep",
+    "Counts",
+    "Entry",
+    "ExitCode",
+    "Guarantee",
+    "Judgement",
+    "Knowledge",
+    "Ledger",
+    "OnceloadError",
+    "Order",
+    "Pipeline",
+    "ProducerState",
+    "Receipt",
+    "Session",
+    "Snapshot",
+    "SnapshotPolicy",
+    "SnapshotStore",
+    "Span",
+    "SpanSet",
+    "Verdict",
+    "judge",
+    "replay",
+    "settled",
+]

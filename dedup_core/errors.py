@@ -1,0 +1,246 @@
+"""What can go wrong, sorted by what the caller does next.
+
+OnceloadError
+├── CallAgain              nothing was changed; the same call may be made again   (exit 1)
+│   ├── AlreadyConsumed      somebody committed these spans first: judge again
+│   ├── ClaimedElsewhere     a live worker is loading them: come back after its deadline
+│   ├── SessionFenced        a later life of this session took over: this one must stop
+│   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
+│   └── DatabaseLost         the connection ended before COMMIT was sent
+├── WrongUse               the call, the settings or the installation must change (exit 2)
+│   ├── NotASpan             a span or sequence id outside its bounds
+│   ├── NotFound             no pipeline, session, producer or snapshot of this name
+│   ├── SettingRefused       a setting or an argument that cannot be meant
+│   ├── DatabaseUnreachable  wrong address, password, rights, or no server
+│   └── SchemaRefused        the schema is missing, older, newer or somebody else's
+├── AskTheLedger           only the ledger knows the answer                       (exit 3)
+│   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
+└── NeedsAPerson           going on could lose or repeat records                  (exit 4)
+├── LimitReached         producers_max or islands_max
+├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
+└── StateDiffers         snapshot + ledger and the live state disagree
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What a process says when it ends."""
+
+    DONE = 0
+    CALL_AGAIN = 1
+    WRONG_USE = 2
+    OUTCOME_UNKNOWN = 3
+    NEEDS_A_PERSON = 4
+
+
+@dataclass(eq=False)
+class OnceloadError(Exception):
+    """Facts as fields, one sentence as text; every error survives pickling."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CALL_AGAIN
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Airflow and Spark carry errors between processes; Exception would rebuild from its text alone.
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
+
+
+class CallAgain(OnceloadError):
+    """Nothing was changed; the same call may be made again."""
+
+
+class WrongUse(OnceloadError):
+    """Nothing was changed; the call, the settings or the installation must change."""
+
+    exit_code = ExitCode.WRONG_USE
+
+
+class AskTheLedger(OnceloadError):
+    """The commit may or may not have happened; only the ledger knows."""
+
+    exit_code = ExitCode.OUTCOME_UNKNOWN
+
+
+class NeedsAPerson(OnceloadError):
+    """Nothing was changed; going on could lose or repeat records."""
+
+    exit_code = ExitCode.NEEDS_A_PERSON
+
+
+@dataclass(eq=False)
+class AlreadyConsumed(CallAgain):
+    pipeline: str
+    producers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: what was offered of {_some(self.producers)} should have been new, but at least "
+            "a part of it took effect before; nothing was written: judge it again"
+        )
+
+
+@dataclass(eq=False)
+class ClaimedElsewhere(CallAgain):
+    pipeline: str
+    producer: str
+    span: str
+    holder: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: {self.producer} {self.span} should have been free, but {self.holder} "
+            "is loading a part of it; nothing was written: come back when its claim has ended"
+        )
+
+
+@dataclass(eq=False)
+class SessionFenced(CallAgain):
+    pipeline: str
+    session: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: session {self.session} should be in epoch {self.epoch}, but a later one took "
+            "over while this one was away; nothing was written: stop here, the later one goes on"
+        )
+
+
+@dataclass(eq=False)
+class PipelineBusy(CallAgain):
+    pipeline: str
+    waited_for: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: waited for {self.waited_for}, and it stayed held by another worker; "
+            "nothing was written: call again"
+        )
+
+
+@dataclass(eq=False)
+class DatabaseLost(CallAgain):
+    doing: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the database should have answered while {self.doing}, but said: {self.reason}; "
+            "COMMIT was never sent, so nothing was written: call again"
+        )
+
+
+@dataclass(eq=False)
+class NotASpan(WrongUse):
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.found} is not a span of sequence ids: expected {self.expected}"
+
+
+@dataclass(eq=False)
+class NotFound(WrongUse):
+    what: str
+    name: str
+    known: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        known = f"known: {_some(self.known)}" if self.known else "there is none yet"
+        return f"no {self.what} is called {self.name!r}; {known}"
+
+
+@dataclass(eq=False)
+class SettingRefused(WrongUse):
+    setting: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: expected {self.expected}, found {self.found}; nothing was changed"
+
+
+@dataclass(eq=False)
+class DatabaseUnreachable(WrongUse):
+    address: str
+    reason: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"the database at {self.address} should have let us in, but said: {self.reason}; {self.fix}"
+
+
+@dataclass(eq=False)
+class SchemaRefused(WrongUse):
+    expected: str
+    found: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"the schema onceload should be at {self.expected}, but is {self.found}; nothing was changed: {self.fix}"
+
+
+@dataclass(eq=False)
+class CommitOutcomeUnknown(AskTheLedger):
+    pipeline: str
+    batch: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, batch {self.batch}: COMMIT was sent, but no answer came ({self.reason}); "
+            "it took effect whole or not at all: ask the ledger (judge the same spans again) before writing anything"
+        )
+
+
+@dataclass(eq=False)
+class LimitReached(NeedsAPerson):
+    pipeline: str
+    limit: str
+    allowed: int
+    found: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: {self.limit} allows {self.allowed}, and this would make it {self.found}; "
+            f"nothing was written: {_LIMIT_FIXES[self.limit]}"
+        )
+
+
+_LIMIT_FIXES = {
+    "islands_max": "load the gaps between the spans that are consumed first, or raise islands_max",
+    "producers_max": "let idle producers be forgotten (forget_idle_after), or raise producers_max",
+}
+
+
+@dataclass(eq=False)
+class SnapshotDamaged(NeedsAPerson):
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"snapshot file {self.path}: expected {self.expected}, found {self.found}; "
+            "nothing was changed: use another copy, or take a new snapshot"
+        )
+
+
+@dataclass(eq=False)
+class StateDiffers(NeedsAPerson):
+    pipeline: str
+    position: int
+    producers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: at position {self.position} the live state should equal snapshot + ledger, but "
+            f"differs for {_some(self.producers)}; nothing was changed: see `onceload recover state --dry-run`"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,318 @@
+"""A ledger in memory, for tests and examples: the same rules as in Postgres, and nothing that lasts.
+
+A commit works on a copy of the pipeline's book and puts it in the old one's place as its last step,
+so that whatever fails before leaves nothing behind.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from dedup_core.errors import AlreadyConsumed, LimitReached, NotFound, SessionFenced
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
+from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Session, refuse_taken, unwatched
+from dedup_core.replay import Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot
+from dedup_core.spans import SpanSet
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class _Held:
+    claim: Claim
+    deadline_at: datetime
+
+
+@dataclass
+class Book:
+    """All that is known of one pipeline, its target rows included."""
+
+    declared: Pipeline
+    rows: list[object] = field(default_factory=list)
+    states: dict[ProducerId, ProducerState] = field(default_factory=dict)
+    advanced_at: dict[ProducerId, datetime] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    epochs: dict[SessionName, Epoch] = field(default_factory=dict)
+    held: dict[DeliveryId, _Held] = field(default_factory=dict)
+    messages: dict[str, datetime] = field(default_factory=dict)
+    quarantine: set[tuple[ProducerId, int]] = field(default_factory=set)
+    snapshots: dict[Position, Snapshot] = field(default_factory=dict)
+
+    @property
+    def position(self) -> Position:
+        return Position(len(self.entries))
+
+
+class MemoryLedger:
+    """The append-only list of commits, and the state that it adds up to."""
+
+    def __init__(
+        self,
+        *,
+        switch: Guarantee = Guarantee.EXACTLY_ONCE,
+        reached: Callable[[CommitStep], None] = unwatched,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._switch = switch
+        self._reached = reached
+        self._clock = clock
+        self._books: dict[str, Book] = {}
+        self._ids = count(1)
+
+    def commit(self, commit: Commit[Book]) -> Position:
+        """Publish the rows and record what was consumed: both or neither."""
+        session, now = commit.session, self._clock()
+        book = deepcopy(self.book(session.pipeline))
+        self._reached(CommitStep.BEGUN)
+        commit.write_rows(book)
+        self._reached(CommitStep.ROWS_WRITTEN)
+        position = Position(book.position + 1)
+        self._reached(CommitStep.POSITION_TAKEN)
+        _check_session(book, session)
+        self._reached(CommitStep.SESSION_CHECKED)
+        repeats_allowed = self._repeats_allowed(book)
+        receipts = tuple(_advance(book, each, now, repeats_allowed=repeats_allowed) for each in commit.advances)
+        self._reached(CommitStep.PRODUCERS_ADVANCED)
+        _record_messages(book, commit.message_ids, now, repeats_allowed=repeats_allowed)
+        self._reached(CommitStep.MESSAGES_RECORDED)
+        _record_quarantine(book, [(record.producer_id, record.sequence_id) for record in commit.quarantined])
+        self._reached(CommitStep.QUARANTINE_RECORDED)
+        book.entries.append(_entry(position, commit, receipts, now))
+        self._reached(CommitStep.ENTRY_RECORDED)
+        if commit.claim and book.held.pop(commit.claim.delivery_id, None) is None:
+            raise SessionFenced(session.pipeline, session.name, session.epoch)
+        self._reached(CommitStep.DELIVERY_ACKED)
+        self._books[session.pipeline] = book
+        self._reached(CommitStep.COMMITTED)
+        return position
+
+    def _repeats_allowed(self, book: Book) -> bool:
+        in_force = guarantee_in_force(switch=self._switch, declared=book.declared.guarantee)
+        return in_force is Guarantee.AT_LEAST_ONCE
+
+    def book(self, pipeline: str) -> Book:
+        """The pipeline's book; tests read its rows."""
+        if pipeline not in self._books:
+            raise NotFound("pipeline", pipeline, tuple(sorted(self._books)))
+        return self._books[pipeline]
+
+    def declare(self, pipeline: Pipeline) -> None:
+        """Make a pipeline known, or change its declaration."""
+        self._books.setdefault(pipeline.name, Book(declared=pipeline)).declared = pipeline
+
+    def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
+        """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        book = self.book(pipeline)
+        ids = {(state.name, state.generation): producer_id for producer_id, state in book.states.items()}
+        added = [name for name in dict.fromkeys(names) if name not in ids]
+        found = len(book.states) + len(added)
+        if found > book.declared.producers_max:
+            raise LimitReached(pipeline, "producers_max", book.declared.producers_max, found)
+        for name, generation in added:
+            ids[name, generation] = producer_id = ProducerId(next(self._ids))
+            book.states[producer_id] = ProducerState(name=name, generation=generation, consumed=SpanSet())
+            book.advanced_at[producer_id] = self._clock()
+        return {name: ids[name] for name in names}
+
+    def open_session(self, pipeline: str, name: SessionName) -> Session:
+        """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+        epochs = self.book(pipeline).epochs
+        epochs[name] = Epoch(epochs.get(name, 0) + 1)
+        return Session(pipeline=pipeline, name=name, epoch=epochs[name])
+
+    def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
+        """What to judge by, as this session sees it."""
+        book = self.book(session.pipeline)
+        return {
+            producer_id: Knowledge(
+                state=book.states[producer_id], claimed=self._claimed(book, producer_id, asking=session.name)
+            )
+            for producer_id in producer_ids
+            if producer_id in book.states
+        }
+
+    def _claimed(self, book: Book, producer_id: ProducerId, *, asking: SessionName | None = None) -> SpanSet:
+        spans = SpanSet()
+        for held in book.held.values():
+            if self._is_live(book, held) and held.claim.session.name != asking:
+                spans |= held.claim.spans.get(producer_id, SpanSet())
+        return spans
+
+    def _is_live(self, book: Book, held: _Held) -> bool:
+        session = held.claim.session
+        return held.deadline_at > self._clock() and book.epochs[session.name] == session.epoch
+
+    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
+        """Hold spans that are neither consumed nor claimed by anybody else."""
+        del batch  # Nobody looks at deliveries in memory.
+        book = self.book(session.pipeline)
+        book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
+        refuse_taken(session, spans, self.know(session, list(spans)))
+        _check_session(book, session)
+        claim = Claim(delivery_id=DeliveryId(next(self._ids)), session=session, spans=spans)
+        book.held[claim.delivery_id] = _Held(claim, self._clock() + timedelta(seconds=lease_s))
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back: its spans fall back to what is consumed."""
+        self.book(claim.session.pipeline).held.pop(claim.delivery_id, None)
+
+    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+        book = self.book(pipeline)
+        if book.declared.forget_idle_after_s is None:
+            return ()
+        idle_since = now - timedelta(seconds=book.declared.forget_idle_after_s)
+        idle = [key for key, at in book.advanced_at.items() if at < idle_since and not self._claimed(book, key)]
+        if not idle:
+            return ()
+        gone = {key: book.states.pop(key) for key in idle}
+        book.advanced_at = {key: at for key, at in book.advanced_at.items() if key not in gone}
+        receipts = tuple(_receipt(key, state, _seen(key, state)) for key, state in gone.items())
+        book.entries.append(_forget_entry(Position(book.position + 1), receipts, self._clock()))
+        return tuple(sorted(state.name for state in gone.values()))
+
+    def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
+        """The commits after a position, oldest first."""
+        return iter(self.book(pipeline).entries[after:])
+
+    def states(self, pipeline: str) -> Snapshot:
+        """The live states of all producers that have consumed anything, and the position they are at."""
+        book = self.book(pipeline)
+        states = {key: state for key, state in book.states.items() if state.consumed}
+        return Snapshot(pipeline=pipeline, position=book.position, taken_at=self._clock(), states=states)
+
+
+class MemorySnapshots:
+    """Where snapshots are kept."""
+
+    def __init__(self, ledger: MemoryLedger) -> None:
+        self._ledger = ledger
+
+    def take(self, pipeline: str) -> Position:
+        """Keep the states as they are now; one snapshot of a position is enough."""
+        book, snapshot = self._ledger.book(pipeline), self._ledger.states(pipeline)
+        book.snapshots.setdefault(snapshot.position, snapshot)
+        for position in sorted(book.snapshots)[: -book.declared.snapshot.kept]:
+            del book.snapshots[position]
+        return snapshot.position
+
+    def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
+        """What a loader calls after its commits."""
+        book = self._ledger.book(pipeline)
+        last = max(book.snapshots, default=Position(0))
+        since = (
+            book.snapshots[last].taken_at if last else min((each.committed_at for each in book.entries), default=now)
+        )
+        due = book.declared.snapshot.is_due(
+            commits_since=book.position - last, seconds_since=(now - since).total_seconds()
+        )
+        return self.take(pipeline) if due else None
+
+    def get(self, pipeline: str, position: Position | None = None) -> Snapshot:
+        """The snapshot at a position, or the latest."""
+        kept = self._ledger.book(pipeline).snapshots
+        wanted = max(kept, default=None) if position is None else position
+        if wanted not in kept:
+            raise NotFound("snapshot at position", str(wanted), tuple(map(str, sorted(kept))))
+        return kept[wanted]
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
+        self._ledger.book(snapshot.pipeline).snapshots[snapshot.position] = snapshot
+
+
+def _check_session(book: Book, session: Session) -> None:
+    if book.epochs.get(session.name) != session.epoch:
+        raise SessionFenced(session.pipeline, session.name, session.epoch)
+
+
+def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bool) -> Receipt:
+    state = book.states.get(advance.producer_id)
+    if state is None or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
+        raise AlreadyConsumed(book.declared.name, (state.name if state else "a forgotten producer",))
+    after = replace(
+        state,
+        consumed=state.consumed | advance.spans,
+        fingerprint=advance.fingerprint,
+        size=advance.size,
+        condition=advance.condition,
+    )
+    if len(after.consumed.spans) > book.declared.islands_max:
+        raise LimitReached(book.declared.name, "islands_max", book.declared.islands_max, len(after.consumed.spans))
+    book.states[advance.producer_id], book.advanced_at[advance.producer_id] = after, now
+    return _receipt(advance.producer_id, state, advance)
+
+
+def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *, repeats_allowed: bool) -> None:
+    kept_since = now.date() - timedelta(days=book.declared.message_keep_days)
+    twins = [each for each in message_ids if each in book.messages and book.messages[each].date() >= kept_since]
+    if twins and not repeats_allowed:
+        raise AlreadyConsumed(book.declared.name, (f"{len(twins)} business ids",))
+    book.messages.update(dict.fromkeys(set(message_ids) - set(twins), now))
+
+
+def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]]) -> None:
+    if book.quarantine.intersection(records):
+        raise AlreadyConsumed(book.declared.name, ("a quarantined record",))
+    book.quarantine.update(records)
+
+
+def _seen(producer_id: ProducerId, state: ProducerState) -> Advance:
+    """An advance that says again what is known."""
+    return Advance(
+        producer_id=producer_id,
+        spans=state.consumed,
+        fingerprint=state.fingerprint,
+        size=state.size,
+        condition=state.condition,
+    )
+
+
+def _receipt(producer_id: ProducerId, state: ProducerState, advance: Advance) -> Receipt:
+    return Receipt(
+        producer_id=producer_id,
+        producer=state.name,
+        generation=state.generation,
+        spans=advance.spans,
+        rows=advance.rows,
+        digest=advance.digest,
+        fingerprint=advance.fingerprint,
+        size=advance.size,
+        condition=advance.condition,
+    )
+
+
+def _entry(position: Position, commit: Commit[Book], receipts: tuple[Receipt, ...], now: datetime) -> Entry:
+    return Entry(
+        position=position,
+        kind=EntryKind.LOAD,
+        batch=commit.batch,
+        counts=commit.counts,
+        bytes=commit.bytes,
+        committed_at=now,
+        session=commit.session.name,
+        epoch=commit.session.epoch,
+        run=commit.run,
+        receipts=tuple(sorted(receipts, key=lambda receipt: receipt.producer_id)),
+    )
+
+
+def _forget_entry(position: Position, receipts: tuple[Receipt, ...], now: datetime) -> Entry:
+    return Entry(
+        position=position,
+        kind=EntryKind.FORGET,
+        batch=Batch(f"forget-{position}"),
+        counts=Counts(),
+        bytes=0,
+        committed_at=now,
+        session=None,
+        epoch=None,
+        run=None,
+        receipts=tuple(sorted(receipts, key=lambda receipt: receipt.producer_id)),
+    )

@@ -1,0 +1,176 @@
+"""What the core asks of the world: a ledger that commits, and a store of snapshots.
+
+Every implementation passes the suite in `tests/contract`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotFound, SettingRefused
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.pipeline import Pipeline
+from dedup_core.replay import Condition, Counts, Entry, ProducerState, Run, Snapshot
+from dedup_core.spans import SpanSet
+
+Transaction = TypeVar("Transaction")
+
+
+class CommitStep(StrEnum):
+    """The commit, step by step; tests stop the world at each of them."""
+
+    BEGUN = "begun"
+    ROWS_WRITTEN = "rows_written"
+    POSITION_TAKEN = "position_taken"
+    SESSION_CHECKED = "session_checked"
+    PRODUCERS_ADVANCED = "producers_advanced"
+    MESSAGES_RECORDED = "messages_recorded"
+    QUARANTINE_RECORDED = "quarantine_recorded"
+    ENTRY_RECORDED = "entry_recorded"
+    DELIVERY_ACKED = "delivery_acked"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One life of a named consumer; a later life under the same name fences this one."""
+
+    pipeline: str
+    name: SessionName
+    epoch: Epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Spans that a session is loading, until its deadline passes."""
+
+    delivery_id: DeliveryId
+    session: Session
+    spans: Mapping[ProducerId, SpanSet]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What is known of one producer now: its state, and what other live workers claim of it."""
+
+    state: ProducerState
+    claimed: SpanSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """How one commit moves one producer on; without spans it only notes what was seen of the file."""
+
+    producer_id: ProducerId
+    spans: SpanSet
+    rows: int = 0
+    digest: bytes | None = None
+    fingerprint: bytes | None = None
+    size: int | None = None
+    condition: Condition = Condition.OPEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantinedRecord:
+    """A record that could not be loaded, whole, and why."""
+
+    producer_id: ProducerId
+    sequence_id: int
+    raw: bytes
+    reason: str
+    column: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit(Generic[Transaction]):
+    """Rows and the proof of what they were made from: both take effect, or neither."""
+
+    session: Session
+    batch: Batch
+    advances: tuple[Advance, ...]
+    write_rows: Callable[[Transaction], None]
+    claim: Claim | None = None
+    counts: Counts = field(default_factory=Counts)
+    bytes: int = 0
+    message_ids: tuple[str, ...] = ()
+    quarantined: tuple[QuarantinedRecord, ...] = ()
+    run: Run | None = None
+
+    def __post_init__(self) -> None:
+        _all_different("producers of a commit", [advance.producer_id for advance in self.advances])
+        _all_different("business ids of a commit", self.message_ids)
+
+
+class Ledger(Protocol[Transaction]):
+    """The append-only list of commits, and the state that it adds up to."""
+
+    def declare(self, pipeline: Pipeline) -> None:
+        """Make a pipeline known, or change its declaration."""
+
+    def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
+        """Give each (name, generation) its producer id; it has consumed nothing yet."""
+
+    def open_session(self, pipeline: str, name: SessionName) -> Session:
+        """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+
+    def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
+        """What to judge by, as this session sees it."""
+
+    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
+        """Hold spans that are neither consumed nor claimed by anybody else."""
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back: its spans fall back to what is consumed."""
+
+    def commit(self, commit: Commit[Transaction]) -> Position:
+        """Publish the rows and record what was consumed: both or neither."""
+
+    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+
+    def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
+        """The commits after a position, oldest first."""
+
+    def states(self, pipeline: str) -> Snapshot:
+        """The live states of all producers that have consumed anything, and the position they are at."""
+
+
+class SnapshotStore(Protocol):
+    """Where snapshots are kept."""
+
+    def take(self, pipeline: str) -> Position:
+        """Keep the states as they are now; one snapshot of a position is enough."""
+
+    def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
+        """What a loader calls after its commits."""
+
+    def get(self, pipeline: str, position: Position | None = None) -> Snapshot:
+        """The snapshot at a position, or the latest."""
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
+
+
+def unwatched(step: CommitStep) -> None:
+    """What a ledger calls at each step of a commit, unless a test wants to know."""
+
+
+def refuse_taken(session: Session, wanted: Mapping[ProducerId, SpanSet], known: Mapping[ProducerId, Knowledge]) -> None:
+    """Raise unless all that a session wants to claim is neither consumed nor claimed by another."""
+    for producer_id, spans in wanted.items():
+        if producer_id not in known:
+            raise NotFound("producer", str(producer_id))
+        knowledge = known[producer_id]
+        if spans.overlaps(knowledge.state.consumed):
+            raise AlreadyConsumed(session.pipeline, (knowledge.state.name,))
+        busy = spans & knowledge.claimed
+        if busy:
+            raise ClaimedElsewhere(session.pipeline, knowledge.state.name, str(busy), "another session")
+
+
+def _all_different(what: str, found: Sequence[object]) -> None:
+    twins = len(found) - len(set(found))
+    if twins:
+        raise SettingRefused(what, f"{twins} twice", "each of them once")

@@ -1,0 +1,149 @@
+"""How we reach Postgres, and what its refusals mean in our words."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg2
+from sqlalchemy import Engine, Row, TextClause, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    DatabaseLost,
+    DatabaseUnreachable,
+    PipelineBusy,
+    StateDiffers,
+)
+
+Item = TypeVar("Item")
+#: A row of a result; its columns are those that the statement names.
+Record: TypeAlias = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSettings:
+    """How to reach the database, and how long to wait for it."""
+
+    dsn: str = field(repr=False)
+    connect_timeout_s: int = 10
+    #: Longest wait for the pipeline's commit lock before giving up.
+    lock_timeout_s: float = 30.0
+    #: A worker that stops in mid-transaction holds the commit lock; the server ends it after this.
+    idle_timeout_s: float = 30.0
+
+
+def connect(settings: LedgerSettings) -> Engine:
+    """An engine whose connections read and write on the primary, one statement's view at a time."""
+    # libpq reads the address itself, so that whatever psql accepts is accepted here.
+    return create_engine(
+        "postgresql+psycopg2://", creator=lambda: _open(settings), isolation_level="READ COMMITTED", pool_use_lifo=True
+    )
+
+
+def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
+    connection = psycopg2.connect(
+        settings.dsn,
+        connect_timeout=settings.connect_timeout_s,
+        target_session_attrs="read-write",
+        application_name="onceload",
+        # A peer that vanished is noticed within a minute instead of two hours.
+        keepalives_idle=30,
+        keepalives_interval=10,
+        keepalives_count=3,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false),"
+            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false)",
+            (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
+        )
+    connection.commit()
+    return connection
+
+
+def statements(name: str) -> Mapping[str, TextClause]:
+    """The statements of a .sql file beside this one, by the name above each."""
+    parts = files(__package__).joinpath(name).read_text(encoding="utf-8").split("-- name: ")[1:]
+    return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
+
+
+def in_batches(items: Sequence[Item], size: int = 250_000) -> Iterator[Sequence[Item]]:
+    """Long enough to be worth a round trip, short enough to stay a small message."""
+    return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def array(values: Iterable[object]) -> str:
+    """A Postgres array literal; one string travels faster than an expression per element."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: object) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f'"\\\\x{value.hex()}"'
+        case int():
+            return str(value)
+        case _:
+            # Postgres text holds no NUL; a visible stand-in beats a lost reason.
+            escaped = str(value).replace("\x00", "\u2400").replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+
+
+_BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": "a concurrent change", "57014": "a lock or a query"}
+
+
+@contextmanager
+def translated(*, pipeline: str, doing: str) -> Iterator[None]:
+    """Turn what the database says into what the caller should do next."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _in_our_words(error, pipeline=pipeline, doing=doing) from error
+
+
+def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
+    code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
+    if constraint in _CONSUMED:
+        return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
+    if constraint == "ledger_positions_have_no_twins":
+        # The pipeline's row was set back, or restored without its ledger.
+        return StateDiffers(pipeline, 0, ("the pipeline's position",))
+    if code in _BUSY:
+        return PipelineBusy(pipeline, _BUSY[code])
+    if code in ("42501", "28000", "28P01"):
+        return DatabaseUnreachable("ONCELOAD_DSN", reason, "grant this user the rights of the role it should have")
+    return DatabaseLost(doing, reason) if is_lost(error) or code.startswith("53") else error
+
+
+#: Constraints that refuse what took effect before.
+_CONSUMED = {
+    "quarantined_records_have_no_twins": "a quarantined record",
+    "messages_have_no_twins": "a business id",
+}
+
+
+def sqlstate(error: DBAPIError) -> str:
+    return getattr(error.orig, "pgcode", None) or ""
+
+
+def is_lost(error: DBAPIError) -> bool:
+    """Whether the connection is gone, or the server is going or not yet there."""
+    code = sqlstate(error)
+    gone = error.connection_invalidated or isinstance(error.orig, psycopg2.OperationalError | psycopg2.InterfaceError)
+    return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)
+
+
+def _constraint(error: DBAPIError) -> str:
+    diagnostics = getattr(error.orig, "diag", None)
+    return getattr(diagnostics, "constraint_name", None) or ""
+
+
+def first_line(error: Exception) -> str:
+    """The server's own words, without the statement and its values."""
+    original = getattr(error, "orig", None) or error
+    return (str(original).strip().splitlines() or ["no reason given"])[0]

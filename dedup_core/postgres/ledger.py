@@ -1,0 +1,433 @@
+"""The ledger in Postgres: one transaction holds the rows and the proof of what they were made from.
+
+The database is authoritative, and only its primary. A commit exists whole or not at all: whatever fails before
+COMMIT is sent leaves nothing behind; when the answer to COMMIT is lost, the caller judges the same spans again,
+and finds them consumed if it had landed.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from itertools import groupby
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    LimitReached,
+    NotFound,
+    SessionFenced,
+)
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
+from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Session, refuse_taken, unwatched
+from dedup_core.postgres.connection import (
+    Record,
+    array,
+    first_line,
+    in_batches,
+    is_lost,
+    sqlstate,
+    statements,
+    translated,
+)
+from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, Run, Snapshot
+from dedup_core.spans import SpanSet
+
+SQL = statements("ledger.sql")
+_ENTRIES_PER_READ = 1_000
+
+
+class PostgresLedger:
+    """The append-only list of commits, and the state that it adds up to."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        switch: Guarantee = Guarantee.EXACTLY_ONCE,
+        reached: Callable[[CommitStep], None] = unwatched,
+    ) -> None:
+        self._engine = engine
+        self._switch = switch
+        self._reached = reached
+        self._message_days: set[date] = set()
+
+    def commit(self, commit: Commit[Connection]) -> Position:
+        """Publish the rows and record what was consumed: both or neither."""
+        pipeline = commit.session.pipeline
+        with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
+            if commit.message_ids:
+                self._prepare_message_days()
+            with self._engine.connect() as connection:
+                transaction = connection.begin()
+                position = self._fill(connection, commit)
+                try:
+                    transaction.commit()
+                except DBAPIError as error:
+                    if _refused_for_certain(error):
+                        raise
+                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error
+        self._reached(CommitStep.COMMITTED)
+        return position
+
+    def _fill(self, connection: Connection, commit: Commit[Connection]) -> Position:
+        """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
+        self._reached(CommitStep.BEGUN)
+        commit.write_rows(connection)
+        self._reached(CommitStep.ROWS_WRITTEN)
+        turn = _take_position(connection, commit.session.pipeline)
+        self._reached(CommitStep.POSITION_TAKEN)
+        _check_session(connection, turn, commit.session)
+        self._reached(CommitStep.SESSION_CHECKED)
+        repeats_allowed = self._repeats_allowed(turn)
+        _advance(connection, turn, commit, repeats_allowed=repeats_allowed)
+        self._reached(CommitStep.PRODUCERS_ADVANCED)
+        _record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
+        self._reached(CommitStep.MESSAGES_RECORDED)
+        _record_quarantine(connection, turn, commit)
+        self._reached(CommitStep.QUARANTINE_RECORDED)
+        _record_entry(connection, turn, commit)
+        self._reached(CommitStep.ENTRY_RECORDED)
+        _ack(connection, commit.session, commit.claim)
+        self._reached(CommitStep.DELIVERY_ACKED)
+        return Position(turn.position)
+
+    def _repeats_allowed(self, turn: Record) -> bool:
+        declared = Guarantee(turn.guarantee) if turn.guarantee else None
+        match guarantee_in_force(switch=self._switch, declared=declared):
+            case Guarantee.EXACTLY_ONCE:
+                return False
+            case Guarantee.AT_LEAST_ONCE:
+                return True
+
+    def declare(self, pipeline: Pipeline) -> None:
+        """Make a pipeline known, or change its declaration."""
+        with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
+            connection.execute(
+                SQL["declare_pipeline"],
+                {
+                    "name": pipeline.name,
+                    "guarantee": pipeline.guarantee,
+                    "producers_max": pipeline.producers_max,
+                    "islands_max": pipeline.islands_max,
+                    "forget_idle_after_s": pipeline.forget_idle_after_s,
+                    "message_keep_days": pipeline.message_keep_days,
+                    "snapshot_every_commits": pipeline.snapshot.every_commits,
+                    "snapshot_every_s": pipeline.snapshot.every_s,
+                    "snapshots_kept": pipeline.snapshot.kept,
+                },
+            )
+
+    def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
+        """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        ids: dict[tuple[str, int], ProducerId] = {}
+        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+            found = lock_pipeline(connection, pipeline)
+            producers = found.producers
+            for some in in_batches(names):
+                binds = {
+                    "pipeline_id": found.pipeline_id,
+                    "names": array(name for name, _ in some),
+                    "generations": array(generation for _, generation in some),
+                }
+                producers += connection.execute(SQL["register_producers"], binds).rowcount
+                rows = connection.execute(SQL["producer_ids"], binds)
+                ids.update({(row.name, row.generation): row.producer_id for row in rows})
+            if producers > found.producers_max:
+                raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
+            connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
+        return ids
+
+    def open_session(self, pipeline: str, name: SessionName) -> Session:
+        """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+        with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            epoch = connection.execute(SQL["open_session"], {"pipeline_id": pipeline_id, "session": name})
+            return Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()))
+
+    def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
+        """What to judge by, as this session sees it."""
+        with translated(pipeline=session.pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
+            return _know(connection, pipeline_id, session, producer_ids)
+
+    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
+        """Hold spans that are neither consumed nor claimed by anybody else."""
+        with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
+            # Under the commit lock nothing is consumed or claimed between the question and the claim.
+            pipeline_id = lock_pipeline(connection, session.pipeline).pipeline_id
+            connection.execute(SQL["drop_ended_claims"], {"pipeline_id": pipeline_id})
+            refuse_taken(session, spans, _know(connection, pipeline_id, session, list(spans)))
+            binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch, "batch": batch}
+            delivery_id = connection.execute(SQL["claim_delivery"], {**binds, "lease_s": lease_s}).scalar()
+            if delivery_id is None:
+                raise SessionFenced(session.pipeline, session.name, session.epoch)
+            producer_ids, claimed = array(spans), array(spans.values())
+            connection.execute(
+                SQL["claim_spans"], {"delivery_id": delivery_id, "producer_ids": producer_ids, "spans": claimed}
+            )
+        return Claim(delivery_id=DeliveryId(delivery_id), session=session, spans=spans)
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back: its spans fall back to what is consumed."""
+        with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
+            binds = {"delivery_id": claim.delivery_id, "epoch": claim.session.epoch}
+            connection.execute(SQL["release_claim"], binds)
+
+    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+        with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
+            turn = _take_position(connection, pipeline)
+            binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+            forgotten = tuple(connection.execute(SQL["forget_producers"], {**binds, "now": now}).scalars())
+            if forgotten:
+                entry = {**binds, **_NO_ORIGIN, "kind": EntryKind.FORGET, "batch": f"forget-{turn.position}"}
+                connection.execute(SQL["record_entry"], entry)
+                connection.commit()
+        # Nothing forgotten: the position goes back with the rollback, and the ledger stays as it was.
+        return forgotten
+
+    def forget_messages(self) -> tuple[str, ...]:
+        """Drop the days of business ids that no pipeline declares to remember, and name them."""
+        with translated(pipeline="(all)", doing="dropping business ids"), self._engine.begin() as connection:
+            connection.execute(SQL["lock_message_partitions"])
+            first_kept = connection.execute(SQL["message_days"]).one().first_kept
+            old = [row for row in connection.execute(SQL["message_partitions"]) if row.day < first_kept]
+            for row in old:
+                connection.execute(text(f"DROP TABLE {row.partition}"))
+        return tuple(row.partition for row in old)
+
+    def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
+        """The commits after a position, oldest first."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.connect() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            while page := list(_page_of_entries(connection, pipeline_id, after)):
+                yield from page
+                after = page[-1].position
+
+    def states(self, pipeline: str) -> Snapshot:
+        """The live states of all producers that have consumed anything, and the position they are at."""
+        with translated(pipeline=pipeline, doing="reading the live states"), one_view(self._engine) as connection:
+            found = get_pipeline(connection, pipeline)
+            now = connection.execute(SQL["database_now"]).scalar_one()
+            rows = connection.execute(SQL["live_states"], {"pipeline_id": found.pipeline_id})
+            states = {row.producer_id: state_in(row) for row in rows}
+        return Snapshot(pipeline=pipeline, position=found.position, taken_at=now, states=states)
+
+    def _prepare_message_days(self) -> None:
+        """Make the partitions of today and tomorrow, so that no commit has to change a table."""
+        with self._engine.begin() as connection:
+            today = connection.execute(SQL["message_days"]).one().today
+            if today in self._message_days:
+                return
+            connection.execute(SQL["lock_message_partitions"])
+            for day in (today, today + timedelta(days=1)):
+                connection.execute(
+                    text(
+                        f'CREATE TABLE IF NOT EXISTS onceload."message_{day:%Y%m%d}" PARTITION OF onceload.message '
+                        f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
+                    )
+                )
+        self._message_days = {today}
+
+
+def one_view(engine: Engine) -> Connection:
+    """A connection whose statements all see the database as it was at the first of them."""
+    return engine.connect().execution_options(isolation_level="REPEATABLE READ")
+
+
+def get_pipeline(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "find_pipeline", pipeline)
+
+
+def lock_pipeline(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "lock_pipeline", pipeline)
+
+
+def _take_position(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "take_position", pipeline)
+
+
+def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
+    found = connection.execute(SQL[statement], {"pipeline": pipeline}).one_or_none()
+    if found is None:
+        raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
+    return found
+
+
+def _check_session(connection: Connection, turn: Record, session: Session) -> None:
+    binds = {
+        "pipeline_id": turn.pipeline_id,
+        "position": turn.position,
+        "session": session.name,
+        "epoch": session.epoch,
+    }
+    if connection.execute(SQL["check_session"], binds).rowcount != 1:
+        raise SessionFenced(session.pipeline, session.name, session.epoch)
+
+
+def _advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
+    in_id_order = sorted(commit.advances, key=lambda advance: advance.producer_id)
+    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+    for some in in_batches(in_id_order):
+        binds = {**turn_binds, **_advance_binds(some), "repeats_allowed": repeats_allowed}
+        done = connection.execute(SQL["advance_producers"], binds).one()
+        if done.advanced != len(some):
+            refused = connection.execute(SQL["producers_refused"], binds).scalars()
+            raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
+        if done.islands > turn.islands_max:
+            raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
+
+
+def _advance_binds(advances: Sequence[Advance]) -> dict[str, str]:
+    return {
+        "producer_ids": array(advance.producer_id for advance in advances),
+        "spans": array(advance.spans for advance in advances),
+        "rows": array(advance.rows for advance in advances),
+        "digests": array(advance.digest for advance in advances),
+        "fingerprints": array(advance.fingerprint for advance in advances),
+        "sizes": array(advance.size for advance in advances),
+        "conditions": array(advance.condition for advance in advances),
+    }
+
+
+def _record_messages(
+    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
+) -> None:
+    if not commit.message_ids:
+        return
+    messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in commit.message_ids)
+    binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
+    recorded = connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
+    if recorded != len(commit.message_ids) and not repeats_allowed:
+        twins = len(commit.message_ids) - recorded
+        raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
+
+
+def _record_quarantine(connection: Connection, turn: Record, commit: Commit[Connection]) -> None:
+    for some in in_batches(commit.quarantined):
+        binds = {
+            "pipeline_id": turn.pipeline_id,
+            "position": turn.position,
+            "producer_ids": array(record.producer_id for record in some),
+            "sequence_ids": array(record.sequence_id for record in some),
+            "raws": array(record.raw for record in some),
+            "columns": array(record.column for record in some),
+            "reasons": array(record.reason for record in some),
+        }
+        connection.execute(SQL["record_quarantine"], binds)
+
+
+_NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number")) | dict.fromkeys(
+    ("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0
+)
+
+
+def _record_entry(connection: Connection, turn: Record, commit: Commit[Connection]) -> None:
+    connection.execute(
+        SQL["record_entry"],
+        {
+            "pipeline_id": turn.pipeline_id,
+            "position": turn.position,
+            "kind": EntryKind.LOAD,
+            "batch": commit.batch,
+            "session": commit.session.name,
+            "epoch": commit.session.epoch,
+            "dag_id": commit.run and commit.run.dag_id,
+            "run_id": commit.run and commit.run.run_id,
+            "try_number": commit.run and commit.run.try_number,
+            "loaded": commit.counts.loaded,
+            "duplicate": commit.counts.duplicate,
+            "quarantined": commit.counts.quarantined,
+            "filtered": commit.counts.filtered,
+            "bytes": commit.bytes,
+        },
+    )
+
+
+def _ack(connection: Connection, session: Session, claim: Claim | None) -> None:
+    if claim is None:
+        return
+    binds = {"delivery_id": claim.delivery_id, "epoch": session.epoch}
+    if connection.execute(SQL["ack_delivery"], binds).rowcount != 1:
+        raise SessionFenced(session.pipeline, session.name, session.epoch)
+
+
+def _refused_for_certain(error: DBAPIError) -> bool:
+    """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
+    return sqlstate(error).startswith(("23", "40")) and not is_lost(error)
+
+
+def _know(
+    connection: Connection, pipeline_id: int, session: Session, producer_ids: Sequence[ProducerId]
+) -> dict[ProducerId, Knowledge]:
+    binds = {"pipeline_id": pipeline_id, "session": session.name, "producer_ids": array(producer_ids)}
+    claimed: dict[ProducerId, SpanSet] = {}
+    for row in connection.execute(SQL["claims_of_others"], binds):
+        claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)
+    rows = connection.execute(SQL["producer_states"], binds)
+    return {
+        row.producer_id: Knowledge(state=state_in(row), claimed=claimed.get(row.producer_id, SpanSet())) for row in rows
+    }
+
+
+def state_in(row: Record) -> ProducerState:
+    return ProducerState(
+        name=row.name,
+        generation=row.generation,
+        consumed=SpanSet.parse(row.consumed),
+        fingerprint=_bytes(row.fingerprint),
+        size=row.size,
+        condition=Condition(row.condition),
+    )
+
+
+def _page_of_entries(connection: Connection, pipeline_id: int, after: Position) -> Iterator[Entry]:
+    binds = {"pipeline_id": pipeline_id, "after": after, "at_most": _ENTRIES_PER_READ}
+    rows = connection.execute(SQL["ledger_entries"], binds).all()
+    if not rows:
+        return
+    between = {"pipeline_id": pipeline_id, "first": rows[0].position, "last": rows[-1].position}
+    receipts = connection.execute(SQL["ledger_receipts"], between)
+    by_position = {
+        position: tuple(map(_receipt_in, some)) for position, some in groupby(receipts, lambda row: row.position)
+    }
+    for row in rows:
+        yield _entry_in(row, by_position.get(row.position, ()))
+
+
+def _receipt_in(row: Record) -> Receipt:
+    return Receipt(
+        producer_id=row.producer_id,
+        producer=row.producer,
+        generation=row.generation,
+        spans=SpanSet.parse(row.spans),
+        rows=row.rows,
+        digest=_bytes(row.digest),
+        fingerprint=_bytes(row.fingerprint),
+        size=row.size,
+        condition=Condition(row.condition),
+    )
+
+
+def _entry_in(row: Record, receipts: tuple[Receipt, ...]) -> Entry:
+    run = Run(dag_id=row.dag_id, run_id=row.run_id, try_number=row.try_number) if row.dag_id else None
+    return Entry(
+        position=row.position,
+        kind=EntryKind(row.kind),
+        batch=row.batch,
+        counts=Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered),
+        bytes=row.bytes,
+        committed_at=row.committed_at,
+        session=row.session,
+        epoch=row.epoch,
+        run=run,
+        receipts=receipts,
+    )
+
+
+def _bytes(value: memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -1,0 +1,213 @@
+-- name: declare_pipeline
+-- A pipeline is declared as often as its file changes; position and state stay.
+INSERT INTO onceload.pipeline (name, guarantee, producers_max, islands_max, forget_idle_after_s, message_keep_days,
+                               snapshot_every_commits, snapshot_every_s, snapshots_kept)
+VALUES (:name, :guarantee, :producers_max, :islands_max, :forget_idle_after_s, :message_keep_days,
+        :snapshot_every_commits, :snapshot_every_s, :snapshots_kept)
+ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO UPDATE
+   SET guarantee = excluded.guarantee, producers_max = excluded.producers_max, islands_max = excluded.islands_max,
+       forget_idle_after_s = excluded.forget_idle_after_s, message_keep_days = excluded.message_keep_days,
+       snapshot_every_commits = excluded.snapshot_every_commits, snapshot_every_s = excluded.snapshot_every_s,
+       snapshots_kept = excluded.snapshots_kept;
+
+-- name: find_pipeline
+SELECT pipeline_id, position, message_keep_days FROM onceload.pipeline WHERE name = :pipeline;
+
+-- name: lock_pipeline
+-- The lock that commits take by counting up: whoever holds it sees a state that does not move.
+SELECT pipeline_id, position, producers, producers_max FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
+
+-- name: pipeline_names
+SELECT name FROM onceload.pipeline ORDER BY name;
+
+-- name: register_producers
+-- Registering consumes nothing, so it may be repeated.
+INSERT INTO onceload.producer (pipeline_id, name, generation)
+SELECT :pipeline_id, offered.name, offered.generation
+  FROM unnest(CAST(:names AS text[]), CAST(:generations AS integer[])) AS offered (name, generation)
+ON CONFLICT ON CONSTRAINT producer_generations_have_no_twins DO NOTHING;
+
+-- name: count_producers
+UPDATE onceload.pipeline SET producers = :producers WHERE pipeline_id = :pipeline_id AND producers <> :producers;
+
+-- name: producer_ids
+SELECT producer.name, producer.generation, producer.producer_id
+  FROM unnest(CAST(:names AS text[]), CAST(:generations AS integer[])) AS asked (name, generation)
+  JOIN onceload.producer ON producer.pipeline_id = :pipeline_id
+       AND producer.name = asked.name AND producer.generation = asked.generation;
+
+-- name: open_session
+-- A life of its own for each call: a later one fences all earlier ones.
+INSERT INTO onceload.session (pipeline_id, name) VALUES (:pipeline_id, :session)
+ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
+   SET epoch = session.epoch + 1, opened_at = clock_timestamp()
+RETURNING epoch;
+
+-- name: producer_states
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition
+  FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
+
+-- name: claims_of_others
+-- A claim lives as long as its deadline, and as the life of the session that made it.
+SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, session.name AS holder
+  FROM onceload.delivery
+  JOIN onceload.session USING (session_id)
+  JOIN onceload.delivery_span USING (delivery_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
+   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch
+   AND session.name <> :session
+   AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
+
+-- name: drop_ended_claims
+-- What is left of workers that vanished; their commits find no claim to ack, and are refused.
+DELETE FROM onceload.delivery USING onceload.session
+ WHERE delivery.session_id = session.session_id
+   AND delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
+   AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch);
+
+-- name: claim_delivery
+-- No row comes back if a later life of the session took over.
+INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, tries, deadline_at)
+SELECT :pipeline_id, :batch, 'held', session_id, epoch, 1, clock_timestamp() + make_interval(secs => :lease_s)
+  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch
+RETURNING delivery_id;
+
+-- name: claim_spans
+INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
+SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
+
+-- name: release_claim
+DELETE FROM onceload.delivery WHERE delivery_id = :delivery_id AND state = 'held' AND epoch = :epoch;
+
+-- name: take_position
+-- Takes the pipeline's commit lock: positions are gapless, because who takes one commits it or gives it back.
+UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
+RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days;
+
+-- name: check_session
+-- The fence: no row comes back if a later life of the session took over.
+UPDATE onceload.session SET last_position = :position
+ WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch;
+
+-- name: advance_producers
+-- Compare and set, and the receipt in the same statement: a producer that had consumed any part of the spans
+-- gets neither, and the count tells.
+WITH offered AS (
+    SELECT * FROM unnest(
+        CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
+        CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
+        CAST(:conditions AS text[])
+    ) AS offered (producer_id, spans, rows, digest, fingerprint, size, condition)
+), advanced AS (
+    UPDATE onceload.producer
+       SET consumed = producer.consumed + offered.spans, fingerprint = offered.fingerprint, size = offered.size,
+           condition = offered.condition, advanced_at = clock_timestamp()
+      FROM offered
+     WHERE producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
+       AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
+    RETURNING producer.name, producer.generation, producer.consumed, offered.*
+), receipts AS (
+    INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
+                                      digest, fingerprint, size, condition)
+    SELECT :pipeline_id, :position, producer_id, name, generation, spans, rows, digest, fingerprint, size, condition
+      FROM advanced
+)
+SELECT count(*) AS advanced, coalesce(max((SELECT count(*) FROM unnest(consumed))), 0) AS islands FROM advanced;
+
+-- name: producers_refused
+-- Those of an advance that got no receipt; a name is missing where the producer is.
+SELECT producer.name
+  FROM unnest(CAST(:producer_ids AS bigint[])) AS offered (producer_id)
+  LEFT JOIN onceload.producer ON producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.ledger_span
+        WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position = :position
+          AND ledger_span.producer_id = offered.producer_id)
+ ORDER BY producer.name LIMIT 6;
+
+-- name: record_messages
+-- An id that took effect inside the window is not recorded again, and the count of rows tells.
+-- Commits of a pipeline come one after another here, so nobody can record one in between.
+INSERT INTO onceload.message (pipeline_id, message, day, position)
+SELECT :pipeline_id, offered.message, today.day, :position
+  FROM unnest(CAST(:messages AS bytea[])) AS offered (message),
+       (SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day) AS today
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.message AS seen
+        WHERE seen.pipeline_id = :pipeline_id AND seen.message = offered.message
+          AND seen.day >= today.day - :keep_days);
+
+-- name: record_quarantine
+INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, column_name, reason)
+SELECT :pipeline_id, :position, * FROM unnest(
+    CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[]), CAST(:raws AS bytea[]),
+    CAST(:columns AS text[]), CAST(:reasons AS text[]));
+
+-- name: record_entry
+INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, dag_id, run_id, try_number,
+                             loaded, duplicate, quarantined, filtered, bytes)
+VALUES (:pipeline_id, :position, :kind, :batch, :session, :epoch, :dag_id, :run_id, :try_number,
+        :loaded, :duplicate, :quarantined, :filtered, :bytes);
+
+-- name: ack_delivery
+-- No row comes back if the claim ended before its commit.
+UPDATE onceload.delivery SET state = 'acked', deadline_at = NULL
+ WHERE delivery_id = :delivery_id AND state = 'held' AND epoch = :epoch;
+
+-- name: forget_producers
+-- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.
+WITH forgotten AS (
+    DELETE FROM onceload.producer USING onceload.pipeline
+     WHERE producer.pipeline_id = :pipeline_id AND pipeline.pipeline_id = :pipeline_id
+       AND producer.advanced_at < CAST(:now AS timestamptz) - make_interval(secs => pipeline.forget_idle_after_s)
+       AND NOT EXISTS (
+           SELECT FROM onceload.delivery_span
+             JOIN onceload.delivery USING (delivery_id)
+             JOIN onceload.session USING (session_id)
+            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'held'
+              AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch)
+    RETURNING producer.*
+), receipts AS (
+    INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
+                                      fingerprint, size, condition)
+    SELECT :pipeline_id, :position, producer_id, name, generation, consumed, 0, fingerprint, size, condition
+      FROM forgotten
+), counted AS (
+    UPDATE onceload.pipeline SET producers = producers - (SELECT count(*) FROM forgotten)
+     WHERE pipeline_id = :pipeline_id
+)
+SELECT name FROM forgotten ORDER BY name;
+
+-- name: ledger_entries
+SELECT position, kind, batch, session, epoch, dag_id, run_id, try_number,
+       loaded, duplicate, quarantined, filtered, bytes, committed_at
+  FROM onceload.ledger
+ WHERE pipeline_id = :pipeline_id AND position > :after ORDER BY position LIMIT :at_most;
+
+-- name: ledger_receipts
+SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition
+  FROM onceload.ledger_span
+ WHERE pipeline_id = :pipeline_id AND position BETWEEN :first AND :last ORDER BY position, producer_id;
+
+-- name: live_states
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition
+  FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed) ORDER BY producer_id;
+
+-- name: database_now
+SELECT clock_timestamp() AS now;
+
+-- name: message_partitions
+SELECT inhrelid::regclass::text AS partition, CAST(right(relname, 8) AS date) AS day
+  FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+ WHERE inhparent = CAST('onceload.message' AS regclass);
+
+-- name: message_days
+-- The days that commits may need now, and the first one that some pipeline still remembers.
+SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS today,
+       CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)
+           - coalesce((SELECT max(message_keep_days) FROM onceload.pipeline), 0) AS first_kept;
+
+-- name: lock_message_partitions
+SELECT pg_advisory_xact_lock(hashtextextended('onceload.message partitions', 0));

@@ -1,0 +1,99 @@
+"""Recovery of producer states: the latest snapshot plus the ledger after it, compared with what is live, swapped in.
+
+One owner at a time, under the pipeline's commit lock: nothing is committed between the comparison and the swap.
+It is one transaction, so a recovery that is killed has changed nothing.
+"""
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, Engine
+
+from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, StateDiffers
+from dedup_core.names import Position
+from dedup_core.postgres.connection import Record, statements, translated
+from dedup_core.postgres.ledger import get_pipeline, lock_pipeline
+from dedup_core.postgres.snapshots import get_summary
+
+SQL = statements("recovery.sql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What a recovery found, and whether it changed anything."""
+
+    pipeline: str
+    snapshot_position: Position
+    position: Position
+    entries_replayed: int
+    producers: int
+    differing: tuple[str, ...]
+    position_was: Position
+    applied: bool
+
+
+def recover_state(
+    engine: Engine, pipeline: str, *, snapshot_position: Position | None = None, dry_run: bool
+) -> Recovery:
+    """Make the live states what snapshot and ledger prove; a dry run only says what differs."""
+    with translated(pipeline=pipeline, doing="recovering state"), engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
+        found = _own(connection, pipeline)
+        recovery = _compare(connection, pipeline, found, snapshot_position)
+        if dry_run or (not recovery.differing and recovery.position == recovery.position_was):
+            return recovery
+        _swap_in(connection, found.pipeline_id, recovery.position)
+        left = _differing(connection, found.pipeline_id)
+        if left:
+            raise StateDiffers(pipeline, recovery.position, left)
+        return replace(recovery, applied=True)
+
+
+def _own(connection: Connection, pipeline: str) -> Record:
+    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+    if not connection.execute(SQL["own_recovery"], {"pipeline_id": pipeline_id}).scalar_one():
+        raise PipelineBusy(pipeline, "the recovery that is already running")
+    return lock_pipeline(connection, pipeline)
+
+
+def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position | None) -> Recovery:
+    after = _snapshot_to_start_from(connection, found.pipeline_id, snapshot_position)
+    binds = {"pipeline_id": found.pipeline_id, "after": after}
+    reach = connection.execute(SQL["ledger_reach"], binds).one()
+    if after > reach.position:
+        # Such a state would call rows consumed that this database never got, or lost to a restore.
+        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
+    if reach.entries != reach.position - after:
+        raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
+    producers = connection.execute(SQL["rebuild_states"], binds).rowcount
+    connection.execute(SQL["index_rebuilt"])
+    return Recovery(
+        pipeline=pipeline,
+        snapshot_position=after,
+        position=reach.position,
+        entries_replayed=reach.entries,
+        producers=producers,
+        differing=_differing(connection, found.pipeline_id),
+        position_was=found.position,
+        applied=False,
+    )
+
+
+def _snapshot_to_start_from(connection: Connection, pipeline_id: int, position: Position | None) -> Position:
+    try:
+        return get_summary(connection, pipeline_id, position).position
+    except NotFound:
+        if position is not None:
+            raise
+        # Without any snapshot the whole ledger is replayed.
+        return Position(0)
+
+
+def _differing(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
+    return tuple(connection.execute(SQL["differing_producers"], {"pipeline_id": pipeline_id}).scalars())
+
+
+def _swap_in(connection: Connection, pipeline_id: int, position: Position) -> None:
+    connection.execute(SQL["drop_unproven"], {"pipeline_id": pipeline_id})
+    connection.execute(SQL["swap_in"], {"pipeline_id": pipeline_id})
+    connection.execute(SQL["go_on_after"])
+    connection.execute(SQL["set_pipeline"], {"pipeline_id": pipeline_id, "position": position})

@@ -1,0 +1,76 @@
+-- name: own_recovery
+-- One recovery of a pipeline at a time; false: somebody else is at it.
+SELECT pg_try_advisory_xact_lock(hashtextextended('onceload.recovery of pipeline ' || :pipeline_id, 0));
+
+-- name: ledger_reach
+-- The last position, and how many entries there are after the snapshot: as many as positions, or there is a gap.
+SELECT coalesce(max(position), 0) AS position, count(*) FILTER (WHERE position > :after) AS entries
+  FROM onceload.ledger WHERE pipeline_id = :pipeline_id;
+
+-- name: rebuild_states
+-- Snapshot plus ledger: the law of replay, in one statement.
+CREATE TEMPORARY TABLE rebuilt ON COMMIT DROP AS
+WITH base AS (
+    SELECT producer_id, name, generation, consumed, fingerprint, size, condition
+      FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :after
+), receipts AS (
+    SELECT ledger.kind, ledger_span.*
+      FROM onceload.ledger_span JOIN onceload.ledger USING (pipeline_id, position)
+     WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position > :after
+), gained AS (
+    SELECT producer_id, range_agg(span) AS consumed
+      FROM receipts CROSS JOIN LATERAL unnest(spans) AS span WHERE kind = 'load' GROUP BY producer_id
+), latest AS (
+    SELECT DISTINCT ON (producer_id) producer_id, producer AS name, generation, fingerprint, size, condition
+      FROM receipts WHERE kind = 'load' ORDER BY producer_id, position DESC
+)
+SELECT producer_id,
+       coalesce(latest.name, base.name) AS name,
+       coalesce(latest.generation, base.generation) AS generation,
+       coalesce(base.consumed, '{}') + coalesce(gained.consumed, '{}') AS consumed,
+       CASE WHEN latest.name IS NULL THEN base.fingerprint ELSE latest.fingerprint END AS fingerprint,
+       CASE WHEN latest.name IS NULL THEN base.size ELSE latest.size END AS size,
+       coalesce(latest.condition, base.condition) AS condition
+  FROM base FULL JOIN latest USING (producer_id) LEFT JOIN gained USING (producer_id)
+ WHERE producer_id NOT IN (SELECT producer_id FROM receipts WHERE kind = 'forget')
+   AND NOT isempty(coalesce(base.consumed, '{}') + coalesce(gained.consumed, '{}'));
+
+-- name: index_rebuilt
+ALTER TABLE rebuilt ADD PRIMARY KEY (producer_id);
+
+-- name: differing_producers
+SELECT coalesce(rebuilt.name, live.name) AS name
+  FROM rebuilt
+  FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live
+       USING (producer_id)
+ WHERE (rebuilt.name, rebuilt.generation, rebuilt.consumed, rebuilt.fingerprint, rebuilt.size, rebuilt.condition)
+       IS DISTINCT FROM (live.name, live.generation, live.consumed, live.fingerprint, live.size, live.condition)
+ ORDER BY 1;
+
+-- name: drop_unproven
+-- What claims to have consumed something that neither snapshot nor ledger knows of, or sits on a name that they do.
+DELETE FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND NOT EXISTS (SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id)
+   AND (NOT isempty(consumed) OR EXISTS (
+        SELECT FROM rebuilt WHERE rebuilt.name = producer.name AND rebuilt.generation = producer.generation));
+
+-- name: swap_in
+INSERT INTO onceload.producer (producer_id, pipeline_id, name, generation, consumed, fingerprint, size, condition)
+SELECT producer_id, :pipeline_id, name, generation, consumed, fingerprint, size, condition FROM rebuilt
+ON CONFLICT (producer_id) DO UPDATE
+   SET name = excluded.name, generation = excluded.generation, consumed = excluded.consumed,
+       fingerprint = excluded.fingerprint, size = excluded.size, condition = excluded.condition
+ WHERE (producer.name, producer.generation, producer.consumed, producer.fingerprint, producer.size, producer.condition)
+       IS DISTINCT FROM (excluded.name, excluded.generation, excluded.consumed, excluded.fingerprint, excluded.size,
+                         excluded.condition);
+
+-- name: go_on_after
+-- New producers must not get the id of one that is back, and new commits not the position of one that is written.
+SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'),
+              greatest((SELECT max(producer_id) FROM onceload.producer), 1));
+
+-- name: set_pipeline
+UPDATE onceload.pipeline
+   SET position = :position,
+       producers = (SELECT count(*) FROM onceload.producer WHERE producer.pipeline_id = :pipeline_id)
+ WHERE pipeline_id = :pipeline_id;

@@ -1,0 +1,116 @@
+"""Snapshots in Postgres.
+
+Exact at their position without stopping anybody: position and states change in one transaction,
+and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+
+from dedup_core.errors import NotFound
+from dedup_core.names import Position, ProducerId
+from dedup_core.pipeline import SnapshotPolicy
+from dedup_core.postgres.connection import array, in_batches, statements, translated
+from dedup_core.postgres.ledger import get_pipeline, lock_pipeline, one_view, state_in
+from dedup_core.replay import ProducerState, Snapshot
+
+SQL = statements("snapshots.sql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSummary:
+    """A line in the list of snapshots."""
+
+    position: Position
+    producers: int
+    taken_at: datetime
+
+
+class PostgresSnapshots:
+    """Where snapshots are kept."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def take(self, pipeline: str) -> Position:
+        """Keep the states as they are now; one snapshot of a position is enough."""
+        with translated(pipeline=pipeline, doing="taking a snapshot"):
+            with one_view(self._engine) as connection, connection.begin():
+                found = get_pipeline(connection, pipeline)
+                binds = {"pipeline_id": found.pipeline_id, "position": found.position}
+                if connection.execute(SQL["take_snapshot"], binds).one_or_none():
+                    connection.execute(SQL["take_snapshot_producers"], binds)
+            with self._engine.begin() as connection:
+                connection.execute(SQL["drop_old_snapshots"], {"pipeline_id": found.pipeline_id})
+        return Position(found.position)
+
+    def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
+        """What a loader calls after its commits."""
+        with translated(pipeline=pipeline, doing="asking for the last snapshot"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            need = connection.execute(SQL["snapshot_need"], {"pipeline_id": pipeline_id}).one()
+        policy = SnapshotPolicy(
+            every_commits=need.snapshot_every_commits, every_s=need.snapshot_every_s, kept=need.snapshots_kept
+        )
+        seconds_since = (now - need.since).total_seconds() if need.since else 0.0
+        return (
+            self.take(pipeline)
+            if policy.is_due(commits_since=need.commits_since, seconds_since=seconds_since)
+            else None
+        )
+
+    def list(self, pipeline: str) -> tuple[SnapshotSummary, ...]:
+        """The snapshots that are kept, newest first."""
+        with translated(pipeline=pipeline, doing="listing snapshots"), self._engine.begin() as connection:
+            return _list(connection, get_pipeline(connection, pipeline).pipeline_id)
+
+    def get(self, pipeline: str, position: Position | None = None) -> Snapshot:
+        """The snapshot at a position, or the latest."""
+        with translated(pipeline=pipeline, doing="reading a snapshot"), one_view(self._engine) as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            summary = get_summary(connection, pipeline_id, position)
+            rows = connection.execute(
+                SQL["snapshot_producers"], {"pipeline_id": pipeline_id, "position": summary.position}
+            )
+            states = {row.producer_id: state_in(row) for row in rows}
+        return Snapshot(pipeline=pipeline, position=summary.position, taken_at=summary.taken_at, states=states)
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
+        with translated(pipeline=snapshot.pipeline, doing="importing a snapshot"), self._engine.begin() as connection:
+            pipeline_id = lock_pipeline(connection, snapshot.pipeline).pipeline_id
+            binds = {"pipeline_id": pipeline_id, "position": snapshot.position}
+            summary = {**binds, "producers": len(snapshot.states), "taken_at": snapshot.taken_at}
+            connection.execute(SQL["import_snapshot"], summary)
+            connection.execute(SQL["drop_snapshot_producers"], binds)
+            for some in in_batches(list(snapshot.states.items())):
+                connection.execute(SQL["import_snapshot_producers"], {**binds, **_state_binds(some)})
+
+
+def get_summary(connection: Connection, pipeline_id: int, position: Position | None) -> SnapshotSummary:
+    """The summary of the snapshot at a position, or of the latest."""
+    kept = _list(connection, pipeline_id)
+    for summary in kept:
+        if position in (None, summary.position):
+            return summary
+    raise NotFound("snapshot at position", str(position), tuple(str(summary.position) for summary in kept))
+
+
+def _list(connection: Connection, pipeline_id: int) -> tuple[SnapshotSummary, ...]:
+    rows = connection.execute(SQL["list_snapshots"], {"pipeline_id": pipeline_id})
+    return tuple(SnapshotSummary(position=row.position, producers=row.producers, taken_at=row.taken_at) for row in rows)
+
+
+def _state_binds(states: Sequence[tuple[ProducerId, ProducerState]]) -> dict[str, str]:
+    return {
+        "producer_ids": array(producer_id for producer_id, _ in states),
+        "names": array(state.name for _, state in states),
+        "generations": array(state.generation for _, state in states),
+        "consumed": array(state.consumed for _, state in states),
+        "fingerprints": array(state.fingerprint for _, state in states),
+        "sizes": array(state.size for _, state in states),
+        "conditions": array(state.condition for _, state in states),
+    }

@@ -1,0 +1,64 @@
+-- name: take_snapshot
+-- No row comes back if there is a snapshot of this position already.
+INSERT INTO onceload.snapshot (pipeline_id, position, producers)
+SELECT :pipeline_id, :position, count(*) FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)
+ON CONFLICT ON CONSTRAINT snapshot_positions_have_no_twins DO NOTHING
+RETURNING producers;
+
+-- name: take_snapshot_producers
+INSERT INTO onceload.snapshot_producer (pipeline_id, position, producer_id, name, generation, consumed,
+                                        fingerprint, size, condition)
+SELECT pipeline_id, :position, producer_id, name, generation, consumed, fingerprint, size, condition
+  FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed);
+
+-- name: drop_old_snapshots
+-- All but the newest; the ledger keeps everything, so that one is enough.
+WITH old AS (
+    DELETE FROM onceload.snapshot
+     WHERE pipeline_id = :pipeline_id AND position NOT IN (
+           SELECT position FROM onceload.snapshot WHERE pipeline_id = :pipeline_id
+            ORDER BY position DESC
+            LIMIT (SELECT snapshots_kept FROM onceload.pipeline WHERE pipeline_id = :pipeline_id))
+    RETURNING position
+)
+DELETE FROM onceload.snapshot_producer USING old
+ WHERE snapshot_producer.pipeline_id = :pipeline_id AND snapshot_producer.position = old.position;
+
+-- name: snapshot_need
+-- What the policy asks: how many commits, and how long, since the last snapshot or else the first commit.
+SELECT pipeline.snapshot_every_commits, pipeline.snapshot_every_s, pipeline.snapshots_kept,
+       pipeline.position - coalesce(last.position, 0) AS commits_since,
+       coalesce(last.taken_at, (SELECT min(committed_at) FROM onceload.ledger
+                                 WHERE ledger.pipeline_id = pipeline.pipeline_id)) AS since
+  FROM onceload.pipeline
+  LEFT JOIN LATERAL (
+       SELECT position, taken_at FROM onceload.snapshot
+        WHERE snapshot.pipeline_id = pipeline.pipeline_id ORDER BY position DESC LIMIT 1) AS last ON true
+ WHERE pipeline.pipeline_id = :pipeline_id;
+
+-- name: list_snapshots
+SELECT position, producers, taken_at FROM onceload.snapshot
+ WHERE pipeline_id = :pipeline_id ORDER BY position DESC;
+
+-- name: snapshot_producers
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition
+  FROM onceload.snapshot_producer
+ WHERE pipeline_id = :pipeline_id AND position = :position ORDER BY producer_id;
+
+-- name: import_snapshot
+INSERT INTO onceload.snapshot (pipeline_id, position, producers, taken_at)
+VALUES (:pipeline_id, :position, :producers, :taken_at)
+ON CONFLICT ON CONSTRAINT snapshot_positions_have_no_twins DO UPDATE
+   SET producers = excluded.producers, taken_at = excluded.taken_at;
+
+-- name: drop_snapshot_producers
+DELETE FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :position;
+
+-- name: import_snapshot_producers
+INSERT INTO onceload.snapshot_producer (pipeline_id, position, producer_id, name, generation, consumed,
+                                        fingerprint, size, condition)
+SELECT :pipeline_id, :position, * FROM unnest(
+    CAST(:producer_ids AS bigint[]), CAST(:names AS text[]), CAST(:generations AS integer[]),
+    CAST(:consumed AS int8multirange[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
+    CAST(:conditions AS text[]));

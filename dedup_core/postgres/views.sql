@@ -1,0 +1,37 @@
+-- name: status
+SELECT pipeline.name AS pipeline, pipeline.position, pipeline.producers,
+       coalesce(pipeline.guarantee, :switch) AS guarantee,
+       last.committed_at AS last_commit, last.loaded AS last_loaded,
+       (SELECT max(position) FROM onceload.snapshot WHERE snapshot.pipeline_id = pipeline.pipeline_id) AS snapshot,
+       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.pipeline_id = pipeline.pipeline_id) AS quarantined
+  FROM onceload.pipeline
+  LEFT JOIN onceload.ledger AS last
+         ON last.pipeline_id = pipeline.pipeline_id AND last.position = pipeline.position
+ WHERE :pipeline IS NULL OR pipeline.name = :pipeline
+ ORDER BY pipeline.name LIMIT :at_most;
+
+-- name: producers
+SELECT producer.producer_id AS id, producer.name, producer.generation, producer.condition,
+       upper(producer.consumed) AS "end", CAST(producer.consumed AS text) AS consumed, producer.size, producer.advanced_at
+  FROM onceload.producer JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline ORDER BY producer.name, producer.generation LIMIT :at_most;
+
+-- name: ledger
+SELECT ledger.position, ledger.kind, ledger.batch, ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.filtered,
+       ledger.bytes, ledger.session, ledger.epoch, ledger.dag_id, ledger.run_id, ledger.try_number, ledger.committed_at
+  FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline ORDER BY ledger.position DESC LIMIT :at_most;
+
+-- name: sessions
+SELECT session.name AS session, session.epoch, session.opened_at, session.last_position,
+       count(delivery.delivery_id) AS held, min(delivery.deadline_at) AS next_deadline
+  FROM onceload.session JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.delivery ON delivery.session_id = session.session_id AND delivery.epoch = session.epoch
+        AND delivery.state = 'held' AND delivery.deadline_at > clock_timestamp()
+ WHERE pipeline.name = :pipeline
+ GROUP BY session.session_id ORDER BY session.name LIMIT :at_most;
+
+-- name: snapshots
+SELECT snapshot.position, snapshot.producers, snapshot.taken_at
+  FROM onceload.snapshot JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline ORDER BY snapshot.position DESC LIMIT :at_most;

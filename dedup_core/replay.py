@@ -1,0 +1,125 @@
+"""Producer states from a snapshot and the ledger after it.
+
+The law of the ledger: the state at any position is the state at an earlier one, plus the entries between them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from dedup_core.names import Batch, Epoch, Position, ProducerId, SessionName
+from dedup_core.spans import SpanSet
+
+
+class Condition(StrEnum):
+    """What is known of a file: it may grow, it is complete, or its consumed part has changed."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    CONFLICTED = "conflicted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerState:
+    """All that has to be remembered of one producer."""
+
+    name: str
+    generation: int = 1
+    consumed: SpanSet
+    fingerprint: bytes | None = None
+    size: int | None = None
+    condition: Condition = Condition.OPEN
+
+
+States = Mapping[ProducerId, ProducerState]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Where the records of a batch went; together they are all that were read."""
+
+    loaded: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The Airflow task instance behind a commit."""
+
+    dag_id: str
+    run_id: str
+    try_number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What one entry consumed of one producer, enough to rebuild the producer without its row."""
+
+    producer_id: ProducerId
+    producer: str
+    generation: int
+    spans: SpanSet
+    rows: int
+    digest: bytes | None
+    fingerprint: bytes | None
+    size: int | None
+    condition: Condition
+
+
+class EntryKind(StrEnum):
+    LOAD = "load"
+    #: Idle producers that the pipeline's declaration lets go.
+    FORGET = "forget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One commit as the ledger holds it."""
+
+    position: Position
+    kind: EntryKind
+    batch: Batch
+    counts: Counts
+    bytes: int
+    committed_at: datetime
+    session: SessionName | None
+    epoch: Epoch | None
+    run: Run | None
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The states of all producers of a pipeline at one position."""
+
+    pipeline: str
+    position: Position
+    taken_at: datetime
+    states: States
+
+
+def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, ProducerState]:
+    """The states after these entries, which must follow one another."""
+    after = dict(states)
+    for entry in entries:
+        for receipt in entry.receipts:
+            match entry.kind:
+                case EntryKind.LOAD:
+                    after[receipt.producer_id] = _advanced(after.get(receipt.producer_id), receipt)
+                case EntryKind.FORGET:
+                    after.pop(receipt.producer_id, None)
+    return after
+
+
+def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:
+    before = state or ProducerState(name=receipt.producer, generation=receipt.generation, consumed=SpanSet())
+    return replace(
+        before,
+        consumed=before.consumed | receipt.spans,
+        fingerprint=receipt.fingerprint,
+        size=receipt.size,
+        condition=receipt.condition,
+    )

@@ -1,0 +1,76 @@
+"""The schema: made and changed by migrations alone, and refused where it does not fit this code."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+
+from dedup_core.errors import SchemaRefused
+from dedup_core.postgres.connection import translated
+
+MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
+#: Two commands that bring the schema up to date at once must not run the same migration.
+_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
+
+
+def head() -> str:
+    """The revision that this code is written for."""
+    return str(ScriptDirectory(str(MIGRATIONS)).get_current_head())
+
+
+def upgrade(engine: Engine) -> tuple[str | None, str]:
+    """Bring the schema to this code's revision, in one transaction; answers with the revisions before and after."""
+    with translated(pipeline="(none)", doing="changing the schema"), engine.begin() as connection:
+        connection.execute(_ONE_AT_A_TIME)
+        before = _found(connection)
+        if before is not None and before not in _known():
+            raise _newer(before)
+        if not connection.execute(text("SELECT to_regnamespace('onceload')")).scalar_one():
+            # An administrator may have made it for a user who may make no schemas.
+            connection.execute(text("CREATE SCHEMA onceload"))
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(MIGRATIONS))
+        command.upgrade(config, "head")
+    return before, head()
+
+
+def check(engine: Engine) -> None:
+    """Raise unless the schema is just the one that this code is written for."""
+    with translated(pipeline="(none)", doing="looking at the schema"), engine.begin() as connection:
+        found = _found(connection)
+    if found == head():
+        return
+    if found is None:
+        raise SchemaRefused(f"revision {head()}", "not there yet", "run `onceload init`")
+    if found in _known():
+        raise SchemaRefused(
+            f"revision {head()}", f"older, revision {found}", "run `onceload init` to bring it up to date"
+        )
+    raise _newer(found)
+
+
+def _newer(found: str) -> SchemaRefused:
+    fix = "install the Onceload release that made it, or a later one"
+    return SchemaRefused(f"revision {head()}", f"newer than this code, revision {found}", fix)
+
+
+def _known() -> set[str]:
+    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+
+
+def _found(connection: Connection) -> str | None:
+    """The revision that the database is at; somebody else's schema of the same name is refused."""
+    if connection.execute(text("SELECT to_regclass('onceload.schema_version')")).scalar_one():
+        return connection.execute(text("SELECT version_num FROM onceload.schema_version")).scalar_one_or_none()
+    tables = connection.execute(
+        text(
+            "SELECT string_agg(relname, ', ' ORDER BY relname) FROM pg_class"
+            " WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v', 'm', 'f')"
+        )
+    ).scalar_one()
+    if tables:
+        fix = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
+        raise SchemaRefused("made by `onceload init`", f"somebody else's (it holds {tables})", fix)
+    return None

@@ -1,0 +1,127 @@
+"""A snapshot as a file, so that it outlives the database.
+
+Gzipped lines of JSON: what it is, a line per producer, and the SHA-256 of all lines before.
+It appears under its name whole or not at all, and is refused if as much as a byte of it is not as it was written.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dedup_core.errors import NotASpan, SettingRefused, SnapshotDamaged
+from dedup_core.names import Position, ProducerId
+from dedup_core.replay import Condition, ProducerState, Snapshot
+from dedup_core.spans import SpanSet
+
+FORMAT = "onceload-snapshot"
+VERSION = 1
+
+
+def write_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Write beside the place, make it durable, then put it there."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("xb") as raw:
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as file:
+                digest = hashlib.sha256()
+                for line in _lines(snapshot):
+                    digest.update(line)
+                    file.write(line)
+                file.write(_line({"sha256": digest.hexdigest()}))
+            raw.flush()
+            os.fsync(raw.fileno())
+        unfinished.replace(path)
+        _make_durable(path.parent)
+    except OSError as error:
+        found = f"{path} ({error.strerror})"
+        raise SettingRefused("the snapshot's file", found, "a place that may be written and has room") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot back, and refuse it unless it is whole and unchanged."""
+    try:
+        with gzip.open(path, "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise SnapshotDamaged(str(path), "a gzipped snapshot", "something else, or a damaged one") from error
+        raise SettingRefused("the snapshot's file", f"{path} ({error.strerror})", "a file that can be read") from error
+    except (EOFError, zlib.error) as error:
+        raise SnapshotDamaged(str(path), "a whole file", f"one that is cut or damaged ({error})") from error
+    return _snapshot_in(str(path), lines)
+
+
+def _lines(snapshot: Snapshot) -> Iterator[bytes]:
+    yield _line(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "pipeline": snapshot.pipeline,
+            "position": snapshot.position,
+            "taken_at": snapshot.taken_at.isoformat(),
+            "producers": len(snapshot.states),
+        }
+    )
+    for producer_id, state in sorted(snapshot.states.items()):
+        yield _line(
+            {
+                "id": producer_id,
+                "name": state.name,
+                "generation": state.generation,
+                "consumed": str(state.consumed),
+                "fingerprint": state.fingerprint.hex() if state.fingerprint is not None else None,
+                "size": state.size,
+                "condition": state.condition,
+            }
+        )
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def _snapshot_in(path: str, lines: list[bytes]) -> Snapshot:
+    try:
+        header, last = json.loads(lines[0]), json.loads(lines[-1])
+        if (header["format"], header["version"]) != (FORMAT, VERSION):
+            found = f"{header['format']} version {header['version']}"
+            raise SnapshotDamaged(path, f"{FORMAT} version {VERSION}", found)
+        if last != {"sha256": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}:
+            raise SnapshotDamaged(path, "the content that its digest was made of", "a file that was cut or edited")
+        return Snapshot(
+            pipeline=header["pipeline"],
+            position=Position(header["position"]),
+            taken_at=datetime.fromisoformat(header["taken_at"]),
+            states=dict(_state_in(json.loads(line)) for line in lines[1:-1]),
+        )
+    except (ValueError, KeyError, IndexError, TypeError, NotASpan) as error:
+        raise SnapshotDamaged(path, f"lines of {FORMAT} version {VERSION}", f"something else ({error!r})") from error
+
+
+def _state_in(values: dict[str, Any]) -> tuple[ProducerId, ProducerState]:
+    fingerprint = values["fingerprint"]
+    return ProducerId(values["id"]), ProducerState(
+        name=values["name"],
+        generation=values["generation"],
+        consumed=SpanSet.parse(values["consumed"]),
+        fingerprint=None if fingerprint is None else bytes.fromhex(fingerprint),
+        size=values["size"],
+        condition=Condition(values["condition"]),
+    )
+
+
+def _make_durable(folder: Path) -> None:
+    """A rename lasts through a power cut only once its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,91 @@
+"""How results reach people: tables that fit 80 columns, one JSON document for programs, progress for the patient."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import TypeVar
+
+Item = TypeVar("Item")
+_WIDTH_MIN = 80
+_COLUMN_MIN = 6
+_PROGRESS_EVERY_S = 0.2
+
+
+def words(text: str) -> None:
+    """Words go to stderr, so that stdout holds results alone."""
+    print(text, file=sys.stderr)
+
+
+def show_json(document: object) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(document, default=_plain, ensure_ascii=False))
+
+
+def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
+    """A table on stdout; on a terminal or elsewhere, it keeps to the width there is."""
+    if not rows:
+        words(nothing)
+        return
+    width = max(_WIDTH_MIN, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns)
+    for line in table_lines(rows, width=width):
+        print(line)
+
+
+def table_lines(rows: Sequence[dict[str, object]], *, width: int) -> list[str]:
+    """A heading and a line per row; the widest columns give way until all fit."""
+    heading = [name.replace("_", " ") for name in rows[0]]
+    cells = [heading, *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _COLUMN_MIN:
+        widths[widths.index(max(widths))] -= 1
+    right = [all(isinstance(row[name], int | None) for row in rows) for name in rows[0]]
+    return [
+        "  ".join(
+            _fit(cell, size, right=is_number) for cell, size, is_number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _fit(cell: str, size: int, *, right: bool) -> str:
+    shown = cell if len(cell) <= size else cell[: size - 1] + "…"
+    return shown.rjust(size) if right else shown.ljust(size)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case datetime():
+            return f"{value:%m-%d %H:%M:%S}"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            # A name may hold what would move the cursor or break the line.
+            return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
+
+
+def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
+    """Pass items on, and say on a terminal how far it is; silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    shown_at = time.monotonic()
+    for number, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - shown_at >= _PROGRESS_EVERY_S or number == total:
+            shown_at = time.monotonic()
+            print(f"\r{doing}: {number:,} of {total:,}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)

@@ -1,0 +1,131 @@
+"""One world per kind of ledger: a target, a ledger, snapshots, and a clock that the test may move."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from dedup_core.memory import Book, MemoryLedger, MemorySnapshots
+from dedup_core.names import Batch, ProducerId, SessionName
+from dedup_core.pipeline import Guarantee, Pipeline
+from dedup_core.ports import Advance, Commit, CommitStep, Ledger, Session, SnapshotStore
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.spans import SpanSet
+from onceload import schema
+
+Row = tuple[int, int]
+
+
+@dataclass
+class World:
+    """What a test acts on, whichever ledger is behind it."""
+
+    make_ledger: Callable[..., Ledger[Any]]
+    snapshots: SnapshotStore
+    write: Callable[[Sequence[Row]], Callable[[Any], None]]
+    rows: Callable[[], list[Row]]
+    end_claims: Callable[[], None]
+    ledger: Ledger[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = self.make_ledger()
+        self.ledger.declare(Pipeline(name="events", message_keep_days=2))
+
+    def producer(self, name: str = "a.jsonl", generation: int = 1) -> ProducerId:
+        return self.ledger.register("events", [(name, generation)])[name, generation]
+
+    def session(self, name: str = "loader") -> Session:
+        return self.ledger.open_session("events", SessionName(name))
+
+    def commit_of(self, session: Session, producer_id: ProducerId, spans: SpanSet, **more: Any) -> Commit[Any]:
+        rows = [(producer_id, each) for span in spans for each in range(span.first, span.end)]
+        return Commit(
+            session=session,
+            batch=Batch("batch"),
+            advances=(Advance(producer_id=producer_id, spans=spans, rows=len(rows), fingerprint=b"\x00\xff", size=9),),
+            write_rows=self.write(rows),
+            **more,
+        )
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "memory":
+        yield world_in_memory()
+    else:
+        engine = connect(LedgerSettings(dsn=request.getfixturevalue("dsn"), lock_timeout_s=5))
+        yield world_in_postgres(engine)
+        engine.dispose()
+
+
+def world_in_memory() -> World:
+    books = MemoryLedger()
+
+    def make_ledger(**options: Any) -> MemoryLedger:
+        # Another ledger on the same books, as another process on the same database.
+        ledger = MemoryLedger(**options)
+        ledger._books, ledger._ids = books._books, books._ids
+        return ledger
+
+    def write(rows: Sequence[Row]) -> Callable[[Book], None]:
+        return lambda book: book.rows.extend(rows)
+
+    def end_claims() -> None:
+        for held in books.book("events").held.values():
+            held.deadline_at = datetime.min.replace(tzinfo=UTC)
+
+    return World(
+        make_ledger=make_ledger,
+        snapshots=MemorySnapshots(books),
+        write=write,
+        rows=lambda: sorted(books.book("events").rows),  # type: ignore[arg-type]
+        end_claims=end_claims,
+    )
+
+
+def world_in_postgres(engine: Engine) -> World:
+    schema.upgrade(engine)
+    with engine.begin() as connection:
+        # No unique index: what keeps rows single is the ledger alone.
+        connection.execute(text("CREATE TABLE target (_producer_id bigint, _sequence bigint)"))
+
+    def make_ledger(**options: Any) -> PostgresLedger:
+        return PostgresLedger(engine, **options)
+
+    def write(rows: Sequence[Row]) -> Callable[[Connection], None]:
+        def insert(connection: Connection) -> None:
+            if rows:
+                values = [{"producer": producer, "sequence": sequence} for producer, sequence in rows]
+                connection.execute(text("INSERT INTO target VALUES (:producer, :sequence)"), values)
+
+        return insert
+
+    def rows() -> list[Row]:
+        with engine.begin() as connection:
+            return sorted((row[0], row[1]) for row in connection.execute(text("SELECT * FROM target")))
+
+    def end_claims() -> None:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE onceload.delivery SET deadline_at = '-infinity'"))
+
+    return World(
+        make_ledger=make_ledger, snapshots=PostgresSnapshots(engine), write=write, rows=rows, end_claims=end_claims
+    )
+
+
+class Crash(Exception):
+    """The plug, pulled."""
+
+
+def crashing_at(step: CommitStep) -> Callable[[CommitStep], None]:
+    def reached(found: CommitStep) -> None:
+        if found is step:
+            raise Crash
+
+    return reached
+
+
+__all__ = ["Crash", "Guarantee", "World", "crashing_at"]

@@ -1,0 +1,421 @@
+"""What every ledger promises, in memory as in Postgres."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    ClaimedElsewhere,
+    LimitReached,
+    NotFound,
+    SessionFenced,
+    SettingRefused,
+)
+from dedup_core.names import Batch, Position, ProducerId, SessionName
+from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session
+from dedup_core.replay import Condition, Counts, EntryKind, Run, replay
+from dedup_core.spans import SpanSet
+from dedup_core.verdicts import Verdict, judge
+from tests.contract.conftest import Crash, World, crashing_at
+
+BATCH = Batch("batch")
+FAR_AHEAD = datetime.now(UTC) + timedelta(days=365)
+TEN, TWENTY, THIRTY = SpanSet.of((0, 10)), SpanSet.of((10, 20)), SpanSet.of((20, 30))
+
+
+def consumed_of(world: World, session: Session, producer_id: ProducerId) -> SpanSet:
+    return world.ledger.know(session, [producer_id])[producer_id].state.consumed
+
+
+def test_rows_and_proof_take_effect_together(world):
+    producer, session = world.producer(), world.session()
+
+    position = world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert position == 1
+    assert world.rows() == [(producer, each) for each in range(10)]
+    assert consumed_of(world, session, producer) == TEN
+
+
+def test_a_repeated_commit_is_refused_whole(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    with pytest.raises(AlreadyConsumed, match=r"a\.jsonl.*nothing was written"):
+        world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert len(world.rows()) == 10
+    assert len(list(world.ledger.entries("events", after=Position(0)))) == 1
+
+
+@pytest.mark.parametrize("first", [0, 5, 9])
+def test_a_commit_that_overlaps_by_as_little_as_one_id_is_refused_whole(world, first):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.commit(world.commit_of(session, producer, SpanSet.of((first, 20))))
+
+    assert len(world.rows()) == 10
+
+
+def test_a_commit_of_several_producers_is_refused_whole_for_one_of_them(world):
+    one, other, session = world.producer("a"), world.producer("b"), world.session()
+    world.ledger.commit(world.commit_of(session, other, TEN))
+    both = Commit(
+        session=session,
+        batch=BATCH,
+        advances=(Advance(producer_id=one, spans=TEN), Advance(producer_id=other, spans=TEN)),
+        write_rows=world.write([(one, 0), (other, 0)]),
+    )
+
+    with pytest.raises(AlreadyConsumed, match="of b should"):
+        world.ledger.commit(both)
+
+    assert consumed_of(world, session, one) == SpanSet()
+    assert len(world.rows()) == 10
+
+
+@pytest.mark.parametrize("step", CommitStep)
+def test_a_load_that_crashes_anywhere_and_is_retried_lands_each_row_once(world, step):
+    """Reading may happen many times; committing happens once."""
+    producer, session = world.producer(), world.session()
+    ids = ("m1", "m2")
+    with suppress(Crash):
+        world.make_ledger(reached=crashing_at(step)).commit(world.commit_of(session, producer, TEN, message_ids=ids))
+
+    known = world.ledger.know(session, [producer])[producer]
+    new = judge(TEN, consumed=known.state.consumed, claimed=known.claimed).new
+    if new:
+        world.ledger.commit(world.commit_of(session, producer, new, message_ids=ids))
+
+    assert world.rows() == [(producer, each) for each in range(10)]
+    assert [entry.position for entry in world.ledger.entries("events", after=Position(0))] == [1]
+
+
+def test_failure_in_the_middle_leaves_no_gap(world):
+    """Pulsar's case: 10 land, 10 fail, 10 land; here the failed ones are still new, and land later."""
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    with pytest.raises(Crash):
+        world.make_ledger(reached=crashing_at(CommitStep.DELIVERY_ACKED)).commit(
+            world.commit_of(session, producer, TWENTY)
+        )
+    world.ledger.commit(world.commit_of(session, producer, THIRTY))
+
+    consumed = consumed_of(world, session, producer)
+    assert consumed == SpanSet.of((0, 10), (20, 30))
+    missing = judge(SpanSet.of((0, 30)), consumed=consumed, claimed=SpanSet()).new
+    world.ledger.commit(world.commit_of(session, producer, missing))
+
+    assert world.rows() == [(producer, each) for each in range(30)]
+    assert consumed_of(world, session, producer) == SpanSet.of((0, 30))
+
+
+def test_an_earlier_life_of_a_session_is_refused(world):
+    producer, zombie = world.producer(), world.session("loader")
+    successor = world.session("loader")
+    assert successor.epoch == zombie.epoch + 1
+
+    with pytest.raises(SessionFenced, match="session loader should be in epoch 1"):
+        world.ledger.commit(world.commit_of(zombie, producer, TEN))
+
+    world.ledger.commit(world.commit_of(successor, producer, TEN))
+    assert len(world.rows()) == 10
+
+
+def test_sessions_of_other_names_do_not_fence_each_other(world):
+    producer, one, other = world.producer(), world.session("one"), world.session("other")
+
+    world.ledger.commit(world.commit_of(one, producer, TEN))
+    world.ledger.commit(world.commit_of(other, producer, TWENTY))
+
+    assert len(world.rows()) == 20
+
+
+def test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released(world):
+    """Pulsar: pushed is reset to persisted after a failed write."""
+    producer, one, other = world.producer(), world.session("one"), world.session("other")
+    claim = world.ledger.claim(one, {producer: TEN}, batch=BATCH, lease_s=60)
+
+    held = world.ledger.know(other, [producer])[producer]
+    mine = world.ledger.know(one, [producer])[producer]
+    assert judge(TEN, consumed=held.state.consumed, claimed=held.claimed).verdict is Verdict.UNKNOWN
+    assert judge(TEN, consumed=mine.state.consumed, claimed=mine.claimed).verdict is Verdict.NEW
+    with pytest.raises(ClaimedElsewhere, match=r"a\.jsonl \{\[4,10\)\}"):
+        world.ledger.claim(other, {producer: SpanSet.of((4, 20))}, batch=BATCH, lease_s=60)
+
+    world.ledger.release(claim)
+    free = world.ledger.know(other, [producer])[producer]
+    assert judge(TEN, consumed=free.state.consumed, claimed=free.claimed).verdict is Verdict.NEW
+
+
+def test_a_claim_is_acked_by_its_commit_and_by_no_second_one(world):
+    producer, session = world.producer(), world.session()
+    claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)
+    world.ledger.commit(world.commit_of(session, producer, TEN, claim=claim))
+
+    with pytest.raises(SessionFenced):
+        world.ledger.commit(world.commit_of(session, producer, TWENTY, claim=claim))
+
+    assert len(world.rows()) == 10
+
+
+def test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_refused(world):
+    producer, slow, quick = world.producer(), world.session("slow"), world.session("quick")
+    late = world.ledger.claim(slow, {producer: TEN}, batch=BATCH, lease_s=60)
+    world.end_claims()
+
+    claim = world.ledger.claim(quick, {producer: TEN}, batch=BATCH, lease_s=60)
+    with pytest.raises(SessionFenced):
+        world.ledger.commit(world.commit_of(slow, producer, TEN, claim=late))
+    world.ledger.commit(world.commit_of(quick, producer, TEN, claim=claim))
+
+    assert len(world.rows()) == 10
+
+
+def test_the_claims_of_an_earlier_life_are_free_at_once(world):
+    producer, first = world.producer(), world.session("loader")
+    world.ledger.claim(first, {producer: TEN}, batch=BATCH, lease_s=3600)
+    world.session("loader")
+
+    known = world.ledger.know(world.session("other"), [producer])[producer]
+
+    assert known.claimed == SpanSet()
+
+
+def test_what_is_consumed_cannot_be_claimed(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.claim(session, {producer: SpanSet.of((9, 12))}, batch=BATCH, lease_s=60)
+
+
+def test_an_earlier_life_can_claim_nothing(world):
+    producer, zombie = world.producer(), world.session("loader")
+    world.session("loader")
+
+    with pytest.raises(SessionFenced):
+        world.ledger.claim(zombie, {producer: TEN}, batch=BATCH, lease_s=60)
+
+
+def test_a_business_id_takes_effect_once_in_its_window(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN, message_ids=("order-1", "order-2")))
+
+    with pytest.raises(AlreadyConsumed, match="1 business ids"):
+        world.ledger.commit(world.commit_of(session, producer, TWENTY, message_ids=("order-2", "order-3")))
+    world.ledger.commit(world.commit_of(session, producer, TWENTY, message_ids=("order-3", "a\x00b\ud800")))
+
+    assert len(world.rows()) == 20
+
+
+def test_a_record_is_quarantined_in_the_commit_that_consumes_it_and_once(world):
+    producer, session = world.producer(), world.session()
+    bad = QuarantinedRecord(
+        producer_id=producer, sequence_id=3, raw=b'\x00"\\\xff', reason='no "date", \\ {,}\x00', column="ts"
+    )
+    world.ledger.commit(world.commit_of(session, producer, TEN, quarantined=(bad,)))
+
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.commit(world.commit_of(session, producer, TWENTY, quarantined=(bad,)))
+
+    assert len(world.rows()) == 10
+
+
+def test_the_ledger_says_all_that_was_committed(world):
+    producer, session = world.producer(), world.session()
+    counts = Counts(loaded=10, duplicate=1, quarantined=2, filtered=3)
+    run = Run(dag_id="ingest__events", run_id="manual__1", try_number=2)
+    world.ledger.commit(world.commit_of(session, producer, TEN, counts=counts, bytes=99, run=run))
+
+    (entry,) = world.ledger.entries("events", after=Position(0))
+
+    assert (entry.kind, entry.position, entry.batch) == (EntryKind.LOAD, 1, "batch")
+    assert (entry.counts, entry.bytes, entry.run) == (counts, 99, run)
+    assert (entry.session, entry.epoch) == ("loader", 1)
+    (receipt,) = entry.receipts
+    assert (receipt.producer, receipt.generation, receipt.spans, receipt.rows) == ("a.jsonl", 1, TEN, 10)
+    assert (receipt.fingerprint, receipt.size, receipt.condition) == (b"\x00\xff", 9, Condition.OPEN)
+
+
+def test_positions_are_gapless_through_refusals(world):
+    producer, session = world.producer(), world.session()
+    for _ in range(3):
+        world.ledger.commit(world.commit_of(session, producer, consumed_next(world, session, producer)))
+        with suppress(AlreadyConsumed):
+            world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert [entry.position for entry in world.ledger.entries("events", after=Position(0))] == [1, 2, 3]
+    assert [entry.position for entry in world.ledger.entries("events", after=Position(2))] == [3]
+
+
+def consumed_next(world: World, session: Session, producer_id: ProducerId) -> SpanSet:
+    end = consumed_of(world, session, producer_id).end
+    return SpanSet.of((end, end + 10))
+
+
+def test_with_the_guarantee_switched_off_repeats_are_loaded_and_still_written_down(world):
+    producer, session = world.producer(), world.session()
+    careless = world.make_ledger(switch=Guarantee.AT_LEAST_ONCE)
+    for _ in range(2):
+        careless.commit(world.commit_of(session, producer, TEN, message_ids=("m",)))
+
+    assert len(world.rows()) == 20
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.commit(world.commit_of(session, producer, TEN))
+
+
+def test_a_pipeline_that_declares_the_guarantee_keeps_it_against_the_switch(world):
+    world.ledger.declare(Pipeline(name="events", guarantee=Guarantee.EXACTLY_ONCE))
+    producer, session = world.producer(), world.session()
+    careless = world.make_ledger(switch=Guarantee.AT_LEAST_ONCE)
+    careless.commit(world.commit_of(session, producer, TEN))
+
+    with pytest.raises(AlreadyConsumed):
+        careless.commit(world.commit_of(session, producer, TEN))
+
+
+def test_a_snapshot_and_the_ledger_after_it_give_the_live_states(world):
+    producer, other, session = world.producer("a"), world.producer("b"), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    position = world.snapshots.take("events")
+    world.ledger.commit(world.commit_of(session, producer, THIRTY))
+    world.ledger.commit(world.commit_of(session, other, TWENTY))
+
+    snapshot = world.snapshots.get("events")
+    rebuilt = replay(snapshot.states, world.ledger.entries("events", after=snapshot.position))
+
+    assert snapshot.position == position == 1
+    assert rebuilt == dict(world.ledger.states("events").states)
+    assert rebuilt == replay({}, world.ledger.entries("events", after=Position(0)))
+
+
+def test_snapshots_are_taken_when_due_and_only_the_newest_are_kept(world):
+    world.ledger.declare(Pipeline(name="events", snapshot=SnapshotPolicy(every_commits=2, every_s=3600, kept=2)))
+    producer, session, now = world.producer(), world.session(), datetime.now(UTC)
+    assert world.snapshots.take_if_due("events", now=FAR_AHEAD) is None
+    taken = []
+    for _ in range(6):
+        world.ledger.commit(world.commit_of(session, producer, consumed_next(world, session, producer)))
+        taken.append(world.snapshots.take_if_due("events", now=now))
+
+    assert taken == [None, 2, None, 4, None, 6]
+    assert world.snapshots.take_if_due("events", now=FAR_AHEAD) is None
+    assert world.snapshots.get("events", Position(4)).position == 4
+    with pytest.raises(NotFound, match="no snapshot at position is called '2'; known: "):
+        world.snapshots.get("events", Position(2))
+
+
+def test_a_snapshot_is_taken_by_time_however_few_commits_there_were(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert world.snapshots.take_if_due("events", now=FAR_AHEAD) == 1
+
+
+def test_a_snapshot_from_elsewhere_takes_its_place(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    world.snapshots.take("events")
+    snapshot = world.snapshots.get("events")
+
+    world.snapshots.put(snapshot)
+
+    assert world.snapshots.get("events", Position(1)) == snapshot
+
+
+def test_idle_producers_are_forgotten_only_where_that_is_declared(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ()
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    assert world.ledger.forget_idle("events", now=datetime.now(UTC)) == ()
+    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ("a.jsonl",)
+
+    assert world.ledger.know(session, [producer]) == {}
+    assert replay({}, world.ledger.entries("events", after=Position(0))) == {}
+    assert world.ledger.states("events").states == {}
+
+
+def test_a_producer_that_a_live_worker_claims_is_never_forgotten(world):
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    world.ledger.claim(session, {producer: TWENTY}, batch=BATCH, lease_s=3600)
+
+    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ()
+
+
+def test_a_commit_for_a_forgotten_producer_is_refused(world):
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    producer, session = world.producer(), world.session()
+    world.ledger.forget_idle("events", now=FAR_AHEAD)
+
+    with pytest.raises(AlreadyConsumed, match="a forgotten producer"):
+        world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    assert world.rows() == []
+
+
+def test_more_producers_than_declared_are_refused_whole(world):
+    world.ledger.declare(Pipeline(name="events", producers_max=2))
+    world.producer("a")
+
+    with pytest.raises(LimitReached, match="producers_max allows 2, and this would make it 3"):
+        world.ledger.register("events", [("a", 1), ("b", 1), ("c", 1)])
+
+    assert len(world.ledger.register("events", [("a", 1), ("b", 1)])) == 2
+
+
+def test_more_islands_than_declared_are_refused_whole(world):
+    world.ledger.declare(Pipeline(name="events", islands_max=2))
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, SpanSet.of((0, 1), (2, 3))))
+
+    with pytest.raises(LimitReached, match="islands_max allows 2, and this would make it 3"):
+        world.ledger.commit(world.commit_of(session, producer, SpanSet.of((4, 5))))
+    world.ledger.commit(world.commit_of(session, producer, SpanSet.of((1, 2))))
+
+    assert consumed_of(world, session, producer) == SpanSet.of((0, 3))
+
+
+def test_registering_again_gives_the_same_ids_and_generations_are_producers_of_their_own(world):
+    names = [("a", 1), ('b "\\', 1), ("a", 2), ("ä,{}\t", 1)]
+    first = world.ledger.register("events", names)
+
+    assert world.ledger.register("events", names) == first
+    assert len(set(first.values())) == 4
+
+
+def test_an_unknown_pipeline_is_refused_by_name(world):
+    with pytest.raises(NotFound, match="no pipeline is called 'evnets'; known: events"):
+        world.ledger.open_session("evnets", SessionName("s"))
+
+
+def test_one_producer_twice_in_a_commit_is_refused_before_anything_happens(world):
+    producer, session = world.producer(), world.session()
+    twice = (Advance(producer_id=producer, spans=TEN), Advance(producer_id=producer, spans=TWENTY))
+
+    with pytest.raises(SettingRefused, match="each of them once"):
+        Commit(session=session, batch=BATCH, advances=twice, write_rows=world.write([]))
+
+
+def test_the_last_sequence_id_of_int8_is_consumed_like_any_other(world):
+    producer, session = world.producer(), world.session()
+    last = SpanSet.of((2**63 - 2, 2**63 - 1))
+    world.ledger.commit(
+        Commit(
+            session=session,
+            batch=BATCH,
+            advances=(Advance(producer_id=producer, spans=last),),
+            write_rows=world.write([]),
+        )
+    )
+
+    assert consumed_of(world, session, producer) == last

@@ -1,0 +1,54 @@
+"""Every error of the tree: it says what to do, and it survives the way between processes."""
+
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from dedup_core import delivery, errors
+from dedup_core.errors import ExitCode, LimitReached, OnceloadError
+
+
+def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
+    below = error.__subclasses__()
+    return [leaf for each in below for leaf in leaves(each)] if below else [error]
+
+
+def an_example_of(error: type[OnceloadError]) -> OnceloadError:
+    samples = {"str": "sample", "int": 7, "tuple[str, ...]": ("a", "b")}
+    values = {
+        field.name: samples[
+            getattr(field.type, "__name__", str(field.type)) if field.type in (str, int) else str(field.type)
+        ]
+        for field in fields(error)
+    }
+    if error is LimitReached:
+        values["limit"] = "islands_max"
+    return error(**values)
+
+
+EXAMPLES = [an_example_of(each) for each in leaves(OnceloadError)]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling_with_its_facts_and_its_words(error):
+    back = pickle.loads(pickle.dumps(error))
+
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert [getattr(back, field.name) for field in fields(error)] == [
+        getattr(error, field.name) for field in fields(error)
+    ]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_says_what_to_do_and_has_an_exit_code_that_is_not_done(error):
+    assert len(str(error)) > 30
+    assert error.exit_code in set(ExitCode) - {ExitCode.DONE}
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_the_drawing_of_the_tree_names_every_error(error):
+    home = delivery if type(error).__module__ == delivery.__name__ else errors
+
+    assert home is delivery or type(error).__name__ in (errors.__doc__ or "")

@@ -1,0 +1,50 @@
+"""A declared pipeline: its bounds, its switches, and when a snapshot is due."""
+
+import pytest
+
+from dedup_core.errors import SettingRefused
+from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy, guarantee_in_force
+
+ON, OFF = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
+
+
+@pytest.mark.parametrize(
+    ("switch", "declared", "in_force"),
+    [(ON, None, ON), (OFF, None, OFF), (ON, OFF, OFF), (OFF, ON, ON), (ON, ON, ON), (OFF, OFF, OFF)],
+)
+def test_the_word_of_the_pipeline_wins_over_the_global_switch(switch, declared, in_force):
+    assert guarantee_in_force(switch=switch, declared=declared) is in_force
+
+
+@pytest.mark.parametrize(
+    ("commits_since", "seconds_since", "due"),
+    [(0, 1e9, False), (1, 0, False), (999, 119, False), (1000, 0, True), (1, 120, True)],
+)
+def test_a_snapshot_is_due_by_count_or_by_time_but_never_for_nothing(commits_since, seconds_since, due):
+    policy = SnapshotPolicy(every_commits=1000, every_s=120)
+
+    assert policy.is_due(commits_since=commits_since, seconds_since=seconds_since) is due
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a\nb"},
+        {"name": "x" * 201},
+        {"name": "p", "producers_max": 0},
+        {"name": "p", "islands_max": 0},
+        {"name": "p", "message_keep_days": -1},
+        {"name": "p", "forget_idle_after_s": 0},
+        {"name": "p", "forget_idle_after_s": float("nan")},
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_refused(wrong):
+    with pytest.raises(SettingRefused, match=r"expected .*, found .*; nothing was changed"):
+        Pipeline(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"every_commits": 0}, {"every_s": -1}, {"kept": 0}])
+def test_a_snapshot_policy_that_cannot_be_meant_is_refused(wrong):
+    with pytest.raises(SettingRefused):
+        SnapshotPolicy(**wrong)
