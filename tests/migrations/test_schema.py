@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from dedup_core.errors import SchemaRefused
@@ -51,6 +52,13 @@ def test_the_migrations_make_what_the_readable_schema_says(engine):
 
     assert len(migrated) > 100
     assert migrated == catalog(engine)
+
+
+def test_the_files_are_named_by_the_revisions_that_they_hold():
+    script = ScriptDirectory(str(schema.MIGRATIONS))
+
+    assert script.get_heads() == [schema.head()]
+    assert {each.revision for each in script.walk_revisions()} == schema._known()
 
 
 def test_upgrading_again_changes_nothing(engine):

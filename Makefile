@@ -1,0 +1,33 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup check test faults mutants bench lock clean
+
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## Make .venv from the locked requirements (PYTHON=... chooses the Python)
+	@PYTHON="$(PYTHON)" bash requirements/setup
+
+check: setup ## Lint, check the format, the types and the import contracts
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+test: setup ## Run every test (ARGS=... goes to pytest)
+	.venv/bin/pytest $(ARGS)
+
+faults: setup ## Pull plugs for long, and print what was lost or repeated
+	.venv/bin/python -m tests.fault.report
+
+mutants: setup ## Plant known bugs, and show that the tests catch each
+	.venv/bin/python -m tests.mutants
+
+bench: setup ## Measure, after checking the rows
+	.venv/bin/python -m bench
+
+lock: setup ## Resolve the requirements anew
+	bash requirements/lock
+
+clean: ## Remove what can be made again (not .onceload: it holds data)
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

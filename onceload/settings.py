@@ -1,0 +1,88 @@
+"""The settings: read once from the environment, and passed in from there."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from dedup_core.errors import SettingRefused
+from dedup_core.pipeline import Guarantee
+from onceload import embedded
+
+_SCHEMES = ("postgresql", "postgres")
+_SWITCH = {"on": Guarantee.EXACTLY_ONCE, "off": Guarantee.AT_LEAST_ONCE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment says."""
+
+    #: Left out, the embedded Postgres below home.
+    dsn: str | None = field(default=None, repr=False)
+    home: Path = Path(".onceload")
+    #: The global switch; a pipeline's own word wins over it.
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read and check every setting; an empty one counts as left out."""
+    dsn = environment.get("ONCELOAD_DSN")
+    return Settings(
+        dsn=_checked(dsn) if dsn else None,
+        home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
+        guarantee=_guarantee(environment.get("ONCELOAD_GUARANTEE") or "on"),
+    )
+
+
+@contextmanager
+def database(settings: Settings) -> Iterator[str]:
+    """Yield the address of the database: the given one, or the embedded one while the block runs."""
+    if settings.dsn:
+        yield settings.dsn
+    else:
+        with embedded.running(settings.home) as dsn:
+            yield dsn
+
+
+def without_password(dsn: str) -> str:
+    """Show an address to people: everything but the secrets, and nothing where it cannot be read."""
+    try:
+        address = _split(dsn)
+    except ValueError:
+        return "an address that cannot be read"
+    user, at, place = address.netloc.rpartition("@")
+    shown = [(name, value) for name, value in parse_qsl(address.query) if "password" not in name.lower()]
+    return urlunsplit(address._replace(netloc=user.partition(":")[0] + at + place, query=urlencode(shown, safe="/")))
+
+
+def _checked(dsn: str) -> str:
+    try:
+        address = _split(dsn)
+    except ValueError:
+        raise SettingRefused(
+            setting="ONCELOAD_DSN",
+            found="something else (not shown: it may hold a password)",
+            expected="postgresql://user:password@host:port/database, with special characters percent-encoded",
+        ) from None
+    # SQLAlchemy knows only the longer of libpq's two names for the scheme.
+    return urlunsplit(address._replace(scheme="postgresql"))
+
+
+def _split(dsn: str) -> SplitResult:
+    """Take the address apart; whatever is wrong with it is a ValueError."""
+    address = urlsplit(dsn)
+    place = address.netloc.rpartition("@")[2]
+    # A password with a bare / or # in it ends the address too early, and would be shown as its path.
+    is_whole = "@" not in address.path and not address.fragment and "@" not in address.query
+    # Several hosts may be named, each with a port; libpq reads those itself.
+    if address.scheme not in _SCHEMES or not is_whole or ("," not in place and address.port == 0):
+        raise ValueError
+    return address
+
+
+def _guarantee(word: str) -> Guarantee:
+    try:
+        return _SWITCH[word]
+    except KeyError:
+        raise SettingRefused(setting="ONCELOAD_GUARANTEE", found=repr(word), expected="on or off") from None

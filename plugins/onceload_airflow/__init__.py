@@ -1,0 +1,1 @@
+"""How Airflow reaches Onceload: operators, hooks, listener, pages."""

@@ -1,0 +1,1 @@
+"""The data plane: read, parse, stage, hand over."""

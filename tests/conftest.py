@@ -1,0 +1,32 @@
+"""What every test may ask for: a server for the session, and a fresh database for itself."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from onceload.embedded import PostgresVersion
+from tests.servers import temporary_database, temporary_server
+
+settings.register_profile("ci", max_examples=1_000, deadline=None, print_blob=True)
+settings.register_profile("faults", max_examples=10_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def postgres_version() -> PostgresVersion:
+    """ONCELOAD_TEST_POSTGRES chooses: 18 or 16."""
+    return 16 if os.environ.get("ONCELOAD_TEST_POSTGRES") == "16" else 18
+
+
+@pytest.fixture(scope="session")
+def server_dsn(postgres_version: PostgresVersion) -> Iterator[str]:
+    with temporary_server(postgres_version) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def dsn(server_dsn: str) -> Iterator[str]:
+    with temporary_database(server_dsn) as dsn:
+        yield dsn

@@ -1,0 +1,286 @@
+"""The command line as its users meet it: a process, its two streams, its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.names import Batch, SessionName
+from dedup_core.pipeline import Pipeline
+from dedup_core.ports import Advance, Commit
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.spans import SpanSet
+from onceload import schema
+
+COMMANDS = [
+    ["init"],
+    ["doctor"],
+    ["status"],
+    ["producers"],
+    ["ledger"],
+    ["sessions"],
+    ["snapshot", "take"],
+    ["snapshot", "list"],
+    ["snapshot", "export"],
+    ["snapshot", "import"],
+    ["recover", "state"],
+]
+LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-nobody-wanted-to-shorten.jsonl.gz"
+
+
+def onceload(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "onceload", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def engine(dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def loaded(engine):
+    """One pipeline with two commits of a file with a long name."""
+    schema.upgrade(engine)
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events"))
+    producer_id = ledger.register("events", [(LONG, 1), ("\x1b[31mred\n", 1)])[LONG, 1]
+    session = ledger.open_session("events", SessionName("loader"))
+    for first in (0, 1000):
+        advance = Advance(producer_id=producer_id, spans=SpanSet.of((first, first + 500)), rows=5)
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: None))
+    return engine
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_that_teaches_by_example(command):
+    done = onceload(*command, "--help")
+
+    assert done.returncode == 0
+    assert f"example: onceload {' '.join(command)}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_overview_names_every_command_and_the_exit_codes():
+    done = onceload("--help")
+
+    assert all(command[0] in done.stdout for command in COMMANDS)
+    assert "Exit codes: 0 done" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], ["lode"], ["status", "--limit", "0"], ["status", "--limit", "x"], ["snapshot"], ["snapshot", "export"]],
+)
+def test_wrong_usage_ends_with_2_and_the_usage(wrong):
+    done = onceload(*wrong)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: onceload")
+
+
+def test_init_makes_the_schema_and_may_be_repeated(dsn):
+    first, second = (onceload("init", "--json", ONCELOAD_DSN=dsn) for _ in range(2))
+
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert json.loads(first.stdout) == {"revision_before": None, "revision": schema.head()}
+    assert json.loads(second.stdout) == {"revision_before": schema.head(), "revision": schema.head()}
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] not in ("init", "doctor")], ids=" ".join)
+def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(dsn, tmp_path, command):
+    done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "run `onceload init`" in done.stderr or "snapshot's file" in done.stderr
+
+
+def file_for(command, tmp_path):
+    return [str(tmp_path / "events.snapshot")] if command[-1] in ("export", "import") else []
+
+
+@pytest.mark.parametrize("view", ["status", "producers", "ledger", "sessions"])
+def test_tables_for_people_fit_80_columns_and_json_holds_everything(loaded, dsn, view):
+    table = onceload(view, ONCELOAD_DSN=dsn, COLUMNS="80")
+    document = onceload(view, "--json", ONCELOAD_DSN=dsn)
+
+    assert (table.returncode, document.returncode) == (0, 0)
+    lines = table.stdout.splitlines()
+    assert len(lines) >= 2
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in table.stdout
+    assert len(json.loads(document.stdout)[view]) == len(lines) - 1
+    if view == "producers":
+        assert {row["name"] for row in json.loads(document.stdout)[view]} == {LONG, "\x1b[31mred\n"}
+
+
+def test_an_empty_answer_is_said_in_words(dsn, engine):
+    schema.upgrade(engine)
+
+    done = onceload("status", ONCELOAD_DSN=dsn)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to show: no pipeline yet\n")
+
+
+def test_an_unknown_pipeline_ends_with_2_and_the_ones_there_are(loaded, dsn):
+    done = onceload("ledger", "--pipeline", "evnets", "--json", ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"] == "NotFound"
+    assert "no pipeline is called 'evnets'; known: events" in done.stderr
+
+
+def test_where_there_are_several_pipelines_one_must_be_named(loaded, dsn):
+    PostgresLedger(loaded).declare(Pipeline(name="orders"))
+
+    done = onceload("ledger", ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 2
+    assert "--pipeline NAME" in done.stderr
+    assert "events, orders" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "postgresql://me:hunter2@127.0.0.1:1/nowhere",
+        "postgresql://me:hunter2@host.invalid/nowhere",
+        "mysql://me:hunter2@127.0.0.1/nowhere",
+        "hunter2",
+        "postgresql://me:hunter2@127.0.0.1:nonsense/x",
+    ],
+)
+def test_a_wrong_address_ends_with_2_says_how_to_mend_it_and_never_the_password(wrong):
+    done = onceload("status", ONCELOAD_DSN=wrong)
+
+    assert done.returncode == 2
+    assert "ONCELOAD_DSN" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_user_without_rights_is_told_so(loaded, dsn):
+    with loaded.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS onceload_nobody"))
+        connection.execute(text("CREATE ROLE onceload_nobody LOGIN"))
+    try:
+        done = onceload("status", ONCELOAD_DSN=dsn, PGUSER="onceload_nobody", PGOPTIONS="-c role=onceload_nobody")
+    finally:
+        with loaded.begin() as connection:
+            connection.execute(text("DROP ROLE onceload_nobody"))
+
+    assert done.returncode == 2
+    assert "permission denied" in done.stderr
+    assert "grant" in done.stderr
+
+
+def test_a_snapshot_goes_out_to_a_file_and_back(loaded, dsn, tmp_path):
+    file = str(tmp_path / "events.snapshot")
+    taken = onceload("snapshot", "take", "--json", ONCELOAD_DSN=dsn)
+    exported = onceload("snapshot", "export", file, "--json", ONCELOAD_DSN=dsn)
+    with loaded.begin() as connection:
+        connection.execute(text("DELETE FROM onceload.snapshot_producer"))
+        connection.execute(text("DELETE FROM onceload.snapshot"))
+        connection.execute(text("DELETE FROM onceload.producer"))
+    imported = onceload("snapshot", "import", file, ONCELOAD_DSN=dsn)
+    listed = onceload("snapshot", "list", "--json", ONCELOAD_DSN=dsn)
+    recovered = onceload("recover", "state", "--json", ONCELOAD_DSN=dsn)
+
+    assert json.loads(taken.stdout) == {"pipeline": "events", "position": 2}
+    assert json.loads(exported.stdout)["producers"] == 1
+    assert imported.returncode == 0, imported.stderr
+    assert [each["position"] for each in json.loads(listed.stdout)["snapshots"]] == [2]
+    assert json.loads(recovered.stdout)["applied"] is True
+    assert json.loads(recovered.stdout)["snapshot_position"] == 2
+    assert json.loads(onceload("producers", "--json", ONCELOAD_DSN=dsn).stdout)["producers"][0]["end"] == 1500
+
+
+def test_a_damaged_snapshot_file_needs_a_person(loaded, dsn, tmp_path):
+    (tmp_path / "events.snapshot").write_bytes(b"not what was written")
+
+    done = onceload("snapshot", "import", str(tmp_path / "events.snapshot"), ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 4
+    assert "use another copy" in done.stderr
+
+
+def test_a_recovery_shows_first_what_it_would_do(loaded, dsn):
+    with loaded.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
+
+    dry = onceload("recover", "state", "--dry-run", ONCELOAD_DSN=dsn)
+    wet = onceload("recover", "state", ONCELOAD_DSN=dsn)
+    again = onceload("recover", "state", ONCELOAD_DSN=dsn)
+
+    assert (dry.returncode, wet.returncode, again.returncode) == (0, 0, 0)
+    assert "call again without --dry-run" in dry.stderr
+    assert "1 producers differed and were set right" in wet.stderr
+    assert "nothing to do" in again.stderr
+
+
+def test_a_recovery_while_another_runs_may_be_called_again(loaded, dsn):
+    """The first holds its fence, as it does for as long as it works."""
+    with loaded.connect() as other:
+        other.execute(
+            text(
+                "SELECT pg_advisory_xact_lock(hashtextextended('onceload.recovery of pipeline ' || pipeline_id, 0))"
+                " FROM onceload.pipeline"
+            )
+        )
+        done = onceload("recover", "state", ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 1
+    assert "already running" in done.stderr
+
+
+def test_doctor_looks_at_everything_and_says_how_to_mend_it(dsn):
+    before = onceload("doctor", "--json", ONCELOAD_DSN=dsn)
+    onceload("init", ONCELOAD_DSN=dsn)
+    after = onceload("doctor", "--json", ONCELOAD_DSN=dsn)
+
+    assert before.returncode == 2
+    assert "run `onceload init`" in before.stderr
+    assert [check["name"] for check in json.loads(after.stdout)["checks"]] == [
+        "python", "java", "disk", "database", "clock", "schema",
+    ]  # fmt: skip
+    assert after.returncode == 0, after.stderr
+
+
+def test_doctor_goes_on_without_java_and_without_a_database(tmp_path):
+    done = onceload("doctor", "--json", JAVA_HOME=str(tmp_path), ONCELOAD_DSN="postgresql://127.0.0.1:1/x")
+
+    checks = {check["name"]: check["healthy"] for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 2
+    assert checks == {"python": True, "java": False, "disk": True, "database": False}
+    assert "openjdk-17" in done.stderr
+
+
+def test_results_can_be_cut_short_by_their_reader(loaded, dsn):
+    """`onceload ledger | head` ends without a traceback."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "onceload", "ledger"],
+        env={**os.environ, "ONCELOAD_DSN": dsn},
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    os.close(write_end)
+
+    assert (done.returncode, done.stderr) == (0, "")

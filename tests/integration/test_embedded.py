@@ -1,0 +1,441 @@
+"""The embedded Postgres: real processes, real kills."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from dedup_core.errors import DatabaseUnreachable, SettingRefused
+from onceload import embedded
+from onceload.embedded import is_running, running
+from tests.servers import execute, temporary_home
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change users or mount a small disk")
+CHECKOUT = Path(__file__).parents[2]
+
+USER = """
+import os, sys
+from pathlib import Path
+from onceload.embedded import running
+
+if len(sys.argv) > 2:  # Only now: the interpreter may be out of an ordinary user's reach.
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+with running(Path(sys.argv[1])) as dsn:
+    print(dsn, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with temporary_home() as home:
+        try:
+            yield home
+        finally:
+            kill_everything(home)
+
+
+class User:
+    """Another process that uses the home's server until it is told to leave."""
+
+    def __init__(self, home: Path, *, uid: int | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USER, str(home), *([] if uid is None else [str(uid)])],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def dsn(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def leave(self) -> str:
+        """Let it go in peace; returns what it complained of."""
+        _, complaints = self.process.communicate(timeout=60)
+        return complaints
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=60)
+
+
+@contextmanager
+def user_of(home: Path, *, uid: int | None = None) -> Iterator[User]:
+    user = User(home, uid=uid)
+    try:
+        yield user
+    finally:
+        user.kill()
+
+
+def postmaster(home: Path) -> psutil.Process:
+    process = embedded._server(home, version=18).postmaster()
+    assert process
+    return process
+
+
+def kill_everything(home: Path) -> None:
+    for version in (16, 18):
+        process = embedded._server(home, version=version).postmaster()
+        if process:
+            family = [process, *process.children(recursive=True)]
+            for each in family:
+                each.kill()
+            psutil.wait_procs(family, timeout=30)
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_server_starts_on_demand_and_stops_after_use(home, version):
+    assert not is_running(home, version=version)
+
+    with running(home, version=version) as dsn:
+        assert is_running(home, version=version)
+        assert execute(dsn, "SELECT current_setting('server_version_num')::int / 10000") == [(version,)]
+
+    assert not is_running(home, version=version)
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_server_keeps_promises_only_with_these_settings(home, version):
+    names = ["fsync", "data_checksums", "server_encoding", "timezone", "listen_addresses"]
+
+    with running(home, version=version) as dsn:
+        values = [execute(dsn, f"SHOW {name}")[0][0] for name in names]
+
+    assert values == ["on", "on", "UTF8", "UTC", ""]
+
+
+def test_two_uses_in_one_process_share_one_server(home):
+    with running(home) as outer:
+        with running(home) as inner:
+            assert inner == outer
+        assert execute(outer, "SELECT 1") == [(1,)]
+
+    assert not is_running(home)
+
+
+def test_the_last_of_two_processes_stops_the_server(home):
+    with user_of(home) as first, user_of(home) as second:
+        assert first.dsn() == second.dsn() != ""
+
+        assert first.leave() == ""
+        assert is_running(home)
+        assert second.leave() == ""
+
+    assert not is_running(home)
+
+
+def test_four_first_starts_at_once_make_one_server(home):
+    with ExitStack() as stack:
+        users = [stack.enter_context(user_of(home)) for _ in range(4)]
+        (dsn,) = {user.dsn() for user in users}
+
+        assert execute(dsn, "SELECT 1") == [(1,)]
+        assert [user.leave() for user in users] == [""] * 4
+
+    assert not is_running(home)
+    assert [path.name for path in (home / "postgres-18").glob("data*")] == ["data"]
+
+
+def test_a_killed_user_neither_stops_the_server_nor_keeps_it(home):
+    with user_of(home) as killed, user_of(home) as survivor:
+        killed.dsn()
+        dsn = survivor.dsn()
+        killed.kill()
+
+        assert execute(dsn, "SELECT 1") == [(1,)]
+        assert survivor.leave() == ""
+
+    assert not is_running(home)
+
+
+def test_a_server_left_by_a_killed_user_serves_the_next_who_stops_it(home):
+    with user_of(home) as killed:
+        killed.dsn()
+        pid = postmaster(home).pid
+    with running(home):
+        assert postmaster(home).pid == pid
+
+    assert not is_running(home)
+
+
+def test_everything_is_killed_and_the_data_is_intact(home):
+    with user_of(home) as user:
+        dsn = user.dsn()
+        execute(dsn, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
+        user.kill()
+        kill_everything(home)
+
+    with running(home) as dsn:
+        assert execute(dsn, "SELECT count(*) FROM kept") == [(1000,)]
+
+
+def test_a_killed_postmaster_whose_backends_live_on_is_followed_by_a_new_one(home):
+    with running(home) as dsn:
+        execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
+        with user_of(home) as busy:
+            connection = psycopg2.connect(busy.dsn())
+            server = postmaster(home)
+            orphans = server.children(recursive=True)
+            server.kill()
+
+            with running(home) as dsn_after:
+                assert postmaster(home).pid != server.pid
+                assert execute(dsn_after, "SELECT number FROM kept") == [(1,)]
+            connection.close()
+        assert psutil.wait_procs(orphans, timeout=30)[1] == []
+
+    assert not is_running(home)
+
+
+def test_a_backend_that_outlives_its_postmaster_keeps_a_second_server_out(home, monkeypatch):
+    monkeypatch.setattr(embedded, "_START_TIMEOUT_S", 1)
+    with user_of(home) as user, psycopg2.connect(user.dsn()) as connection:
+        backend = psutil.Process(connection.info.backend_pid)
+        server = postmaster(home)
+        backend.suspend()
+        server.kill()
+
+        with pytest.raises(DatabaseUnreachable, match="pre-existing shared memory block"), running(home):
+            pytest.fail("two servers on one data folder")
+
+        backend.kill()
+        psutil.wait_procs([backend], timeout=30)
+        with running(home) as dsn:
+            assert execute(dsn, "SELECT 1") == [(1,)]
+
+
+def test_a_reused_process_id_is_not_taken_for_the_server(home):
+    with running(home) as dsn:
+        execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
+        pid_file = home / "postgres-18" / "data" / "postmaster.pid"
+        lines = pid_file.read_text().splitlines()
+        owner = pid_file.stat()
+        kill_everything(home)
+    account = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, **account) as stranger:
+        pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]))
+
+        assert not is_running(home)
+        with running(home) as dsn:
+            assert execute(dsn, "SELECT number FROM kept") == [(1,)]
+
+
+def test_a_half_made_data_folder_is_never_used(home):
+    half_made = home / "postgres-18" / "data.new-killed"
+    half_made.mkdir(parents=True)
+    (half_made / "PG_VERSION").write_text("18\n")
+
+    with running(home) as dsn:
+        assert execute(dsn, "SELECT 1") == [(1,)]
+
+    assert not half_made.exists()
+
+
+def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(home):
+    with running(home) as dsn:
+        server = postmaster(home)
+
+        assert {os.getsid(each.pid) for each in (server, *server.children())}.isdisjoint({os.getsid(0)})
+        assert execute(dsn, "SELECT 1") == [(1,)]
+
+
+def test_the_server_holds_no_file_of_its_starter(home):
+    with running(home):
+        held = {Path(f"/proc/{postmaster(home).pid}/fd/{number}").readlink().name for number in descriptors(home)}
+
+    assert not held & {"users.lock", "start.lock"}
+    assert "null" in held
+
+
+def descriptors(home: Path) -> list[str]:
+    return os.listdir(f"/proc/{postmaster(home).pid}/fd")
+
+
+def test_the_environment_of_the_caller_does_not_reach_the_server(home, monkeypatch):
+    monkeypatch.setenv("PGPORT", "6543")
+    monkeypatch.setenv("PGDATA", "/nowhere")
+    monkeypatch.setenv("LC_ALL", "xx_XX")
+
+    with running(home) as dsn:
+        assert "host=%2F" in dsn
+        assert execute(dsn, "SELECT current_setting('port')") == [("5432",)]
+
+
+@pytest.mark.parametrize("name", ["x" * 100, "a,b", "it's $HOME `id` \"quoted\" & 100%"])
+def test_a_home_of_any_name_works(home, name):
+    with running(home / name) as dsn:
+        assert execute(dsn, "SELECT 1") == [(1,)]
+
+
+def test_a_socket_folder_planted_by_somebody_else_is_refused(home, monkeypatch):
+    long_home = home / ("x" * 100)
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    with running(long_home):
+        pass
+    (planted,) = home.glob("onceload-*")
+    planted.chmod(0o777)
+
+    with pytest.raises(SettingRefused, match="the socket folder"), running(long_home):
+        pytest.fail("anybody could be the database")
+
+
+def test_data_of_another_version_is_refused_and_untouched(home):
+    with running(home, version=16):
+        pass
+    (home / "postgres-18").mkdir()
+    (home / "postgres-16" / "data").rename(home / "postgres-18" / "data")
+
+    with pytest.raises(SettingRefused, match="expected data of Postgres 18 .*found data of Postgres 16"), running(home):
+        pytest.fail("another version was started")
+
+    assert (home / "postgres-18" / "data" / "PG_VERSION").read_text() == "16\n"
+
+
+def test_a_home_below_a_file_is_refused(home):
+    (home / "file").touch()
+
+    with pytest.raises(SettingRefused, match="ONCELOAD_HOME: expected a folder"), running(home / "file"):
+        pytest.fail("a file is no folder")
+
+
+def test_missing_programs_are_named(home, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(DatabaseUnreachable, match="make setup"), running(home):
+        pytest.fail("nothing can be started")
+
+
+@pytest.fixture
+def nobody(home: Path) -> int:
+    """An ordinary user who owns the home."""
+    uid = pwd.getpwnam("nobody").pw_uid
+    shutil.chown(home, uid)
+    return uid
+
+
+@NEEDS_ROOT
+def test_an_ordinary_user_runs_the_server_as_himself(home, nobody):
+    with user_of(home, uid=nobody) as user:
+        user.dsn()
+
+        assert postmaster(home).uids().real == nobody
+        assert user.leave() == ""
+
+    assert not is_running(home)
+
+
+@NEEDS_ROOT
+def test_root_may_use_the_home_of_an_ordinary_user_and_leaves_it_usable(home, nobody):
+    with user_of(home, uid=nobody) as user:
+        execute(user.dsn(), "CREATE TABLE kept AS SELECT 1 AS number")
+        assert user.leave() == ""
+    with running(home) as dsn:
+        assert execute(dsn, "SELECT number FROM kept") == [(1,)]
+        assert postmaster(home).uids().real == nobody
+    with user_of(home, uid=nobody) as user:
+        assert execute(user.dsn(), "SELECT number FROM kept") == [(1,)]
+        assert user.leave() == ""
+
+
+@NEEDS_ROOT
+def test_root_lets_the_server_through_closed_folders_and_shows_it_nothing(home, caplog):
+    closed = home / "closed"
+    closed.mkdir(mode=0o700)
+
+    with running(closed / "home") as dsn:
+        assert execute(dsn, "SELECT 1") == [(1,)]
+        assert postmaster(closed / "home").uids().real != 0
+
+    assert closed.stat().st_mode & 0o777 == 0o701
+    assert f"embedded_postgres_let_through folder={closed}" in caplog.text
+
+
+@NEEDS_ROOT
+def test_a_folder_that_may_not_be_written_is_refused(home, nobody):
+    shutil.chown(home, 0)
+    home.chmod(0o755)
+
+    with user_of(home, uid=nobody) as user:
+        assert "ONCELOAD_HOME: expected a folder that this user can write to" in user.leave()
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("room", ["1M", "24M"])
+def test_a_full_disk_is_named_and_harmless(home, room):
+    with small_disk(home, room=room), pytest.raises(DatabaseUnreachable, match="the disk is full"), running(home):
+        pytest.fail("there is no room for a server")
+
+    with running(home) as dsn:
+        assert execute(dsn, "SELECT 1") == [(1,)]
+
+
+@NEEDS_ROOT
+def test_a_disk_that_fills_up_later_loses_nothing(home):
+    with small_disk(home, room="160M"):
+        with running(home) as dsn:
+            execute(dsn, "CREATE TABLE kept AS SELECT 1 AS number")
+            kill_everything(home)
+        fill(home / "filler")
+
+        with pytest.raises(DatabaseUnreachable, match="the disk is full"), running(home):
+            pytest.fail("recovery needs room")
+
+        (home / "filler").unlink()
+        with running(home) as dsn:
+            assert execute(dsn, "SELECT number FROM kept") == [(1,)]
+
+
+@contextmanager
+def small_disk(folder: Path, *, room: str) -> Iterator[None]:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={room},mode=0755", "none", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield
+    finally:
+        kill_everything(folder)
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * (1 << 16)):
+                pass
+        except OSError:
+            return
+
+
+def test_a_signal_that_ends_the_user_in_order_stops_the_server(home):
+    with user_of(home) as user:
+        user.dsn()
+        user.process.send_signal(signal.SIGINT)
+        user.process.communicate(timeout=60)
+
+    wait_until(lambda: not is_running(home))

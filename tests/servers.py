@@ -1,0 +1,50 @@
+"""Temporary servers and databases for tests."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from onceload.embedded import PostgresVersion, running
+
+
+@contextmanager
+def temporary_home() -> Iterator[Path]:
+    """A short-named folder, gone afterwards; the path of a socket may not be long."""
+    home = Path(tempfile.mkdtemp(prefix="onceload-"))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home)
+
+
+@contextmanager
+def temporary_server(version: PostgresVersion) -> Iterator[str]:
+    """A server of its own; yields the address of its first database."""
+    with temporary_home() as home, running(home, version=version) as dsn:
+        yield dsn
+
+
+@contextmanager
+def temporary_database(server_dsn: str) -> Iterator[str]:
+    """A fresh empty database, dropped afterwards with whoever is still in it."""
+    name = f"test_{uuid.uuid4().hex}"
+    execute(server_dsn, f"CREATE DATABASE {name}")
+    try:
+        yield server_dsn.replace("/postgres?", f"/{name}?")
+    finally:
+        execute(server_dsn, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    """Run one statement in a connection and transaction of its own."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []

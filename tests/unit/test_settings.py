@@ -1,0 +1,99 @@
+"""The settings: what is read, what is refused, and that no password is ever shown."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_core.errors import SettingRefused
+from dedup_core.pipeline import Guarantee
+from onceload.settings import Settings, database, read_settings, without_password
+
+SECRET = "s3cr3t"
+
+
+def test_an_empty_environment_means_the_embedded_database_and_the_guarantee():
+    assert read_settings({}) == Settings(dsn=None, home=Path(".onceload"), guarantee=Guarantee.EXACTLY_ONCE)
+
+
+def test_an_empty_setting_counts_as_left_out():
+    assert read_settings({"ONCELOAD_DSN": "", "ONCELOAD_HOME": "", "ONCELOAD_GUARANTEE": ""}) == read_settings({})
+
+
+@pytest.mark.parametrize(("word", "expected"), [("on", Guarantee.EXACTLY_ONCE), ("off", Guarantee.AT_LEAST_ONCE)])
+def test_the_guarantee_is_switched(word, expected):
+    assert read_settings({"ONCELOAD_GUARANTEE": word}).guarantee is expected
+
+
+@pytest.mark.parametrize("word", ["yes", "ON", "0", " on"])
+def test_another_word_for_the_switch_is_refused(word):
+    with pytest.raises(SettingRefused, match="ONCELOAD_GUARANTEE: expected on or off"):
+        read_settings({"ONCELOAD_GUARANTEE": word})
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_both_names_of_the_scheme_are_taken(scheme):
+    settings = read_settings({"ONCELOAD_DSN": f"{scheme}://ann:{SECRET}@db:5433/sales?sslmode=require"})
+
+    assert settings.dsn == f"postgresql://ann:{SECRET}@db:5433/sales?sslmode=require"
+
+
+def test_several_hosts_are_left_to_libpq():
+    dsn = "postgresql://ann@one:5432,two:5433/sales"
+
+    assert read_settings({"ONCELOAD_DSN": dsn}).dsn == dsn
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"host=db password={SECRET}",
+        f"mysql://ann:{SECRET}@db/sales",
+        f"postgresql+psycopg2://ann:{SECRET}@db/sales",
+        f"postgresql://ann:{SECRET}@db:port/sales",
+        f"postgresql://ann:{SECRET}@[db/sales",
+        f"postgresql://ann:a/{SECRET}@db/sales",
+        f"postgresql://ann:a#{SECRET}@db/sales",
+        f"postgresql://ann:a?{SECRET}@db/sales",
+        SECRET,
+    ],
+)
+def test_another_address_is_refused_without_showing_it(dsn):
+    with pytest.raises(SettingRefused, match="ONCELOAD_DSN: expected postgresql://") as refused:
+        read_settings({"ONCELOAD_DSN": dsn})
+
+    assert SECRET not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert SECRET not in without_password(dsn)
+
+
+def test_settings_do_not_show_the_address():
+    assert SECRET not in repr(read_settings({"ONCELOAD_DSN": f"postgresql://ann:{SECRET}@db/sales"}))
+
+
+def test_an_address_without_its_password_keeps_the_rest():
+    dsn = f"postgresql://ann:{SECRET}@db:5433/sales?sslmode=require&password={SECRET}&sslpassword={SECRET}"
+
+    assert without_password(dsn) == "postgresql://ann@db:5433/sales?sslmode=require"
+
+
+def test_an_address_with_a_socket_folder_stays_readable():
+    assert without_password("postgresql://ann@/sales?host=%2Frun%2Fpg") == "postgresql://ann@/sales?host=/run/pg"
+
+
+@given(password=st.text(min_size=1).map(lambda text: "§" + text))
+def test_no_password_is_shown_whatever_it_is(password):
+    secret = quote(password, safe="")
+
+    assert without_password(f"postgresql://ann:{secret}@db/sales?password={secret}") == "postgresql://ann@db/sales"
+
+
+def test_a_given_database_is_used_as_it_is(tmp_path):
+    settings = Settings(dsn="postgresql://ann@db/sales", home=tmp_path / "home")
+
+    with database(settings) as dsn:
+        assert dsn == settings.dsn
+
+    assert not settings.home.exists()
