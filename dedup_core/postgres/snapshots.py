@@ -14,7 +14,8 @@ from dedup_core.errors import NotFound
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
 from dedup_core.postgres.connection import array, in_batches, statements, translated
-from dedup_core.postgres.ledger import get_pipeline, lock_pipeline, one_view, state_in
+from dedup_core.postgres.ledger import get_pipeline, lock_pipeline, one_view
+from dedup_core.postgres.rows import state_in
 from dedup_core.replay import ProducerState, Snapshot
 
 SQL = statements("snapshots.sql")
