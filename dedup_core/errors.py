@@ -109,6 +109,21 @@ class SessionFenced(CallAgain):
 
 
 @dataclass(eq=False)
+class DeliveryTakenAway(CallAgain):
+    pipeline: str
+    delivery: int
+    session: str
+    epoch: int
+    state: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: delivery {self.delivery} should be held by session {self.session} in epoch "
+            f"{self.epoch}, but it is {self.state}; nothing was written: let go of it and take the next one"
+        )
+
+
+@dataclass(eq=False)
 class PipelineBusy(CallAgain):
     pipeline: str
     waited_for: str

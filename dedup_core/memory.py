@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from dedup_core.errors import AlreadyConsumed, LimitReached, NotFound, SessionFenced
+from dedup_core.errors import AlreadyConsumed, DeliveryTakenAway, LimitReached, NotFound, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Session, refuse_taken, unwatched
@@ -84,8 +84,7 @@ class MemoryLedger:
         self._reached(CommitStep.QUARANTINE_RECORDED)
         book.entries.append(_entry(position, commit, receipts, now))
         self._reached(CommitStep.ENTRY_RECORDED)
-        if commit.claim and book.held.pop(commit.claim.delivery_id, None) is None:
-            raise SessionFenced(session.pipeline, session.name, session.epoch)
+        _ack(book, session, commit.claim)
         self._reached(CommitStep.DELIVERY_ACKED)
         self._books[session.pipeline] = book
         self._reached(CommitStep.COMMITTED)
@@ -160,7 +159,9 @@ class MemoryLedger:
 
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
-        self.book(claim.session.pipeline).held.pop(claim.delivery_id, None)
+        held = self.book(claim.session.pipeline).held
+        if claim.delivery_id in held and held[claim.delivery_id].claim.session == claim.session:
+            del held[claim.delivery_id]
 
     def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -261,6 +262,14 @@ def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]]) -> Non
     if book.quarantine.intersection(records):
         raise AlreadyConsumed(book.declared.name, ("a quarantined record",))
     book.quarantine.update(records)
+
+
+def _ack(book: Book, session: Session, claim: Claim | None) -> None:
+    if claim is None:
+        return
+    held = book.held.pop(claim.delivery_id, None)
+    if held is None or held.claim.session != session:
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 
 def _seen(producer_id: ProducerId, state: ProducerState) -> Advance:

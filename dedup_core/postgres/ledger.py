@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from dedup_core.errors import (
     AlreadyConsumed,
     CommitOutcomeUnknown,
+    DeliveryTakenAway,
     LimitReached,
     NotFound,
     SessionFenced,
@@ -173,8 +174,7 @@ class PostgresLedger:
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
-            binds = {"delivery_id": claim.delivery_id, "epoch": claim.session.epoch}
-            connection.execute(SQL["release_claim"], binds)
+            connection.execute(SQL["release_claim"], _holder_binds(claim, claim.session))
 
     def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -350,9 +350,12 @@ def _record_entry(connection: Connection, turn: Record, commit: Commit[Connectio
 def _ack(connection: Connection, session: Session, claim: Claim | None) -> None:
     if claim is None:
         return
-    binds = {"delivery_id": claim.delivery_id, "epoch": session.epoch}
-    if connection.execute(SQL["ack_delivery"], binds).rowcount != 1:
-        raise SessionFenced(session.pipeline, session.name, session.epoch)
+    if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount != 1:
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+
+
+def _holder_binds(claim: Claim, session: Session) -> dict[str, object]:
+    return {"delivery_id": claim.delivery_id, "session": session.name, "epoch": session.epoch}
 
 
 def _refused_for_certain(error: DBAPIError) -> bool:

@@ -78,7 +78,9 @@ INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
 SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
 
 -- name: release_claim
-DELETE FROM onceload.delivery WHERE delivery_id = :delivery_id AND state = 'held' AND epoch = :epoch;
+DELETE FROM onceload.delivery USING onceload.session
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+   AND session.session_id = delivery.session_id AND session.name = :session;
 
 -- name: take_position
 -- Takes the pipeline's commit lock: positions are gapless, because who takes one commits it or gives it back.
@@ -153,7 +155,9 @@ VALUES (:pipeline_id, :position, :kind, :batch, :session, :epoch, :dag_id, :run_
 -- name: ack_delivery
 -- No row comes back if the claim ended before its commit.
 UPDATE onceload.delivery SET state = 'acked', deadline_at = NULL
- WHERE delivery_id = :delivery_id AND state = 'held' AND epoch = :epoch;
+  FROM onceload.session
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+   AND session.session_id = delivery.session_id AND session.name = :session;
 
 -- name: forget_producers
 -- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.

@@ -1,6 +1,7 @@
 """What every ledger promises, in memory as in Postgres."""
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dedup_core.errors import (
     AlreadyConsumed,
     ClaimedElsewhere,
+    DeliveryTakenAway,
     LimitReached,
     NotFound,
     SessionFenced,
@@ -158,8 +160,21 @@ def test_a_claim_is_acked_by_its_commit_and_by_no_second_one(world):
     claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)
     world.ledger.commit(world.commit_of(session, producer, TEN, claim=claim))
 
-    with pytest.raises(SessionFenced):
+    with pytest.raises(DeliveryTakenAway):
         world.ledger.commit(world.commit_of(session, producer, TWENTY, claim=claim))
+
+    assert len(world.rows()) == 10
+
+
+def test_a_claim_is_acked_and_released_by_the_session_that_holds_it_alone(world):
+    """Epochs count within a session, so that two sessions are often in the same one."""
+    producer, holder, other = world.producer(), world.session("holder"), world.session("other")
+    claim = world.ledger.claim(holder, {producer: TEN}, batch=BATCH, lease_s=60)
+
+    with pytest.raises(DeliveryTakenAway):
+        world.ledger.commit(world.commit_of(other, producer, TEN, claim=claim))
+    world.ledger.release(replace(claim, session=other))
+    world.ledger.commit(world.commit_of(holder, producer, TEN, claim=claim))
 
     assert len(world.rows()) == 10
 
@@ -170,7 +185,7 @@ def test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_r
     world.end_claims()
 
     claim = world.ledger.claim(quick, {producer: TEN}, batch=BATCH, lease_s=60)
-    with pytest.raises(SessionFenced):
+    with pytest.raises(DeliveryTakenAway):
         world.ledger.commit(world.commit_of(slow, producer, TEN, claim=late))
     world.ledger.commit(world.commit_of(quick, producer, TEN, claim=claim))
 
