@@ -5,6 +5,7 @@ OnceloadError
 │   ├── AlreadyConsumed      somebody committed these spans first: judge again
 │   ├── ClaimedElsewhere     a live worker is loading them: come back after its deadline
 │   ├── SessionFenced        a later life of this session took over: this one must stop
+│   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   └── DatabaseLost         the connection ended before COMMIT was sent
 ├── WrongUse               the call, the settings or the installation must change (exit 2)

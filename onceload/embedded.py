@@ -38,13 +38,14 @@ PostgresVersion = Literal[16, 18]
 log = logging.getLogger(__name__)
 
 _SERVER_USER = "onceload"
+_PORT = "5432"  # Only a part of the socket's name; said in the address, so that PGPORT has no say.
 _START_TIMEOUT_S = 60
 _SOCKET_PATH_BYTES_MAX = 107
 _FREE_BYTES_MIN = 32 * 1024 * 1024  # Two segments of its write-ahead log: with less, Postgres does not start.
 
 _SETTINGS = {
     "listen_addresses": "",
-    "port": "5432",
+    "port": _PORT,
     "unix_socket_permissions": "0700",
     "max_connections": "200",
     "timezone": "UTC",
@@ -101,6 +102,8 @@ def binaries(version: PostgresVersion) -> Path:
 class _Server:
     folder: Path
     version: PostgresVersion
+    #: What the server logged before this is about something else.
+    since: float
 
     @property
     def data(self) -> Path:
@@ -114,12 +117,18 @@ class _Server:
                 return process
         return None
 
+    def forget_reused_pid(self) -> None:
+        # Postgres would take the stranger for a running server. Else the file stays: it leads Postgres to what a killed
+        # server left running. Without it, the same is found by the data folder's inode.
+        if (pid := self._pid_file()[:1]) and psutil.pid_exists(int(pid[0])):
+            (self.data / "postmaster.pid").unlink()
+
     def is_ready(self) -> bool:
         return self._pid_file()[7:8] == ["ready"]
 
     def dsn(self) -> str:
         # The server knows where its socket is: whoever started it may have had another TMPDIR.
-        return f"postgresql://{_SERVER_USER}@/postgres?host={quote(self._pid_file()[4], safe='')}"
+        return f"postgresql://{_SERVER_USER}@:{_PORT}/postgres?host={quote(self._pid_file()[4], safe='')}"
 
     def _pid_file(self) -> list[str]:
         try:
@@ -137,7 +146,7 @@ class _Account:
 
 
 def _server(home: Path, *, version: PostgresVersion) -> _Server:
-    return _Server(folder=home.resolve() / f"postgres-{version}", version=version)
+    return _Server(folder=home.resolve() / f"postgres-{version}", version=version, since=time.time())
 
 
 def _ensure_running(server: _Server) -> None:
@@ -186,14 +195,13 @@ def _check_version(server: _Server) -> None:
         raise SettingRefused(
             setting="ONCELOAD_HOME",
             found=f"data of {found} in {server.data}",
-            expected=f"data of Postgres {server.version} (move that folder away, or set ONCELOAD_DSN to its own server)",
+            expected=f"data of Postgres {server.version} (move that folder away, or set ONCELOAD_DSN to a server of it)",
         )
 
 
 def _start(server: _Server, *, account: _Account, deadline: float) -> None:
     sockets = _socket_folder(server, account=account)
-    # Postgres would take the reused process id for a running server. Its shared memory still guards the data.
-    (server.data / "postmaster.pid").unlink(missing_ok=True)
+    server.forget_reused_pid()
     quoted = str(sockets).replace('"', '""')
     settings = {**_SETTINGS, "unix_socket_directories": f'"{quoted}"'}
     # The data folder comes as an option of the server: pg_ctl itself would let a shell expand its name.
@@ -281,7 +289,7 @@ def _let_through(path: Path, *, account: _Account) -> None:
 def _socket_folder(server: _Server, *, account: _Account) -> Path:
     folder = server.folder / "socket"
     # libpq takes a comma for the start of the next host.
-    if len(os.fsencode(folder / ".s.PGSQL.5432")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
+    if len(os.fsencode(folder / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
         name = hashlib.sha256(os.fsencode(server.data)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()).resolve() / f"onceload-{name}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -365,6 +373,6 @@ def _free_bytes(folder: Path) -> int:
 
 def _last_words(server: _Server) -> str:
     """Read the end of what the server wrote before and after it opened its log."""
-    logs = sorted((server.data / "log").glob("*.log"), key=lambda path: path.stat().st_mtime)
-    said = [path.read_text(errors="replace") for path in (server.folder / "start.log", *logs[-1:]) if path.exists()]
-    return " | ".join("\n".join(said).splitlines()[-8:])
+    logs = [server.folder / "start.log", *(server.data / "log").glob("*.log")]
+    current = [path for path in logs if path.exists() and path.stat().st_mtime >= server.since]
+    return " | ".join(line for path in current for line in path.read_text(errors="replace").splitlines()[-8:] if line)

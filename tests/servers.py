@@ -17,6 +17,8 @@ from onceload.embedded import PostgresVersion, running
 def temporary_home() -> Iterator[Path]:
     """A short-named folder, gone afterwards; the path of a socket may not be long."""
     home = Path(tempfile.mkdtemp(prefix="onceload-"))
+    # Passable, as the server may run as another user; readable by nobody.
+    home.chmod(0o711)
     try:
         yield home
     finally:
