@@ -34,9 +34,6 @@ class Span:
     def __contains__(self, sequence_id: int) -> bool:
         return self.first <= sequence_id < self.end
 
-    def overlaps(self, other: "Span") -> bool:
-        return self.first < other.end and other.first < self.end
-
     def __str__(self) -> str:
         return f"[{self.first},{self.end})"
 

@@ -38,6 +38,8 @@ PostgresVersion = Literal[16, 18]
 log = logging.getLogger(__name__)
 
 _SERVER_USER = "onceload"
+#: Not onceload: a user finds the schema of its own name first, and would put its tables into ours.
+_DATABASE_USER = "postgres"
 _PORT = "5432"  # Only a part of the socket's name; said in the address, so that PGPORT has no say.
 _START_TIMEOUT_S = 60
 _SOCKET_PATH_BYTES_MAX = 107
@@ -127,8 +129,11 @@ class _Server:
         return self._pid_file()[7:8] == ["ready"]
 
     def dsn(self) -> str:
+        return f"postgresql://{_DATABASE_USER}@:{_PORT}/postgres?host={quote(str(self.sockets()), safe='')}"
+
+    def sockets(self) -> Path:
         # The server knows where its socket is: whoever started it may have had another TMPDIR.
-        return f"postgresql://{_SERVER_USER}@:{_PORT}/postgres?host={quote(self._pid_file()[4], safe='')}"
+        return Path(self._pid_file()[4])
 
     def _pid_file(self) -> list[str]:
         try:
@@ -179,7 +184,7 @@ def _make_data(server: _Server, *, account: _Account) -> None:
     locale = ["--locale=C"]
     if server.version == 18:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    options = [f"--username={_SERVER_USER}", "--auth=trust", "--encoding=UTF8", "--data-checksums", *locale]
+    options = [f"--username={_DATABASE_USER}", "--auth=trust", "--encoding=UTF8", "--data-checksums", *locale]
     if _run(server, "initdb", f"--pgdata={new}", *options, account=account) != 0:
         raise _not_started(server, reason="initdb failed")
     new.rename(server.data)
@@ -195,7 +200,7 @@ def _check_version(server: _Server) -> None:
         raise SettingRefused(
             setting="ONCELOAD_HOME",
             found=f"data of {found} in {server.data}",
-            expected=f"data of Postgres {server.version} (move that folder away, or set ONCELOAD_DSN to a server of it)",
+            expected=f"data of Postgres {server.version} (move that folder away, or set ONCELOAD_DSN to its server)",
         )
 
 
@@ -217,8 +222,12 @@ def _start(server: _Server, *, account: _Account, deadline: float) -> None:
 def _stop(server: _Server) -> None:
     if server.postmaster() is None:
         return
+    sockets = server.sockets()
     if _run(server, "pg_ctl", "--wait", "--mode=fast", "stop", account=_account(server)) != 0:
         log.warning("embedded_postgres_not_stopped folder=%s said=%s", server.folder, _last_words(server))
+    else:
+        with suppress(OSError):
+            sockets.rmdir()
 
 
 def _run(server: _Server, program: str, *arguments: str, account: _Account) -> int:

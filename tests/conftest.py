@@ -9,15 +9,24 @@ from hypothesis import settings
 from onceload.embedded import PostgresVersion
 from tests.servers import temporary_database, temporary_server
 
+VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
+
 settings.register_profile("ci", max_examples=1_000, deadline=None, print_blob=True)
 settings.register_profile("faults", max_examples=10_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What rests on the server's own behaviour is tried on every version that ships with us."""
+    if "postgres_version" in metafunc.fixturenames and metafunc.definition.get_closest_marker("every_postgres"):
+        metafunc.parametrize(
+            "postgres_version", VERSIONS, scope="session", ids=[f"postgres{each}" for each in VERSIONS]
+        )
+
+
 @pytest.fixture(scope="session")
 def postgres_version() -> PostgresVersion:
-    """ONCELOAD_TEST_POSTGRES chooses: 18 or 16."""
-    return 16 if os.environ.get("ONCELOAD_TEST_POSTGRES") == "16" else 18
+    return 18
 
 
 @pytest.fixture(scope="session")

@@ -203,7 +203,7 @@ SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, finger
 SELECT clock_timestamp() AS now;
 
 -- name: message_partitions
-SELECT inhrelid::regclass::text AS partition, CAST(right(relname, 8) AS date) AS day
+SELECT format('onceload.%I', relname) AS partition, CAST(right(relname, 8) AS date) AS day
   FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
  WHERE inhparent = CAST('onceload.message' AS regclass);
 

@@ -51,9 +51,9 @@ class World:
         )
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    if request.param == "memory":
+@pytest.fixture
+def world(kind: str, postgres_version: object, request: pytest.FixtureRequest) -> Iterator[World]:
+    if kind == "memory":
         yield world_in_memory()
     else:
         engine = connect(LedgerSettings(dsn=request.getfixturevalue("dsn"), lock_timeout_s=5))

@@ -23,6 +23,18 @@ from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Verdict, judge
 from tests.contract.conftest import Crash, World, crashing_at
 
+pytestmark = [
+    pytest.mark.parametrize(
+        ("kind", "postgres_version"),
+        [
+            pytest.param("memory", None, id="memory"),
+            pytest.param("postgres", 16, id="postgres16"),
+            pytest.param("postgres", 18, id="postgres"),
+        ],
+        scope="session",
+    )
+]
+
 BATCH = Batch("batch")
 FAR_AHEAD = datetime.now(UTC) + timedelta(days=365)
 TEN, TWENTY, THIRTY = SpanSet.of((0, 10)), SpanSet.of((10, 20)), SpanSet.of((20, 30))
@@ -184,6 +196,7 @@ def test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_r
     late = world.ledger.claim(slow, {producer: TEN}, batch=BATCH, lease_s=60)
     world.end_claims()
 
+    assert world.ledger.know(quick, [producer])[producer].claimed == SpanSet()
     claim = world.ledger.claim(quick, {producer: TEN}, batch=BATCH, lease_s=60)
     with pytest.raises(DeliveryTakenAway):
         world.ledger.commit(world.commit_of(slow, producer, TEN, claim=late))

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from dedup_core.spans import SEQUENCE_END, SpanSet
 from tests.unit.test_spans import span_sets
 
+pytestmark = pytest.mark.every_postgres
+
 ALGEBRA = """
 SELECT CAST(l + r AS text), CAST(l * r AS text), CAST(l - r AS text), l && r, l @> r, l = r, coalesce(upper(l), 0)
   FROM (SELECT CAST(%s AS int8multirange) AS l, CAST(%s AS int8multirange) AS r) AS pair

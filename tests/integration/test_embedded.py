@@ -231,6 +231,7 @@ def test_a_backend_that_outlives_its_postmaster_keeps_a_second_server_out(home, 
             pytest.fail("two servers on one data folder")
 
         end(backend)
+        monkeypatch.undo()
         with running(home) as dsn:
             assert execute(dsn, "SELECT 1") == [(1,)]
 
@@ -298,8 +299,8 @@ def test_a_socket_folder_planted_by_somebody_else_is_refused(home, monkeypatch):
     long_home = home / ("x" * 100)
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     with running(long_home):
-        pass
-    (planted,) = home.glob("onceload-*")
+        (planted,) = home.glob("onceload-*")
+    planted.mkdir()
     planted.chmod(0o777)
 
     with pytest.raises(SettingRefused, match="the socket folder"), running(long_home):

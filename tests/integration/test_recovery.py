@@ -14,6 +14,8 @@ from dedup_core.replay import Snapshot, replay
 from dedup_core.spans import SpanSet
 from onceload import schema
 
+pytestmark = pytest.mark.every_postgres
+
 FIRST = Position(0)
 
 

@@ -10,6 +10,8 @@ from dedup_core.errors import SchemaRefused
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 
+pytestmark = pytest.mark.every_postgres
+
 CATALOG = """
 SELECT 'column', table_name || '.' || column_name, concat_ws(' ', data_type, is_nullable, column_default, is_identity,
        identity_generation) FROM information_schema.columns WHERE table_schema = 'onceload'

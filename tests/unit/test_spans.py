@@ -1,7 +1,7 @@
 """Span sets against a naive set of numbers, and at the edges of int8."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup_core.errors import NotASpan
@@ -32,6 +32,7 @@ def test_the_algebra_is_that_of_sets(left, right):
 
 
 @given(spans=span_sets(), probe=st.integers(0, 80))
+@example(spans=SpanSet.of((0, 5)), probe=5)
 def test_an_id_is_in_a_set_as_it_is_in_the_naive_one(spans, probe):
     assert (probe in spans) == (probe in ids(spans))
 

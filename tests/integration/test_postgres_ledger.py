@@ -1,0 +1,170 @@
+"""What only Postgres can show: days of business ids, refusals at COMMIT, lost connections, and what errors become."""
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from dedup_core.errors import AlreadyConsumed, DatabaseLost, LimitReached, PipelineBusy, SessionFenced
+from dedup_core.names import Batch, SessionName
+from dedup_core.pipeline import Pipeline
+from dedup_core.ports import Advance, Commit, CommitStep
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.spans import SpanSet
+from onceload import schema
+
+pytestmark = pytest.mark.every_postgres
+
+KEEP_DAYS = 2
+
+
+@pytest.fixture
+def engine(dsn):
+    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2))
+    schema.upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE target (value int, CONSTRAINT theirs UNIQUE (value) DEFERRABLE INITIALLY DEFERRED)")
+        )
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def ledger(engine):
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events", message_keep_days=KEEP_DAYS))
+    return ledger
+
+
+def load(ledger, first=0, *, message_ids=(), statement="SELECT"):
+    session = ledger.open_session("events", SessionName("loader"))
+    producer_id = ledger.register("events", [("a", 1)])["a", 1]
+    advance = Advance(producer_id=producer_id, spans=SpanSet.of((first, first + 10)), rows=10)
+    return ledger.commit(
+        Commit(
+            session=session,
+            batch=Batch("b"),
+            advances=(advance,),
+            write_rows=lambda connection: connection.execute(text(statement)),
+            message_ids=message_ids,
+        )
+    )
+
+
+def days_later(engine, days):
+    """Move what was recorded to an earlier day, as if time had passed."""
+    with engine.begin() as connection:
+        day = today(connection)
+        earlier = f"PARTITION OF onceload.message FOR VALUES FROM ('2000-01-01') TO ('{day}')"
+        connection.execute(text(f"CREATE TABLE onceload.message_earlier {earlier}"))
+        connection.execute(text("UPDATE onceload.message SET day = day - :days"), {"days": days})
+
+
+def today(connection):
+    return connection.execute(text("SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)")).scalar_one()
+
+
+def count(engine, table):
+    with engine.begin() as connection:
+        return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+
+
+@pytest.mark.parametrize("days", [1, KEEP_DAYS])
+def test_a_business_id_is_remembered_for_as_long_as_the_pipeline_declares(engine, ledger, days):
+    load(ledger, message_ids=("order-1",))
+    days_later(engine, days)
+
+    with pytest.raises(AlreadyConsumed):
+        load(ledger, first=10, message_ids=("order-1",))
+
+
+def test_a_business_id_takes_effect_again_after_its_window(engine, ledger):
+    load(ledger, message_ids=("order-1",))
+    days_later(engine, KEEP_DAYS + 1)
+
+    assert load(ledger, first=10, message_ids=("order-1",)) == 2
+
+
+def test_days_that_no_pipeline_remembers_are_dropped_whole(engine, ledger):
+    load(ledger, message_ids=("order-1",))
+    with engine.begin() as connection:
+        for first, end in (("2000-01-01", "2000-01-02"), ("2000-02-02", "2000-02-03")):
+            day = f"PARTITION OF onceload.message FOR VALUES FROM ('{first}') TO ('{end}')"
+            connection.execute(text(f"CREATE TABLE onceload.message_{first.replace('-', '')} {day}"))
+
+    assert sorted(ledger.forget_messages()) == ["onceload.message_20000101", "onceload.message_20000202"]
+    assert ledger.forget_messages() == ()
+    assert count(engine, "onceload.message") == 1
+
+
+def test_a_refusal_at_commit_is_certain_and_leaves_nothing(engine, ledger):
+    """The target has a rule of its own that the database checks at COMMIT."""
+    with pytest.raises(IntegrityError, match="theirs"):
+        load(ledger, statement="INSERT INTO target VALUES (1), (1)")
+
+    assert count(engine, "target") == 0
+    assert count(engine, "onceload.ledger") == 0
+    assert load(ledger) == 1
+
+
+def test_a_connection_that_ends_before_commit_means_that_nothing_happened(engine, ledger):
+    with pytest.raises(DatabaseLost, match="COMMIT was never sent, so nothing was written: call again"):
+        load(ledger, statement="INSERT INTO target VALUES (1); SELECT pg_terminate_backend(pg_backend_pid())")
+
+    assert count(engine, "target") == 0
+    assert load(ledger) == 1
+
+
+def test_a_commit_lock_that_stays_held_is_waited_for_with_a_bound(engine, ledger):
+    with engine.connect() as other:
+        other.execute(text("UPDATE onceload.pipeline SET position = position"))
+        with pytest.raises(PipelineBusy, match="call again"):
+            load(ledger)
+
+
+def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(dsn, engine, ledger):
+    """Whoever holds the commit lock and sleeps must not stop everybody else."""
+    waited = []
+
+    def stop(step):
+        if step is CommitStep.POSITION_TAKEN:
+            wait_until_ended(engine)
+            waited.append(step)
+
+    impatient = connect(LedgerSettings(dsn=dsn, idle_timeout_s=0.1))
+    with pytest.raises(DatabaseLost, match="COMMIT was never sent"):
+        load(PostgresLedger(impatient, reached=stop))
+    impatient.dispose()
+
+    assert waited
+    assert load(ledger) == 1
+
+
+def wait_until_ended(engine):
+    busy = text("SELECT pg_sleep(0.01), count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
+    with engine.connect() as connection:
+        for _ in range(3000):
+            if not connection.execute(busy).one().count:
+                return
+            connection.rollback()
+    pytest.fail("the server let the idle transaction be")
+
+
+def test_two_loaders_of_one_name_fence_each_other_by_epoch(ledger):
+    first = ledger.open_session("events", SessionName("loader"))
+    ledger.open_session("events", SessionName("loader"))
+
+    with pytest.raises(SessionFenced):
+        ledger.commit(Commit(session=first, batch=Batch("b"), advances=(), write_rows=lambda connection: None))
+
+
+def test_limits_hold_in_the_database_too(engine, ledger):
+    ledger.declare(Pipeline(name="events", producers_max=1))
+    ledger.register("events", [("a", 1)])
+
+    with pytest.raises(LimitReached):
+        ledger.register("events", [("b", 1)])
+    with pytest.raises(IntegrityError, match="pipeline_keeps_to_producers_max"), engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.pipeline SET producers = 2"))
+    with pytest.raises(IntegrityError, match="producer_consumes_only_sequence_ids"), engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET consumed = '{[-1,5)}'"))
