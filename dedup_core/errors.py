@@ -7,7 +7,7 @@ OnceloadError
 │   ├── SessionFenced        a later life of this session took over: this one must stop
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
-│   └── DatabaseLost         the connection ended before COMMIT was sent
+│   └── DatabaseLost         the connection ended before the COMMIT of any row was sent
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
@@ -144,7 +144,7 @@ class DatabaseLost(CallAgain):
     def __str__(self) -> str:
         return (
             f"the database should have answered while {self.doing}, but said: {self.reason}; "
-            "COMMIT was never sent, so nothing was written: call again"
+            "no row was committed: call again"
         )
 
 

@@ -127,6 +127,9 @@ _CONSUMED = {
 }
 
 
+_WITHOUT_ANSWER = (psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.DatabaseError)
+
+
 def sqlstate(error: DBAPIError) -> str:
     return getattr(error.orig, "pgcode", None) or ""
 
@@ -134,7 +137,8 @@ def sqlstate(error: DBAPIError) -> str:
 def is_lost(error: DBAPIError) -> bool:
     """Whether the connection is gone, or the server is going or not yet there."""
     code = sqlstate(error)
-    gone = error.connection_invalidated or isinstance(error.orig, psycopg2.OperationalError | psycopg2.InterfaceError)
+    # A server that is stopped at once leaves the driver with an error of no special kind.
+    gone = error.connection_invalidated or type(error.orig) in _WITHOUT_ANSWER
     return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)
 
 

@@ -1,0 +1,35 @@
+"""How often the plugs are pulled: the one place that says so."""
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from dedup_core.ports import CommitStep
+from tests.fault.sweep import Fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    #: Runs of each fault at each step of the commit.
+    repeats: int
+    zombies: int
+
+    @property
+    def sweep_runs(self) -> int:
+        return self.repeats * len(Fault) * len(CommitStep)
+
+    def divided_by(self, divisor: int) -> "Size":
+        """A quick look, with at least one run of everything."""
+        return Size(repeats=max(1, self.repeats // divisor), zombies=max(4, self.zombies // divisor))
+
+
+#: With every change: 210 runs of the sweep, 81 of them with a COMMIT that gets no answer.
+IN_CI = Size(repeats=3, zombies=24)
+#: With `make faults`: 1 960 runs of the sweep, 756 of them with a COMMIT that gets no answer.
+IN_FULL = Size(repeats=28, zombies=200)
+LANES = 2
+
+
+def chosen_seed() -> int:
+    """A new one each time, unless ONCELOAD_FAULT_SEED names one to be had again."""
+    return int(os.environ.get("ONCELOAD_FAULT_SEED", "0")) or secrets.randbelow(2**31) + 1
