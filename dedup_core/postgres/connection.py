@@ -17,6 +17,7 @@ from dedup_core.errors import (
     PipelineBusy,
     StateDiffers,
 )
+from dedup_core.spans import SpanSet
 
 Item = TypeVar("Item")
 #: A row of a result; its columns are those that the statement names.
@@ -77,7 +78,11 @@ def in_batches(items: Sequence[Item], size: int = 250_000) -> Iterator[Sequence[
 
 def array(values: Iterable[object]) -> str:
     """A Postgres array literal; one string travels faster than an expression per element."""
-    return "{" + ",".join(map(_element, values)) + "}"
+    elements = list(values)
+    if all(type(element) is int for element in elements):
+        return "{" + ",".join(map(str, elements)) + "}"
+    # unnest fills up what is shorter than its neighbours with NULL, so that nothing need not be sent a million times.
+    return "{" + ",".join(map(_element, elements)) + "}" if any(each is not None for each in elements) else "{}"
 
 
 def _element(value: object) -> str:
@@ -88,6 +93,8 @@ def _element(value: object) -> str:
             return f'"\\\\x{value.hex()}"'
         case int():
             return str(value)
+        case SpanSet():
+            return f'"{value}"'
         case _:
             # Postgres text holds no NUL; a visible stand-in beats a lost reason.
             escaped = str(value).replace("\x00", "\u2400").replace("\\", "\\\\").replace('"', '\\"')
