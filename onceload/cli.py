@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import DatabaseUnreachable, ExitCode, NotFound, OnceloadError
+from dedup_core.errors import DatabaseUnreachable, ExitCode, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.views import View, look
@@ -108,7 +108,8 @@ def _only_pipeline(engine: Engine) -> str:
     """The pipeline that is meant where none is named: the only one there is."""
     names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=6)]
     if len(names) != 1:
-        raise NotFound("pipeline", "(say which: --pipeline NAME)", tuple(names))
+        expected = f"--pipeline NAME, one of {', '.join(names)}" if names else "a pipeline, and there is none yet"
+        raise SettingRefused("which pipeline", "no name", expected)
     return names[0]
 
 
