@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -16,7 +17,7 @@ from dedup_core.postgres.views import View, look
 from onceload import doctor, schema
 from onceload.settings import Settings, database, read_settings, without_password
 from onceload.snapshot_file import read_snapshot, write_snapshot
-from onceload.terminal import show_json, show_table, words
+from onceload.terminal import on_terminal, progress, show_json, show_table, words
 
 Arguments = argparse.Namespace
 
@@ -128,8 +129,11 @@ def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
     """Write a snapshot to a file, so that it outlives the database."""
     with open_database(settings) as engine:
         pipeline = arguments.pipeline or _only_pipeline(engine)
+        on_terminal("reading the snapshot")
         snapshot = PostgresSnapshots(engine).get(pipeline, arguments.position)
-        write_snapshot(snapshot, arguments.file)
+    # A line for each producer, and one that says what they are.
+    watched = partial(progress, total=len(snapshot.states) + 1, doing="lines written")
+    write_snapshot(snapshot, arguments.file, watched=watched)
     written = {"pipeline": pipeline, "position": snapshot.position, "producers": len(snapshot.states)}
     if arguments.json:
         show_json({**written, "file": str(arguments.file), "bytes": arguments.file.stat().st_size})
@@ -152,7 +156,9 @@ def recover(arguments: Arguments, settings: Settings) -> ExitCode:
     """Rebuild the producer states from a snapshot and the ledger after it."""
     with open_database(settings) as engine:
         pipeline = arguments.pipeline or _only_pipeline(engine)
-        found = recover_state(engine, pipeline, snapshot_position=arguments.position, dry_run=arguments.dry_run)
+        found = recover_state(
+            engine, pipeline, snapshot_position=arguments.position, dry_run=arguments.dry_run, tell=on_terminal
+        )
     if arguments.json:
         show_json(asdict(found))
     words(

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,16 @@ FORMAT = "onceload-snapshot"
 VERSION = 1
 
 
-def write_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Write beside the place, make it durable, then put it there."""
+def write_snapshot(
+    snapshot: Snapshot, path: Path, *, watched: Callable[[Iterator[bytes]], Iterator[bytes]] = iter
+) -> None:
+    """Write beside the place, make it durable, then put it there; whoever watches sees each line pass."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("xb") as raw:
             with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as file:
                 digest = hashlib.sha256()
-                for line in _lines(snapshot):
+                for line in watched(_lines(snapshot)):
                     digest.update(line)
                     file.write(line)
                 file.write(_line({"sha256": digest.hexdigest()}))

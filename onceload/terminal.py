@@ -83,6 +83,12 @@ def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]
     print(file=sys.stderr)
 
 
+def on_terminal(doing: str) -> None:
+    """Say what takes long, to those who wait at a terminal."""
+    if sys.stderr.isatty():
+        words(f"{doing} …")
+
+
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()

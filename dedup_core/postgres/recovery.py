@@ -4,6 +4,7 @@ One owner at a time, under the pipeline's commit lock: nothing is committed betw
 It is one transaction, so a recovery that is killed has changed nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine
@@ -31,16 +32,28 @@ class Recovery:
     applied: bool
 
 
+def _nobody(doing: str) -> None:
+    """Nobody waits for it."""
+
+
 def recover_state(
-    engine: Engine, pipeline: str, *, snapshot_position: Position | None = None, dry_run: bool
+    engine: Engine,
+    pipeline: str,
+    *,
+    snapshot_position: Position | None = None,
+    dry_run: bool,
+    tell: Callable[[str], None] = _nobody,
 ) -> Recovery:
     """Make the live states what snapshot and ledger prove; a dry run only says what differs."""
     with translated(pipeline=pipeline, doing="recovering state"), engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
+        tell("waiting for commits to end")
         found = _own(connection, pipeline)
+        tell("replaying the ledger on the snapshot, and comparing")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or (not recovery.differing and recovery.position == recovery.position_was):
             return recovery
+        tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
         _swap_in(connection, found.pipeline_id, recovery.position)
         left = _differing(connection, found.pipeline_id)
         if left:

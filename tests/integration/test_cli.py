@@ -284,3 +284,21 @@ def test_results_can_be_cut_short_by_their_reader(loaded, dsn):
     os.close(write_end)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_long_work_shows_on_a_terminal_how_far_it_is(loaded, dsn, tmp_path):
+    """The terminal is a real one: a pseudo terminal that the process takes for its own."""
+    ours, theirs = os.openpty()
+    onceload("snapshot", "take", ONCELOAD_DSN=dsn)
+    subprocess.run(
+        [sys.executable, "-m", "onceload", "snapshot", "export", str(tmp_path / "events.snapshot")],
+        env={**os.environ, "ONCELOAD_DSN": dsn},
+        stderr=theirs,
+        timeout=120,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+
+    assert "lines written: 2 of 2" in shown
