@@ -1,0 +1,199 @@
+"""Plant known bugs, one at a time and in a copy of the source, and show which test catches each.
+
+python -m tests.mutants            all of them; writes docs/mutants.md
+python -m tests.mutants fence gap  only those with one of these words in their name; writes nothing
+
+Exit code 1 if the tests fail without any bug, if a bug survives, or if its text is no longer where it should be.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from time import monotonic
+
+from tests.mutants.bugs import BUGS, Bug
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "mutants.md"
+#: All that the tests need.
+COPIED = ("dedup_core", "onceload", "spark_jobs", "migrations", "tests", "pipelines", "pyproject.toml")
+SEED = 1
+#: A bug may make a test wait for ever; that counts as caught, and is said.
+TIMEOUT_S = 300
+_PYTEST = (
+    "-m",
+    "pytest",
+    "-x",
+    "-q",
+    "--tb=no",
+    "-p",
+    "no:randomly",
+    "-p",
+    "no:cacheprovider",
+    f"--hypothesis-seed={SEED}",
+)
+_FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+class Verdict(Enum):
+    """What the tests said of a bug."""
+
+    CAUGHT = "caught"
+    SURVIVED = "survived"
+    #: Neither: the text to change is gone, or the tests could not run.
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the table."""
+
+    bug: Bug
+    verdict: Verdict
+    words: str
+    seconds: float
+
+
+def main(words: Sequence[str]) -> int:
+    bugs = [bug for bug in BUGS if not words or any(word in bug.name for word in words)]
+    with tempfile.TemporaryDirectory(prefix="onceload-mutants-") as folder:
+        copy = copied_into(Path(folder))
+        whole = without_a_bug(copy, bugs)
+        print(whole, flush=True)
+        if not whole.startswith("Without a bug, the same tests pass"):
+            return 1
+        findings = [show(plant_and_test(copy, bug)) for bug in bugs]
+    if not words:
+        PAGE.write_text(page(whole, findings), encoding="utf-8")
+    left = [finding for finding in findings if finding.verdict is not Verdict.CAUGHT]
+    print(f"{len(findings) - len(left)} of {len(findings)} bugs caught")
+    return 1 if left else 0
+
+
+def copied_into(folder: Path) -> Path:
+    """A copy of the source that Python prefers to the checkout; it does not even know where that is."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        else:
+            shutil.copy(source, folder / name)
+    # The server's account must be able to reach what tests put below.
+    folder.chmod(0o755)
+    found = python(folder, "-c", "import dedup_core, onceload; print(dedup_core.__file__, onceload.__file__)").stdout
+    if not all(Path(path).is_relative_to(folder) for path in found.split()):
+        raise SystemExit(f"expected Python to import from {folder}, but it imports {found}")
+    return folder
+
+
+def without_a_bug(copy: Path, bugs: Iterable[Bug]) -> str:
+    """Whether the tests pass as they are: otherwise a test that fails proves nothing."""
+    started = monotonic()
+    tests = {test for bug in bugs for test in existing(copy, bug.tests)}
+    done = python(copy, *_PYTEST, *sorted(tests))
+    summary = (done.stdout.strip().splitlines() or ["nothing"])[-1]
+    if done.returncode != 0:
+        return f"Without a bug, the tests fail, so they prove nothing:\n{done.stdout}{done.stderr}"
+    return f"Without a bug, the same tests pass: {summary.split(' in ')[0]}, {monotonic() - started:.0f} s."
+
+
+def plant_and_test(copy: Path, bug: Bug) -> Finding:
+    """Change the copy, run the tests that should notice, and change it back."""
+    started = monotonic()
+    file = copy / bug.file
+    original = file.read_text(encoding="utf-8")
+    tests = existing(copy, bug.tests)
+    changed = original
+    for correct, wrong in ((bug.correct, bug.wrong), *bug.also):
+        if original.count(correct) != 1:
+            found = f"{bug.file} holds {correct.strip()!r} {original.count(correct)} times, not once: adapt the bug"
+            return Finding(bug=bug, verdict=Verdict.BROKEN, words=found, seconds=0)
+        changed = changed.replace(correct, wrong)
+    if not tests:
+        return Finding(bug=bug, verdict=Verdict.SURVIVED, words=f"no test yet in {', '.join(bug.tests)}", seconds=0)
+    file.write_text(changed, encoding="utf-8")
+    try:
+        verdict, words = tested(copy, tests)
+    finally:
+        file.write_text(original, encoding="utf-8")
+    return Finding(bug=bug, verdict=verdict, words=words, seconds=monotonic() - started)
+
+
+def tested(copy: Path, tests: Sequence[str]) -> tuple[Verdict, str]:
+    try:
+        done = python(copy, *_PYTEST, *tests)
+    except subprocess.TimeoutExpired:
+        return Verdict.CAUGHT, f"waits for ever: {', '.join(tests)}"
+    failed = _FAILED.search(done.stdout)
+    if done.returncode == 1 and failed:
+        return Verdict.CAUGHT, failed[1]
+    if done.returncode == 0:
+        return Verdict.SURVIVED, f"passed by {', '.join(tests)}"
+    return Verdict.BROKEN, f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+
+
+def existing(copy: Path, tests: Iterable[str]) -> list[str]:
+    """Those whose file is there, or whose folder holds tests."""
+    paths = {test: copy / test.partition("::")[0] for test in tests}
+    return [test for test, path in paths.items() if path.is_file() or any(path.rglob("test_*.py"))]
+
+
+def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python in the copy, and nowhere else."""
+    path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
+    # A .pyc is trusted by time and size, and a bug may have the size of what it replaces.
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ONCELOAD_FAULT_SEED": str(SEED)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def show(finding: Finding) -> Finding:
+    print(f"{finding.verdict.value:9}{finding.seconds:5.0f} s  {finding.bug.name}  <-  {finding.words}", flush=True)
+    return finding
+
+
+def page(whole: str, findings: Sequence[Finding]) -> str:
+    """The table that `docs/mutants.md` keeps."""
+    caught = sum(finding.verdict is Verdict.CAUGHT for finding in findings)
+    lines = [
+        "# Mutants: bugs that are planted, and the tests that catch them",
+        "",
+        "A suite that passes shows little until it is seen to fail.",
+        "Each line is one known bug, planted alone in a copy of the source by one exact change; "
+        "`tests/mutants/bugs.py` holds the changes.",
+        "A bug whose text is no longer in the source is an error, so that the list cannot fall behind.",
+        "",
+        f"Command: `make mutants`, run on {datetime.now(UTC):%Y-%m-%d}.",
+        whole,
+        f"{caught} of {len(findings)} bugs caught.",
+        "",
+        "| bug planted | caught by | seconds |",
+        "| --- | --- | ---: |",
+        *(f"| {finding.bug.name} | {_cell(finding)} | {finding.seconds:.0f} |" for finding in findings),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(finding: Finding) -> str:
+    if finding.verdict is Verdict.CAUGHT:
+        return f"`{finding.words.removeprefix('tests/')}`"
+    return f"**{finding.verdict.value}**: {finding.words}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,420 @@
+"""The bugs that are planted: each is one that loaders have had, in one exact change of this code."""
+
+from dataclasses import dataclass
+
+LEDGER = "dedup_core/postgres/ledger.py"
+LEDGER_SQL = "dedup_core/postgres/ledger.sql"
+RECOVERY = "dedup_core/postgres/recovery.py"
+RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
+SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
+DELIVERY = "dedup_core/delivery.py"
+
+CONTRACT = "tests/contract/test_ledger.py"
+KILL_POINTS = "tests/fault/test_kill_points.py"
+UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
+STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
+IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
+OF_RECOVERY = "tests/integration/test_recovery.py"
+ORDERS = "tests/interleavings/test_all_orders.py"
+IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    """A wrong text in the place of the correct one, which must be in the file once."""
+
+    name: str
+    file: str
+    correct: str
+    wrong: str
+    #: The test files, or single tests, that should fail.
+    tests: tuple[str, ...]
+    #: More such pairs of texts, where one change alone would be noticed for another reason.
+    also: tuple[tuple[str, str], ...] = ()
+
+
+COMMIT_BUGS = (
+    Bug(
+        name="watermark in a transaction of its own",
+        file=LEDGER,
+        correct="        _advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
+        wrong="        with self._engine.begin() as another:\n"
+        "            _advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="rows in a transaction of their own",
+        file=LEDGER,
+        correct="        commit.write_rows(connection)\n",
+        wrong="        with self._engine.begin() as another:\n            commit.write_rows(another)\n",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="compare-and-set left out: consumed spans are advanced again",
+        file=LEDGER_SQL,
+        correct="AND (:repeats_allowed OR NOT producer.consumed && offered.spans)",
+        wrong="AND (:repeats_allowed OR true)",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="a commit of several producers lands in part",
+        file=LEDGER,
+        correct="if done.advanced != len(some):",
+        wrong="if done.advanced == 0:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="fence left out: an earlier life of a session commits",
+        file=LEDGER,
+        correct='if connection.execute(SQL["check_session"], binds).rowcount != 1:',
+        wrong='if connection.execute(SQL["check_session"], binds).rowcount < 0:',
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="fence that does not rise: a session comes back in the same epoch",
+        file=LEDGER_SQL,
+        correct="SET epoch = session.epoch + 1,",
+        wrong="SET epoch = session.epoch,",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="position read, not taken under the commit lock",
+        file=LEDGER_SQL,
+        correct="UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline\n"
+        "RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days;\n",
+        wrong="SELECT pipeline_id, position + 1 AS position, guarantee, islands_max, message_keep_days\n"
+        "  FROM onceload.pipeline WHERE name = :pipeline;\n",
+        also=(
+            (
+                ":loaded, :duplicate, :quarantined, :filtered, :bytes);\n",
+                ":loaded, :duplicate, :quarantined, :filtered, :bytes);\n"
+                "UPDATE onceload.pipeline SET position = :position WHERE pipeline_id = :pipeline_id;\n",
+            ),
+        ),
+        tests=(f"{IN_ANY_ORDER}[apart]",),
+    ),
+    Bug(
+        name="receipts not written",
+        file=LEDGER_SQL,
+        correct="      FROM advanced\n)\nSELECT count(*) AS advanced",
+        wrong="      FROM advanced WHERE false\n)\nSELECT count(*) AS advanced",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="gap forgiven: consuming a span consumes all below it",
+        file=LEDGER_SQL,
+        correct="SET consumed = producer.consumed + offered.spans,",
+        wrong="SET consumed = producer.consumed + int8multirange(int8range(0, upper(offered.spans))),",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="a refused commit of one producer passes unseen",
+        file=LEDGER,
+        correct="if done.advanced != len(some):",
+        wrong="if done.advanced != len(some) and len(some) > 1:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="ack of a claim that has ended accepted",
+        file=LEDGER,
+        correct='if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount != 1:',
+        wrong='if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount < 0:',
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="islands_max ignored",
+        file=LEDGER,
+        correct="if done.islands > turn.islands_max:",
+        wrong="if done.islands > turn.islands_max * 1_000_000:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="producers_max ignored",
+        file=LEDGER,
+        correct="if producers > found.producers_max:",
+        wrong="if producers > found.producers_max * 1_000_000:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="<= for <: islands_max is one too few",
+        file=LEDGER,
+        correct="if done.islands > turn.islands_max:",
+        wrong="if done.islands >= turn.islands_max:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="a repeated business id accepted",
+        file=LEDGER,
+        correct="if recorded != len(commit.message_ids) and not repeats_allowed:",
+        wrong="if recorded > len(commit.message_ids) and not repeats_allowed:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="message window ignored: only today's business ids count",
+        file=LEDGER_SQL,
+        correct="AND seen.day >= today.day - :keep_days);",
+        wrong="AND seen.day >= today.day - 0 * :keep_days);",
+        tests=(IN_POSTGRES,),
+    ),
+    Bug(
+        name="message window without end: an id is refused for ever",
+        file=LEDGER_SQL,
+        correct="AND seen.day >= today.day - :keep_days);",
+        wrong="AND seen.day >= today.day - 10000 * :keep_days);",
+        tests=(IN_POSTGRES,),
+    ),
+    Bug(
+        name="the global switch wins over the pipeline's word",
+        file="dedup_core/pipeline.py",
+        correct="    return declared or switch\n",
+        wrong="    return switch\n",
+        tests=("tests/unit/test_pipeline.py",),
+    ),
+)
+
+CLAIM_BUGS = (
+    Bug(
+        name="claims of others not seen",
+        file="dedup_core/ports.py",
+        correct="        if busy:\n",
+        wrong="        if busy and not busy:\n",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="claims that outlive their session's life",
+        file=LEDGER_SQL,
+        correct="AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch\n"
+        "   AND session.name <> :session",
+        wrong="AND delivery.deadline_at > clock_timestamp()\n   AND session.name <> :session",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="claims without a deadline",
+        file=LEDGER_SQL,
+        correct="AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch\n"
+        "   AND session.name <> :session",
+        wrong="AND delivery.epoch = session.epoch\n   AND session.name <> :session",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="an earlier life of a session claims",
+        file=LEDGER_SQL,
+        correct="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch\n"
+        "RETURNING delivery_id;",
+        wrong="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session\nRETURNING delivery_id;",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="purge of a live producer: claims ignored",
+        file=LEDGER_SQL,
+        correct="            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'held'\n",
+        wrong="            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'dead'\n",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="purge of producers where it was not declared",
+        file=LEDGER_SQL,
+        correct="make_interval(secs => pipeline.forget_idle_after_s)",
+        wrong="make_interval(secs => coalesce(pipeline.forget_idle_after_s, 60))",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="purge that the ledger does not tell of",
+        file="dedup_core/replay.py",
+        correct="                    after.pop(receipt.producer_id, None)\n",
+        wrong="                    pass\n",
+        tests=(CONTRACT,),
+    ),
+)
+
+ANSWER_BUGS = (
+    Bug(
+        name="COMMIT without an answer reported as a plain failure",
+        file=LEDGER,
+        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
+        wrong="                    raise",
+        tests=(UNANSWERED,),
+    ),
+    Bug(
+        name="COMMIT without an answer reported as done",
+        file=LEDGER,
+        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
+        wrong="                    return position",
+        tests=(f"{STRUCK}[commit_lost]",),
+    ),
+    Bug(
+        name="blind retry after an unknown commit: the rows are written again",
+        file=LEDGER,
+        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
+        wrong="                    with self._engine.begin() as again:\n"
+        "                        commit.write_rows(again)\n"
+        "                    return position",
+        tests=(f"{STRUCK}[commit_answer_lost]",),
+    ),
+    Bug(
+        name="a refusal of COMMIT swallowed",
+        file=LEDGER,
+        correct="                    if _refused_for_certain(error):\n                        raise\n",
+        wrong="                    if _refused_for_certain(error):\n                        return position\n",
+        tests=(IN_POSTGRES,),
+    ),
+    Bug(
+        name="errors lose their facts between processes",
+        file="dedup_core/errors.py",
+        correct="        return type(self), tuple(getattr(self, field.name) for field in fields(self))\n",
+        wrong="        return type(self), (str(self),)\n",
+        tests=("tests/unit/test_errors.py",),
+    ),
+)
+
+SPAN_BUGS = (
+    Bug(
+        name="<= for <: the end of a span belongs to it",
+        file="dedup_core/spans.py",
+        correct="        return self.first <= sequence_id < self.end\n",
+        wrong="        return self.first <= sequence_id <= self.end\n",
+        tests=("tests/unit/test_spans.py",),
+    ),
+    Bug(
+        name="<= for <: spans that only touch overlap",
+        file="dedup_core/spans.py",
+        correct="        if first < end:\n            yield Span(first, end)\n",
+        wrong="        if first <= end:\n            yield Span(first, end + 1)\n",
+        tests=("tests/unit/test_spans.py",),
+    ),
+    Bug(
+        name=">= for >: spans that touch stay apart",
+        file="dedup_core/spans.py",
+        correct="        elif span.first > current.end:\n",
+        wrong="        elif span.first >= current.end:\n",
+        tests=("tests/unit/test_spans.py",),
+    ),
+    Bug(
+        name="a span may be empty",
+        file="dedup_core/spans.py",
+        correct="if not 0 <= self.first < self.end <= SEQUENCE_END:",
+        wrong="if not 0 <= self.first <= self.end <= SEQUENCE_END:",
+        tests=("tests/unit/test_spans.py",),
+    ),
+    Bug(
+        name="gap forgiven: `any` judged by a high-water mark",
+        file="dedup_core/verdicts.py",
+        correct="        case Order.ANY:\n            return consumed\n",
+        wrong="        case Order.ANY:\n            return SpanSet.of((0, consumed.end)) if consumed else consumed\n",
+        tests=("tests/unit/test_verdicts.py",),
+    ),
+    Bug(
+        name="an ordered producer overtakes itself",
+        file="dedup_core/verdicts.py",
+        correct="            unknown = rest if claimed - seen else SpanSet()\n",
+        wrong="            unknown = rest & claimed\n",
+        tests=("tests/unit/test_verdicts.py",),
+    ),
+    Bug(
+        name="unknown taken for new",
+        file="dedup_core/verdicts.py",
+        correct="            unknown = rest & claimed\n",
+        wrong="            unknown = SpanSet()\n",
+        tests=("tests/unit/test_verdicts.py",),
+    ),
+)
+
+RECOVERY_BUGS = (
+    Bug(
+        name="snapshot without the lock: position and states in two views",
+        file=LEDGER,
+        correct='isolation_level="REPEATABLE READ"',
+        wrong='isolation_level="READ COMMITTED"',
+        tests=(f"{IN_ANY_ORDER}[apart]",),
+    ),
+    Bug(
+        name="a snapshot is never due by time",
+        file="dedup_core/pipeline.py",
+        correct="commits_since >= self.every_commits or seconds_since >= self.every_s",
+        wrong="commits_since >= self.every_commits",
+        tests=("tests/unit/test_pipeline.py",),
+    ),
+    Bug(
+        name="digest of a snapshot file not checked",
+        file="onceload/snapshot_file.py",
+        correct='        if last != {"sha256": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}:\n',
+        wrong='        if not last["sha256"]:\n',
+        tests=("tests/integration/test_snapshot_file.py",),
+    ),
+    Bug(
+        name="replay overwrites instead of adding",
+        file="dedup_core/replay.py",
+        correct="consumed=before.consumed | receipt.spans,",
+        wrong="consumed=receipt.spans,",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="recovery loses the first entry after the snapshot",
+        file=RECOVERY_SQL,
+        correct="AND ledger_span.position > :after\n",
+        wrong="AND ledger_span.position > :after + 1\n",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="second recovery at once",
+        file=RECOVERY_SQL,
+        correct="SELECT pg_try_advisory_xact_lock(hashtextextended("
+        "'onceload.recovery of pipeline ' || :pipeline_id, 0));",
+        wrong="SELECT CAST(:pipeline_id AS bigint) > 0;",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="dry run that writes",
+        file=RECOVERY,
+        correct="if dry_run or (not recovery.differing and",
+        wrong="if (dry_run and not recovery.differing) or (not recovery.differing and",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="recovery over a ledger with missing positions",
+        file=RECOVERY,
+        correct="if reach.entries != reach.position - after:",
+        wrong="if reach.entries > reach.position - after:",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="recovery from a snapshot that is newer than the ledger",
+        file=RECOVERY,
+        correct="    if after > reach.position:\n",
+        wrong="    if after > reach.position + 1_000_000:\n",
+        tests=(OF_RECOVERY,),
+    ),
+)
+
+DELIVERY_BUGS = (
+    Bug(
+        name="an earlier life acks a delivery",
+        file=DELIVERY,
+        correct="    if board.sessions[name].epoch != epoch:\n",
+        wrong="    if board.sessions[name].epoch < epoch:\n",
+        tests=("tests/unit/test_delivery.py",),
+    ),
+    Bug(
+        name="< for <=: a deadline passes one tick late",
+        file=DELIVERY,
+        correct="delivery.deadline <= now]",
+        wrong="delivery.deadline < now]",
+        tests=("tests/unit/test_delivery.py",),
+    ),
+    Bug(
+        name="<= for <: one try too many before the dead letter",
+        file=DELIVERY,
+        correct="cause if delivery.tries < board.deliveries_max else Event.EXHAUST",
+        wrong="cause if delivery.tries <= board.deliveries_max else Event.EXHAUST",
+        tests=("tests/unit/test_delivery.py",),
+    ),
+    Bug(
+        name="what an earlier life held is never delivered again",
+        file=DELIVERY,
+        correct="    for delivery_id in sorted(known.held) if known else ():\n",
+        wrong="    for delivery_id in ():\n",
+        tests=("tests/unit/test_delivery.py",),
+    ),
+)
+
+BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS)
