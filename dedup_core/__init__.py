@@ -2,7 +2,8 @@
 
 known = ledger.know(session, [producer_id])[producer_id]
 judgement = judge(offered, consumed=known.state.consumed, claimed=known.claimed)
-ledger.commit(Commit(session=session, batch=batch, advances=[…judgement.new…], write_rows=…))
+if judgement.new:
+ledger.commit(Commit(session=session, batch=batch, advances=(…judgement.new…), write_rows=…))
 """
 
 from dedup_core.errors import CommitOutcomeUnknown, ExitCode, OnceloadError

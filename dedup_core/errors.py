@@ -239,7 +239,7 @@ class SnapshotDamaged(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"snapshot file {self.path}: expected {self.expected}, found {self.found}; "
+            f"snapshot {self.path}: expected {self.expected}, found {self.found}; "
             "nothing was changed: use another copy, or take a new snapshot"
         )
 

@@ -13,8 +13,19 @@ from itertools import count
 from dedup_core.errors import AlreadyConsumed, DeliveryTakenAway, LimitReached, NotFound, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
-from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Session, refuse_taken, unwatched
-from dedup_core.replay import Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot
+from dedup_core.ports import (
+    Advance,
+    Claim,
+    Commit,
+    CommitStep,
+    Knowledge,
+    Session,
+    check_name,
+    check_producers,
+    refuse_taken,
+    unwatched,
+)
+from dedup_core.replay import Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot, check_snapshot
 from dedup_core.spans import SpanSet
 
 
@@ -80,7 +91,8 @@ class MemoryLedger:
         self._reached(CommitStep.PRODUCERS_ADVANCED)
         _record_messages(book, commit.message_ids, now, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.MESSAGES_RECORDED)
-        _record_quarantine(book, [(record.producer_id, record.sequence_id) for record in commit.quarantined])
+        bad = [(record.producer_id, record.sequence_id) for record in commit.quarantined]
+        _record_quarantine(book, bad, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
         book.entries.append(_entry(position, commit, receipts, now))
         self._reached(CommitStep.ENTRY_RECORDED)
@@ -106,6 +118,7 @@ class MemoryLedger:
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        check_producers(names)
         book = self.book(pipeline)
         ids = {(state.name, state.generation): producer_id for producer_id, state in book.states.items()}
         added = [name for name in dict.fromkeys(names) if name not in ids]
@@ -120,6 +133,7 @@ class MemoryLedger:
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+        check_name("session", name)
         epochs = self.book(pipeline).epochs
         epochs[name] = Epoch(epochs.get(name, 0) + 1)
         return Session(pipeline=pipeline, name=name, epoch=epochs[name])
@@ -163,12 +177,12 @@ class MemoryLedger:
         if claim.delivery_id in held and held[claim.delivery_id].claim.session == claim.session:
             del held[claim.delivery_id]
 
-    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+    def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
         book = self.book(pipeline)
         if book.declared.forget_idle_after_s is None:
             return ()
-        idle_since = now - timedelta(seconds=book.declared.forget_idle_after_s)
+        idle_since = self._clock() - timedelta(seconds=book.declared.forget_idle_after_s)
         idle = [key for key, at in book.advanced_at.items() if at < idle_since and not self._claimed(book, key)]
         if not idle:
             return ()
@@ -225,7 +239,9 @@ class MemorySnapshots:
 
     def put(self, snapshot: Snapshot) -> None:
         """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
-        self._ledger.book(snapshot.pipeline).snapshots[snapshot.position] = snapshot
+        book = self._ledger.book(snapshot.pipeline)
+        check_snapshot(snapshot, book.entries, position=book.position)
+        book.snapshots[snapshot.position] = snapshot
 
 
 def _check_session(book: Book, session: Session) -> None:
@@ -251,6 +267,8 @@ def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bo
 
 
 def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *, repeats_allowed: bool) -> None:
+    if not book.declared.message_keep_days:
+        return
     kept_since = now.date() - timedelta(days=book.declared.message_keep_days)
     twins = [each for each in message_ids if each in book.messages and book.messages[each].date() >= kept_since]
     if twins and not repeats_allowed:
@@ -258,8 +276,8 @@ def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *,
     book.messages.update(dict.fromkeys(set(message_ids) - set(twins), now))
 
 
-def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]]) -> None:
-    if book.quarantine.intersection(records):
+def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]], *, repeats_allowed: bool) -> None:
+    if book.quarantine.intersection(records) and not repeats_allowed:
         raise AlreadyConsumed(book.declared.name, ("a quarantined record",))
     book.quarantine.update(records)
 

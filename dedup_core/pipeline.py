@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from dedup_core.errors import SettingRefused
 
+_INT4_MAX = 2**31 - 1
+_INT8_MAX = 2**63 - 1
+
 
 class Guarantee(StrEnum):
     """Whether spans that were consumed before are refused; they are written down either way."""
@@ -23,9 +26,9 @@ class SnapshotPolicy:
     kept: int = 10
 
     def __post_init__(self) -> None:
-        _at_least("snapshot.every_commits", self.every_commits, 1)
-        _at_least("snapshot.every", self.every_s, 0)
-        _at_least("snapshot.kept", self.kept, 1)
+        _between("snapshot.every_commits", self.every_commits, 1, _INT4_MAX)
+        _between("snapshot.every", self.every_s, 0, _INT4_MAX)
+        _between("snapshot.kept", self.kept, 1, _INT4_MAX)
 
     def is_due(self, *, commits_since: int, seconds_since: float) -> bool:
         """Nothing new since the last one is never due, however long ago that was."""
@@ -51,11 +54,11 @@ class Pipeline:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise SettingRefused("pipeline", repr(self.name), "a printable name of 1 to 200 characters")
-        _at_least("producers_max", self.producers_max, 1)
-        _at_least("islands_max", self.islands_max, 1)
-        _at_least("message_id.keep", self.message_keep_days, 0)
+        _between("producers_max", self.producers_max, 1, _INT8_MAX)
+        _between("islands_max", self.islands_max, 1, _INT4_MAX)
+        _between("message_id.keep", self.message_keep_days, 0, 36_500)
         if self.forget_idle_after_s is not None:
-            _at_least("forget_idle_after", self.forget_idle_after_s, 1)
+            _between("forget_idle_after", self.forget_idle_after_s, 1, _INT4_MAX)
 
 
 def guarantee_in_force(*, switch: Guarantee, declared: Guarantee | None) -> Guarantee:
@@ -63,6 +66,6 @@ def guarantee_in_force(*, switch: Guarantee, declared: Guarantee | None) -> Guar
     return declared or switch
 
 
-def _at_least(setting: str, found: float, least: float) -> None:
-    if not found >= least:
-        raise SettingRefused(setting, str(found), f"{least} or more")
+def _between(setting: str, found: float, least: int, most: int) -> None:
+    if not least <= found <= most:
+        raise SettingRefused(setting, str(found), f"{least} to {most}")

@@ -71,6 +71,10 @@ class Advance:
     size: int | None = None
     condition: Condition = Condition.OPEN
 
+    def __post_init__(self) -> None:
+        if self.rows and not self.spans:
+            raise SettingRefused("an advance", f"{self.rows} rows of no span", "the spans that the rows were made from")
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantinedRecord:
@@ -101,6 +105,21 @@ class Commit(Generic[Transaction]):
     def __post_init__(self) -> None:
         _all_different("producers of a commit", [advance.producer_id for advance in self.advances])
         _all_different("business ids of a commit", self.message_ids)
+        check_name("batch", self.batch)
+        if self.counts.loaded and not any(advance.spans for advance in self.advances):
+            raise SettingRefused(
+                "a commit", f"{self.counts.loaded} rows of no span", "the spans that they were made from"
+            )
+        self._check_quarantined()
+
+    def _check_quarantined(self) -> None:
+        if not self.quarantined:
+            return
+        spans = {advance.producer_id: advance.spans for advance in self.advances}
+        for record in self.quarantined:
+            if record.sequence_id not in spans.get(record.producer_id, ()):
+                found = f"sequence id {record.sequence_id}, which the commit does not consume"
+                raise SettingRefused("a quarantined record", found, "one of the sequence ids that the commit consumes")
 
 
 class Ledger(Protocol[Transaction]):
@@ -127,7 +146,7 @@ class Ledger(Protocol[Transaction]):
     def commit(self, commit: Commit[Transaction]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
 
-    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+    def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
@@ -150,7 +169,30 @@ class SnapshotStore(Protocol):
         """The snapshot at a position, or the latest."""
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
+        """Keep a snapshot that comes from elsewhere, if it is one of this very ledger."""
+
+
+_NAME_BYTES_MAX = 2000
+_GENERATION_MAX = 2**31 - 1
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that the database could not hold, or would hold as another."""
+    expected = f"1 to {_NAME_BYTES_MAX} bytes of UTF-8 without a NUL"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise SettingRefused(what, f"{name!r:.80}, which is not UTF-8", expected) from error
+    if not 0 < size <= _NAME_BYTES_MAX or "\x00" in name:
+        raise SettingRefused(what, f"{name!r:.80} of {size} bytes", expected)
+
+
+def check_producers(names: Sequence[tuple[str, int]]) -> None:
+    """Refuse names and generations that cannot be registered."""
+    for name, generation in names:
+        check_name("producer", name)
+        if not 1 <= generation <= _GENERATION_MAX:
+            raise SettingRefused(f"generation of {name}", str(generation), f"1 to {_GENERATION_MAX}")
 
 
 def unwatched(step: CommitStep) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import takewhile
 
+from dedup_core.errors import SettingRefused, SnapshotDamaged
 from dedup_core.names import Batch, Epoch, Position, ProducerId, SessionName
 from dedup_core.spans import SpanSet
 
@@ -102,7 +104,7 @@ class Snapshot:
 
 
 def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, ProducerState]:
-    """The states after these entries, which must follow one another."""
+    """The states after these entries, which must follow one another; who consumed nothing has none."""
     after = dict(states)
     for entry in entries:
         for receipt in entry.receipts:
@@ -111,7 +113,28 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
                     after[receipt.producer_id] = _advanced(after.get(receipt.producer_id), receipt)
                 case EntryKind.FORGET:
                     after.pop(receipt.producer_id, None)
-    return after
+    return {producer_id: state for producer_id, state in after.items() if state.consumed}
+
+
+def check_snapshot(snapshot: Snapshot, entries: Iterable[Entry], *, position: Position) -> None:
+    """Refuse a snapshot that these entries, the whole ledger up to its position, do not add up to."""
+    if snapshot.position > position:
+        # Such a state would call rows consumed that this database never got, or lost to a restore.
+        raise SettingRefused(
+            "the snapshot", f"position {snapshot.position}", f"one up to {position}, the ledger's last"
+        )
+    rebuilt = replay({}, takewhile(lambda entry: entry.position <= snapshot.position, entries))
+    differing = [
+        (rebuilt.get(key) or snapshot.states[key]).name
+        for key in rebuilt.keys() | snapshot.states.keys()
+        if rebuilt.get(key) != snapshot.states.get(key)
+    ]
+    if differing:
+        raise SnapshotDamaged(
+            f"of {snapshot.pipeline} at position {snapshot.position}",
+            "the states that this database's ledger adds up to",
+            f"others, such as that of {sorted(differing)[0]}: it was taken of another history",
+        )
 
 
 def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import DatabaseUnreachable, ExitCode, OnceloadError, SettingRefused
+from dedup_core.errors import DatabaseUnreachable, ExitCode, NotFound, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.views import View, look
@@ -29,13 +29,19 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         run: Callable[[Arguments, Settings], ExitCode] = parsed.run
         return run(parsed, read_settings(environment))
     except OnceloadError as error:
-        words(f"onceload: {error}")
-        if parsed.json:
-            show_json({"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code})
-        return error.exit_code
+        return _said(error, str(error), error.exit_code, json=parsed.json)
+    except (DBAPIError, UnicodeError) as error:
+        return _said(error, f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE, json=parsed.json)
     except KeyboardInterrupt:
         words("onceload: interrupted; what was not committed was rolled back, and the call may be made again")
         return ExitCode.CALL_AGAIN
+
+
+def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> ExitCode:
+    words(f"onceload: {message}")
+    if json:
+        show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
+    return exit_code
 
 
 @contextmanager
@@ -109,8 +115,9 @@ def _only_pipeline(engine: Engine) -> str:
     """The pipeline that is meant where none is named: the only one there is."""
     names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=6)]
     if len(names) != 1:
-        expected = f"--pipeline NAME, one of {', '.join(names)}" if names else "a pipeline, and there is none yet"
-        raise SettingRefused("which pipeline", "no name", expected)
+        if not names:
+            raise NotFound("pipeline", "(any)")
+        raise SettingRefused("--pipeline", "no name", f"one of {', '.join(names)}")
     return names[0]
 
 
@@ -169,7 +176,7 @@ def recover(arguments: Arguments, settings: Settings) -> ExitCode:
         words(f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were")
     elif found.differing or found.position != found.position_was:
         words(
-            f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'none'}; "
+            f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}; "
             "nothing was changed: call again without --dry-run"
         )
     else:
@@ -296,6 +303,6 @@ def _position_option(command: argparse.ArgumentParser) -> None:
 
 def _positive(text: str) -> int:
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, found {text}")
+    if not 1 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"expected 1 to {2**63 - 1}, found {text}")
     return number

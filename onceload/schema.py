@@ -11,6 +11,14 @@ MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 #: Two commands that bring the schema up to date at once must not run the same migration.
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
 
+_THEIRS = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
+_TABLES = text("""
+    SELECT relname AS name, EXISTS (
+           SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = 'version_num') AS is_ours
+      FROM pg_class
+     WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v', 'm', 'f')
+     ORDER BY relname""")
+
 
 def head() -> str:
     """The revision that this code is written for."""
@@ -56,8 +64,11 @@ def _migrate(connection: Connection) -> None:
 
 
 def _newer(found: str) -> SchemaRefused:
+    expected = f"revision {head()}"
+    if not found.isdigit():
+        return SchemaRefused(expected, f"at {found!r}, which no release of Onceload made", _THEIRS)
     fix = "install the Onceload release that made it, or a later one"
-    return SchemaRefused(f"revision {head()}", f"newer than this code, revision {found}", fix)
+    return SchemaRefused(expected, f"newer than this code, revision {found}", fix)
 
 
 def _known() -> set[str]:
@@ -67,15 +78,12 @@ def _known() -> set[str]:
 
 def _found(connection: Connection) -> str | None:
     """The revision that the database is at; somebody else's schema of the same name is refused."""
-    if connection.execute(text("SELECT to_regclass('onceload.schema_version')")).scalar_one():
-        return connection.execute(text("SELECT version_num FROM onceload.schema_version")).scalar_one_or_none()
-    tables = connection.execute(
-        text(
-            "SELECT string_agg(relname, ', ' ORDER BY relname) FROM pg_class"
-            " WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v', 'm', 'f')"
-        )
-    ).scalar_one()
+    tables = {row.name: row.is_ours for row in connection.execute(_TABLES)}
+    if tables.pop("schema_version", False):
+        revision = connection.execute(text("SELECT version_num FROM onceload.schema_version")).scalar_one_or_none()
+        if revision or not tables:
+            return revision
     if tables:
-        fix = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
-        raise SchemaRefused("made by `onceload init`", f"somebody else's (it holds {tables})", fix)
+        found = f"somebody else's (it holds {', '.join(tables)})"
+        raise SchemaRefused("made by `onceload init`", found, _THEIRS)
     return None

@@ -1,5 +1,6 @@
 """The settings: read once from the environment, and passed in from there."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +75,9 @@ def _split(dsn: str) -> SplitResult:
     address = urlsplit(dsn)
     place = address.netloc.rpartition("@")[2]
     # A password with a bare / or # in it ends the address too early, and would be shown as its path.
-    is_whole = "@" not in address.path and not address.fragment and "@" not in address.query
+    is_whole = "@" not in address.path + address.query and not address.fragment and address.netloc.count("@") <= 1
+    # libpq repeats what it cannot decode, and that may be a part of the password.
+    is_whole = is_whole and not re.search(r"%(?![0-9A-Fa-f]{2})", dsn)
     # Several hosts may be named, each with a port; libpq reads those itself.
     if address.scheme not in _SCHEMES or not is_whole or ("," not in place and address.port == 0):
         raise ValueError

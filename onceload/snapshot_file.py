@@ -1,7 +1,8 @@
 """A snapshot as a file, so that it outlives the database.
 
 Gzipped lines of JSON: what it is, a line per producer, and the SHA-256 of all lines before.
-It appears under its name whole or not at all, and is refused if as much as a byte of it is not as it was written.
+It appears under its name whole or not at all, and is refused if as much as a byte of its content is not as it was
+written.
 """
 
 import gzip
@@ -12,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from dedup_core.errors import NotASpan, SettingRefused, SnapshotDamaged
@@ -27,9 +29,10 @@ def write_snapshot(
     snapshot: Snapshot, path: Path, *, watched: Callable[[Iterator[bytes]], Iterator[bytes]] = iter
 ) -> None:
     """Write beside the place, make it durable, then put it there; whoever watches sees each line pass."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished: Path | None = None
     try:
-        with unfinished.open("xb") as raw:
+        with NamedTemporaryFile(dir=path.parent, prefix=".onceload-", delete=False) as raw:
+            unfinished = Path(raw.name)
             with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as file:
                 digest = hashlib.sha256()
                 for line in watched(_lines(snapshot)):
@@ -44,7 +47,8 @@ def write_snapshot(
         found = f"{path} ({error.strerror})"
         raise SettingRefused("the snapshot's file", found, "a place that may be written and has room") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
 
 
 def read_snapshot(path: Path) -> Snapshot:

@@ -17,7 +17,7 @@ _PROGRESS_EVERY_S = 0.2
 
 def words(text: str) -> None:
     """Words go to stderr, so that stdout holds results alone."""
-    print(text, file=sys.stderr)
+    print(_harmless(text), file=sys.stderr)
 
 
 def show_json(document: object) -> None:
@@ -65,8 +65,12 @@ def _cell(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case _:
-            # A name may hold what would move the cursor or break the line.
-            return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
+            return _harmless(str(value))
+
+
+def _harmless(text: str) -> str:
+    """A name may hold what would move the cursor or break the line."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from dedup_core.errors import (
     DatabaseLost,
     DatabaseUnreachable,
     PipelineBusy,
-    StateDiffers,
+    SettingRefused,
 )
 from dedup_core.spans import SpanSet
 
@@ -40,7 +40,12 @@ def connect(settings: LedgerSettings) -> Engine:
     """An engine whose connections read and write on the primary, one statement's view at a time."""
     # libpq reads the address itself, so that whatever psql accepts is accepted here.
     return create_engine(
-        "postgresql+psycopg2://", creator=lambda: _open(settings), isolation_level="READ COMMITTED", pool_use_lifo=True
+        "postgresql+psycopg2://",
+        creator=lambda: _open(settings),
+        isolation_level="READ COMMITTED",
+        pool_use_lifo=True,
+        # What is bound are rows and names: they belong into no log.
+        hide_parameters=True,
     )
 
 
@@ -71,7 +76,7 @@ def statements(name: str) -> Mapping[str, TextClause]:
     return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
 
 
-def in_batches(items: Sequence[Item], size: int = 250_000) -> Iterator[Sequence[Item]]:
+def in_batches(items: Sequence[Item], size: int = 100_000) -> Iterator[Sequence[Item]]:
     """Long enough to be worth a round trip, short enough to stay a small message."""
     return (items[first : first + size] for first in range(0, len(items), size))
 
@@ -101,7 +106,10 @@ def _element(value: object) -> str:
             return f'"{escaped}"'
 
 
-_BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": "a concurrent change", "57014": "a lock or a query"}
+#: Classes of errors: data exception, program limit exceeded.
+_OUT_OF_RANGE = ("22", "54")
+CONCURRENT_CHANGE = "a concurrent change"
+_BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE, "57014": "a lock or a query"}
 
 
 @contextmanager
@@ -110,6 +118,10 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
+        if sqlstate(error).startswith(_OUT_OF_RANGE):
+            # The server repeats the value that it cannot hold, and that may be a row.
+            found = f"one that Postgres cannot hold ({type(error.orig).__name__})"
+            raise SettingRefused("a value", found, f"one that fits its column, while {doing}") from None
         raise _in_our_words(error, pipeline=pipeline, doing=doing) from error
 
 
@@ -117,9 +129,6 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
     if constraint in _CONSUMED:
         return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
-    if constraint == "ledger_positions_have_no_twins":
-        # The pipeline's row was set back, or restored without its ledger.
-        return StateDiffers(pipeline, 0, ("the pipeline's position",))
     if code in _BUSY:
         return PipelineBusy(pipeline, _BUSY[code])
     if code in ("42501", "28000", "28P01"):
@@ -129,7 +138,6 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
 
 #: Constraints that refuse what took effect before.
 _CONSUMED = {
-    "quarantined_records_have_no_twins": "a quarantined record",
     "messages_have_no_twins": "a business id",
 }
 

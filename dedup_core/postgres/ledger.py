@@ -7,8 +7,11 @@ and finds them consumed if it had landed.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
+from typing import cast
 
+import psycopg2.extensions
+from psycopg2.extensions import STATUS_BEGIN, TRANSACTION_STATUS_INTRANS
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
@@ -19,10 +22,23 @@ from dedup_core.errors import (
     LimitReached,
     NotFound,
     SessionFenced,
+    SettingRefused,
+    StateDiffers,
 )
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
-from dedup_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Session, refuse_taken, unwatched
+from dedup_core.ports import (
+    Advance,
+    Claim,
+    Commit,
+    CommitStep,
+    Knowledge,
+    Session,
+    check_name,
+    check_producers,
+    refuse_taken,
+    unwatched,
+)
 from dedup_core.postgres.connection import (
     Record,
     array,
@@ -77,6 +93,7 @@ class PostgresLedger:
         """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
         self._reached(CommitStep.BEGUN)
         commit.write_rows(connection)
+        _check_transaction(connection)
         self._reached(CommitStep.ROWS_WRITTEN)
         turn = _take_position(connection, commit.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)
@@ -87,7 +104,7 @@ class PostgresLedger:
         self._reached(CommitStep.PRODUCERS_ADVANCED)
         _record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.MESSAGES_RECORDED)
-        _record_quarantine(connection, turn, commit)
+        _record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
         _record_entry(connection, turn, commit)
         self._reached(CommitStep.ENTRY_RECORDED)
@@ -123,6 +140,7 @@ class PostgresLedger:
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        check_producers(names)
         ids: dict[tuple[str, int], ProducerId] = {}
         with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
             found = lock_pipeline(connection, pipeline)
@@ -143,6 +161,7 @@ class PostgresLedger:
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+        check_name("session", name)
         with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             epoch = connection.execute(SQL["open_session"], {"pipeline_id": pipeline_id, "session": name})
@@ -176,15 +195,15 @@ class PostgresLedger:
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
             connection.execute(SQL["release_claim"], _holder_binds(claim, claim.session))
 
-    def forget_idle(self, pipeline: str, *, now: datetime) -> tuple[str, ...]:
+    def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
         with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
             turn = _take_position(connection, pipeline)
             binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
-            forgotten = tuple(connection.execute(SQL["forget_producers"], {**binds, "now": now}).scalars())
+            forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
             if forgotten:
                 entry = {**binds, **_NO_ORIGIN, "kind": EntryKind.FORGET, "batch": f"forget-{turn.position}"}
-                connection.execute(SQL["record_entry"], entry)
+                _write_entry(connection, pipeline, entry)
                 connection.commit()
         # Nothing forgotten: the position goes back with the rollback, and the ledger stays as it was.
         return forgotten
@@ -201,11 +220,14 @@ class PostgresLedger:
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
         """The commits after a position, oldest first."""
-        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.connect() as connection:
-            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-            while page := list(page_of_entries(connection, pipeline_id, after)):
-                yield from page
-                after = page[-1].position
+        while page := self._page(pipeline, after):
+            yield from page
+            after = page[-1].position
+
+    def _page(self, pipeline: str, after: Position) -> list[Entry]:
+        # No transaction stays open while the reader thinks about a page.
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return list(page_of_entries(connection, get_pipeline(connection, pipeline).pipeline_id, after))
 
     def states(self, pipeline: str) -> Snapshot:
         """The live states of all producers that have consumed anything, and the position they are at."""
@@ -257,6 +279,14 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
     return found
 
 
+def _check_transaction(connection: Connection) -> None:
+    """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
+    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
+    begun = driver.status == STATUS_BEGIN
+    if not connection.in_transaction() or (begun and driver.info.transaction_status != TRANSACTION_STATUS_INTRANS):
+        raise SettingRefused("write_rows", "a transaction that it ended", "rows written, and the COMMIT left to us")
+
+
 def _check_session(connection: Connection, turn: Record, session: Session) -> None:
     binds = {
         "pipeline_id": turn.pipeline_id,
@@ -281,8 +311,10 @@ def _advance(connection: Connection, turn: Record, commit: Commit[Connection], *
             raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
 
 
-def _advance_binds(advances: Sequence[Advance]) -> dict[str, str]:
+def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
     return {
+        "first_id": advances[0].producer_id,
+        "last_id": advances[-1].producer_id,
         "producer_ids": array(advance.producer_id for advance in advances),
         "spans": array(advance.spans for advance in advances),
         "rows": array(advance.rows for advance in advances),
@@ -296,7 +328,7 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, str]:
 def _record_messages(
     connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
 ) -> None:
-    if not commit.message_ids:
+    if not commit.message_ids or not turn.message_keep_days:
         return
     messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in commit.message_ids)
     binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
@@ -306,7 +338,9 @@ def _record_messages(
         raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
 
 
-def _record_quarantine(connection: Connection, turn: Record, commit: Commit[Connection]) -> None:
+def _record_quarantine(
+    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
+) -> None:
     for some in in_batches(commit.quarantined):
         binds = {
             "pipeline_id": turn.pipeline_id,
@@ -317,7 +351,9 @@ def _record_quarantine(connection: Connection, turn: Record, commit: Commit[Conn
             "columns": array(record.column for record in some),
             "reasons": array(record.reason for record in some),
         }
-        connection.execute(SQL["record_quarantine"], binds)
+        recorded = connection.execute(SQL["record_quarantine"], binds).rowcount
+        if recorded != len(some) and not repeats_allowed:
+            raise AlreadyConsumed(commit.session.pipeline, (f"{len(some) - recorded} quarantined records",))
 
 
 _NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number")) | dict.fromkeys(
@@ -326,8 +362,9 @@ _NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number"
 
 
 def _record_entry(connection: Connection, turn: Record, commit: Commit[Connection]) -> None:
-    connection.execute(
-        SQL["record_entry"],
+    _write_entry(
+        connection,
+        commit.session.pipeline,
         {
             "pipeline_id": turn.pipeline_id,
             "position": turn.position,
@@ -345,6 +382,12 @@ def _record_entry(connection: Connection, turn: Record, commit: Commit[Connectio
             "bytes": commit.bytes,
         },
     )
+
+
+def _write_entry(connection: Connection, pipeline: str, entry: Mapping[str, object]) -> None:
+    if connection.execute(SQL["record_entry"], entry).rowcount != 1:
+        position = Position(cast(int, entry["position"]))
+        raise StateDiffers(pipeline, position, ("the pipeline's position, which does not follow its ledger",))
 
 
 def _ack(connection: Connection, session: Session, claim: Claim | None) -> None:

@@ -106,7 +106,9 @@ WITH offered AS (
        SET consumed = producer.consumed + offered.spans, fingerprint = offered.fingerprint, size = offered.size,
            condition = offered.condition, advanced_at = clock_timestamp()
       FROM offered
-     WHERE producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
+     -- The bounds say again what the join says, so that a batch reads its part of the producers, not all of them.
+     WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id
+       AND producer.pipeline_id = :pipeline_id
        AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
     RETURNING producer.name, producer.generation, producer.consumed, offered.*
 ), receipts AS (
@@ -148,13 +150,18 @@ SELECT :pipeline_id, offered.message, today.day, :position
 INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, column_name, reason)
 SELECT :pipeline_id, :position, * FROM unnest(
     CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[]), CAST(:raws AS bytea[]),
-    CAST(:columns AS text[]), CAST(:reasons AS text[]));
+    CAST(:columns AS text[]), CAST(:reasons AS text[]))
+ON CONFLICT ON CONSTRAINT quarantined_records_have_no_twins DO NOTHING;
 
 -- name: record_entry
+-- No row is written if the position is taken, or does not follow the last one: then the pipeline's row was changed.
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, dag_id, run_id, try_number,
                              loaded, duplicate, quarantined, filtered, bytes)
-VALUES (:pipeline_id, :position, :kind, :batch, :session, :epoch, :dag_id, :run_id, :try_number,
-        :loaded, :duplicate, :quarantined, :filtered, :bytes);
+SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint), :dag_id, :run_id,
+       CAST(:try_number AS integer), :loaded, :duplicate, :quarantined, :filtered, :bytes
+ WHERE :position = 1
+    OR EXISTS (SELECT FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND position = :position - 1)
+ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
 
 -- name: ack_delivery
 -- No row comes back if the claim ended before its commit.
@@ -168,7 +175,7 @@ UPDATE onceload.delivery SET state = 'acked', deadline_at = NULL
 WITH forgotten AS (
     DELETE FROM onceload.producer USING onceload.pipeline
      WHERE producer.pipeline_id = :pipeline_id AND pipeline.pipeline_id = :pipeline_id
-       AND producer.advanced_at < CAST(:now AS timestamptz) - make_interval(secs => pipeline.forget_idle_after_s)
+       AND producer.advanced_at < clock_timestamp() - make_interval(secs => pipeline.forget_idle_after_s)
        AND NOT EXISTS (
            SELECT FROM onceload.delivery_span
              JOIN onceload.delivery USING (delivery_id)

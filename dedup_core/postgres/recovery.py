@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, StateDiffers
+from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
 from dedup_core.names import Position
 from dedup_core.postgres.connection import Record, statements, translated
 from dedup_core.postgres.ledger import get_pipeline, lock_pipeline
@@ -71,6 +71,8 @@ def _own(connection: Connection, pipeline: str) -> Record:
 def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position | None) -> Recovery:
     after = _snapshot_to_start_from(connection, found.pipeline_id, snapshot_position)
     binds = {"pipeline_id": found.pipeline_id, "after": after}
+    if after:
+        _hold_snapshot(connection, pipeline, binds)
     reach = connection.execute(SQL["ledger_reach"], binds).one()
     if after > reach.position:
         # Such a state would call rows consumed that this database never got, or lost to a restore.
@@ -89,6 +91,15 @@ def _compare(connection: Connection, pipeline: str, found: Record, snapshot_posi
         position_was=found.position,
         applied=False,
     )
+
+
+def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
+    """Keep the snapshot from being dropped meanwhile, and refuse it if a part of it is gone."""
+    expected = connection.execute(SQL["hold_snapshot"], binds).scalar_one_or_none()
+    found = connection.execute(SQL["snapshot_size"], binds).scalar_one()
+    if expected != found:
+        whole = f"{expected} producers" if expected is not None else "one that is still kept"
+        raise SnapshotDamaged(f"of {pipeline} at position {binds['after']}", whole, f"{found} producers")
 
 
 def _snapshot_to_start_from(connection: Connection, pipeline_id: int, position: Position | None) -> Position:

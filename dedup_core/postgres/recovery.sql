@@ -7,6 +7,13 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('onceload.recovery of pipeline
 SELECT coalesce(max(position), 0) AS position, count(*) FILTER (WHERE position > :after) AS entries
   FROM onceload.ledger WHERE pipeline_id = :pipeline_id;
 
+-- name: hold_snapshot
+-- Nobody drops it while it is read.
+SELECT producers FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position = :after FOR SHARE;
+
+-- name: snapshot_size
+SELECT count(*) FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :after;
+
 -- name: rebuild_states
 -- Snapshot plus ledger: the law of replay, in one statement.
 CREATE TEMPORARY TABLE rebuilt ON COMMIT DROP AS
@@ -50,9 +57,13 @@ SELECT coalesce(rebuilt.name, live.name) AS name
 -- name: drop_unproven
 -- What claims to have consumed something that neither snapshot nor ledger knows of, or sits on a name that they do.
 DELETE FROM onceload.producer
- WHERE pipeline_id = :pipeline_id AND NOT EXISTS (SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id)
+ WHERE pipeline_id = :pipeline_id
+   AND NOT EXISTS (
+       SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id
+          AND rebuilt.name = producer.name AND rebuilt.generation = producer.generation)
    AND (NOT isempty(consumed) OR EXISTS (
-        SELECT FROM rebuilt WHERE rebuilt.name = producer.name AND rebuilt.generation = producer.generation));
+        SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id
+            OR (rebuilt.name = producer.name AND rebuilt.generation = producer.generation)));
 
 -- name: swap_in
 INSERT INTO onceload.producer (producer_id, pipeline_id, name, generation, consumed, fingerprint, size, condition)
@@ -66,8 +77,12 @@ ON CONFLICT (producer_id) DO UPDATE
 
 -- name: go_on_after
 -- New producers must not get the id of one that is back, and new commits not the position of one that is written.
-SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'),
-              greatest((SELECT max(producer_id) FROM onceload.producer), 1));
+-- Forgotten producers count as well, and it never goes back: others may have taken ids that they have not committed.
+SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'), newest.id)
+  FROM (SELECT greatest((SELECT max(producer_id) FROM onceload.producer),
+                        (SELECT max(producer_id) FROM onceload.ledger_span)) AS id) AS newest,
+       onceload.producer_producer_id_seq AS given
+ WHERE newest.id > given.last_value;
 
 -- name: set_pipeline
 UPDATE onceload.pipeline

@@ -4,21 +4,22 @@ Exact at their position without stopping anybody: position and states change in 
 and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import NotFound
+from dedup_core.errors import NotFound, PipelineBusy
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
-from dedup_core.postgres.connection import array, in_batches, statements, translated
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, array, in_batches, statements, translated
 from dedup_core.postgres.ledger import get_pipeline, lock_pipeline, one_view
-from dedup_core.postgres.rows import state_in
-from dedup_core.replay import ProducerState, Snapshot
+from dedup_core.postgres.rows import page_of_entries, state_in
+from dedup_core.replay import Entry, ProducerState, Snapshot, check_snapshot
 
 SQL = statements("snapshots.sql")
+_TRIES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,16 @@ class PostgresSnapshots:
 
     def take(self, pipeline: str) -> Position:
         """Keep the states as they are now; one snapshot of a position is enough."""
+        for _ in range(_TRIES):
+            try:
+                return self._take(pipeline)
+            except PipelineBusy as busy:
+                # Another snapshot of this position came between: the next view shows it.
+                if busy.waited_for != CONCURRENT_CHANGE:
+                    raise
+        return self._take(pipeline)
+
+    def _take(self, pipeline: str) -> Position:
         with translated(pipeline=pipeline, doing="taking a snapshot"):
             with one_view(self._engine) as connection, connection.begin():
                 found = get_pipeline(connection, pipeline)
@@ -80,15 +91,24 @@ class PostgresSnapshots:
         return Snapshot(pipeline=pipeline, position=summary.position, taken_at=summary.taken_at, states=states)
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
+        """Keep a snapshot that comes from elsewhere, if it is one of this very ledger."""
         with translated(pipeline=snapshot.pipeline, doing="importing a snapshot"), self._engine.begin() as connection:
-            pipeline_id = lock_pipeline(connection, snapshot.pipeline).pipeline_id
+            found = lock_pipeline(connection, snapshot.pipeline)
+            pipeline_id = found.pipeline_id
+            check_snapshot(snapshot, _all_entries(connection, pipeline_id), position=found.position)
             binds = {"pipeline_id": pipeline_id, "position": snapshot.position}
             summary = {**binds, "producers": len(snapshot.states), "taken_at": snapshot.taken_at}
             connection.execute(SQL["import_snapshot"], summary)
             connection.execute(SQL["drop_snapshot_producers"], binds)
             for some in in_batches(list(snapshot.states.items())):
                 connection.execute(SQL["import_snapshot_producers"], {**binds, **_state_binds(some)})
+
+
+def _all_entries(connection: Connection, pipeline_id: int) -> Iterator[Entry]:
+    after = Position(0)
+    while page := list(page_of_entries(connection, pipeline_id, after)):
+        yield from page
+        after = page[-1].position
 
 
 def get_summary(connection: Connection, pipeline_id: int, position: Position | None) -> SnapshotSummary:

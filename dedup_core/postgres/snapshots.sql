@@ -13,13 +13,16 @@ SELECT pipeline_id, :position, producer_id, name, generation, consumed, fingerpr
   FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed);
 
 -- name: drop_old_snapshots
--- All but the newest; the ledger keeps everything, so that one is enough.
+-- All but the newest; the ledger keeps everything, so that one is enough. What a recovery reads is left to the next.
 WITH old AS (
     DELETE FROM onceload.snapshot
-     WHERE pipeline_id = :pipeline_id AND position NOT IN (
-           SELECT position FROM onceload.snapshot WHERE pipeline_id = :pipeline_id
-            ORDER BY position DESC
-            LIMIT (SELECT snapshots_kept FROM onceload.pipeline WHERE pipeline_id = :pipeline_id))
+     WHERE pipeline_id = :pipeline_id AND position IN (
+           SELECT position FROM onceload.snapshot
+            WHERE pipeline_id = :pipeline_id AND position NOT IN (
+                  SELECT position FROM onceload.snapshot WHERE pipeline_id = :pipeline_id
+                   ORDER BY position DESC
+                   LIMIT (SELECT snapshots_kept FROM onceload.pipeline WHERE pipeline_id = :pipeline_id))
+              FOR UPDATE SKIP LOCKED)
     RETURNING position
 )
 DELETE FROM onceload.snapshot_producer USING old

@@ -28,6 +28,7 @@ class World:
     write: Callable[[Sequence[Row]], Callable[[Any], None]]
     rows: Callable[[], list[Row]]
     end_claims: Callable[[], None]
+    age_producers: Callable[[], None]
     ledger: Ledger[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,12 +78,17 @@ def world_in_memory() -> World:
         for held in books.book("events").held.values():
             held.deadline_at = datetime.min.replace(tzinfo=UTC)
 
+    def age_producers() -> None:
+        advanced_at = books.book("events").advanced_at
+        advanced_at.update(dict.fromkeys(advanced_at, datetime(2000, 1, 1, tzinfo=UTC)))
+
     return World(
         make_ledger=make_ledger,
         snapshots=MemorySnapshots(books),
         write=write,
         rows=lambda: sorted(books.book("events").rows),  # type: ignore[arg-type]
         end_claims=end_claims,
+        age_producers=age_producers,
     )
 
 
@@ -107,12 +113,17 @@ def world_in_postgres(engine: Engine) -> World:
         with engine.begin() as connection:
             return sorted((row[0], row[1]) for row in connection.execute(text("SELECT * FROM target")))
 
-    def end_claims() -> None:
+    def run(statement: str) -> None:
         with engine.begin() as connection:
-            connection.execute(text("UPDATE onceload.delivery SET deadline_at = '-infinity'"))
+            connection.execute(text(statement))
 
     return World(
-        make_ledger=make_ledger, snapshots=PostgresSnapshots(engine), write=write, rows=rows, end_claims=end_claims
+        make_ledger=make_ledger,
+        snapshots=PostgresSnapshots(engine),
+        write=write,
+        rows=rows,
+        end_claims=lambda: run("UPDATE onceload.delivery SET deadline_at = '-infinity'"),
+        age_producers=lambda: run("UPDATE onceload.producer SET advanced_at = '2000-01-01'"),
     )
 
 

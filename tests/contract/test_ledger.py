@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from dedup_core.errors import (
     NotFound,
     SessionFenced,
     SettingRefused,
+    SnapshotDamaged,
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
@@ -247,12 +249,84 @@ def test_a_record_is_quarantined_in_the_commit_that_consumes_it_and_once(world):
     bad = QuarantinedRecord(
         producer_id=producer, sequence_id=3, raw=b'\x00"\\\xff', reason='no "date", \\ {,}\x00', column="ts"
     )
-    world.ledger.commit(world.commit_of(session, producer, TEN, quarantined=(bad,)))
+    commit = world.commit_of(session, producer, TEN, quarantined=(bad,))
+    world.ledger.commit(commit)
 
     with pytest.raises(AlreadyConsumed):
-        world.ledger.commit(world.commit_of(session, producer, TWENTY, quarantined=(bad,)))
+        world.ledger.commit(commit)
+    world.make_ledger(switch=Guarantee.AT_LEAST_ONCE).commit(commit)
 
-    assert len(world.rows()) == 10
+    assert len(world.rows()) == 20
+
+
+@pytest.mark.parametrize("sequence_id", [10, 2**40])
+def test_a_quarantined_record_must_be_one_that_the_commit_consumes(world, sequence_id):
+    producer, session = world.producer(), world.session()
+    stray = QuarantinedRecord(producer_id=producer, sequence_id=sequence_id, raw=b"", reason="no date")
+
+    with pytest.raises(SettingRefused, match="which the commit does not consume"):
+        world.commit_of(session, producer, TEN, quarantined=(stray,))
+
+
+def test_rows_of_no_span_are_refused_before_anything_happens(world):
+    """Nothing would tell that they are there, and the next run would write them again."""
+    producer, session = world.producer(), world.session()
+
+    with pytest.raises(SettingRefused, match="5 rows of no span"):
+        Advance(producer_id=producer, spans=SpanSet(), rows=5)
+    with pytest.raises(SettingRefused, match="7 rows of no span"):
+        Commit(session=session, batch=BATCH, advances=(), write_rows=world.write([]), counts=Counts(loaded=7))
+
+
+def test_the_loader_of_the_readme_may_be_run_again_and_again(world):
+    producer_id, session, batch = world.producer(), world.session(), BATCH
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    loader = readme.split("```python\n")[1].split("```")[0].replace('"loader-1"', 'SessionName("loader-1")')
+    names = {
+        **globals(),
+        "ledger": world.ledger,
+        "producer_id": producer_id,
+        "session": session,
+        "batch": batch,
+        "offered": TEN,
+        "read": lambda new: [(producer_id, each) for span in new for each in range(span.first, span.end)],
+        "copy": lambda rows, transaction: world.write(rows)(transaction),
+    }
+    for _ in range(3):
+        exec(loader, names)
+
+    assert world.rows() == [(producer_id, each) for each in range(10)]
+
+
+@pytest.mark.parametrize("name", ["", "a\x00b", "\udcff", "x" * 2001])
+def test_names_that_the_database_could_not_hold_are_refused(world, name):
+    producer, session = world.producer(), world.session()
+
+    with pytest.raises(SettingRefused, match="bytes of UTF-8 without a NUL"):
+        world.ledger.register("events", [(name, 1)])
+    with pytest.raises(SettingRefused, match="bytes of UTF-8 without a NUL"):
+        world.ledger.open_session("events", SessionName(name))
+    with pytest.raises(SettingRefused, match="bytes of UTF-8 without a NUL"):
+        replace(world.commit_of(session, producer, TEN), batch=Batch(name))
+
+
+@pytest.mark.parametrize("generation", [0, -1, 2**31])
+def test_generations_that_the_database_could_not_hold_are_refused(world, generation):
+    with pytest.raises(SettingRefused, match=f"expected 1 to {2**31 - 1}"):
+        world.ledger.register("events", [("a", generation)])
+
+
+def test_an_advance_without_spans_notes_what_was_seen_and_consumes_nothing(world):
+    producer, other, session = world.producer("a"), world.producer("b"), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    for seen in (producer, other):
+        note = Advance(producer_id=seen, spans=SpanSet(), condition=Condition.CONFLICTED, size=3)
+        world.ledger.commit(Commit(session=session, batch=BATCH, advances=(note,), write_rows=world.write([])))
+
+    states = world.ledger.states("events").states
+    assert list(states) == [producer]
+    assert (states[producer].condition, states[producer].consumed) == (Condition.CONFLICTED, TEN)
+    assert replay({}, world.ledger.entries("events", after=Position(0))) == states
 
 
 def test_the_ledger_says_all_that_was_committed(world):
@@ -346,25 +420,45 @@ def test_a_snapshot_is_taken_by_time_however_few_commits_there_were(world):
     assert world.snapshots.take_if_due("events", now=FAR_AHEAD) == 1
 
 
-def test_a_snapshot_from_elsewhere_takes_its_place(world):
+def test_a_snapshot_from_elsewhere_is_kept_if_the_ledger_adds_up_to_it(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))
     world.snapshots.take("events")
     snapshot = world.snapshots.get("events")
+    world.ledger.commit(world.commit_of(session, producer, TWENTY))
 
     world.snapshots.put(snapshot)
 
     assert world.snapshots.get("events", Position(1)) == snapshot
 
 
+def test_a_snapshot_of_another_history_is_refused(world):
+    """It would call records consumed that this database does not hold."""
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN))
+    own = world.ledger.states("events")
+    more = {producer: replace(own.states[producer], consumed=SpanSet.of((0, 500)))}
+
+    with pytest.raises(SnapshotDamaged, match="taken of another history"):
+        world.snapshots.put(replace(own, states=more))
+    with pytest.raises(SettingRefused, match="expected one up to 1"):
+        world.snapshots.put(replace(own, position=Position(2)))
+
+    with pytest.raises(NotFound):
+        world.snapshots.get("events")
+
+
 def test_idle_producers_are_forgotten_only_where_that_is_declared(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))
 
-    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ()
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
-    assert world.ledger.forget_idle("events", now=datetime.now(UTC)) == ()
-    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ("a.jsonl",)
+    assert world.ledger.forget_idle("events") == ()
+    world.age_producers()
+    world.ledger.declare(Pipeline(name="events"))
+    assert world.ledger.forget_idle("events") == ()
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    assert world.ledger.forget_idle("events") == ("a.jsonl",)
 
     assert world.ledger.know(session, [producer]) == {}
     assert replay({}, world.ledger.entries("events", after=Position(0))) == {}
@@ -376,14 +470,16 @@ def test_a_producer_that_a_live_worker_claims_is_never_forgotten(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))
     world.ledger.claim(session, {producer: TWENTY}, batch=BATCH, lease_s=3600)
+    world.age_producers()
 
-    assert world.ledger.forget_idle("events", now=FAR_AHEAD) == ()
+    assert world.ledger.forget_idle("events") == ()
 
 
 def test_a_commit_for_a_forgotten_producer_is_refused(world):
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
     producer, session = world.producer(), world.session()
-    world.ledger.forget_idle("events", now=FAR_AHEAD)
+    world.age_producers()
+    world.ledger.forget_idle("events")
 
     with pytest.raises(AlreadyConsumed, match="a forgotten producer"):
         world.ledger.commit(world.commit_of(session, producer, TEN))

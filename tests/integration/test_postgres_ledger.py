@@ -1,10 +1,12 @@
 """What only Postgres can show: days of business ids, refusals at COMMIT, lost connections, and what errors become."""
 
+import traceback
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from dedup_core.errors import AlreadyConsumed, DatabaseLost, LimitReached, PipelineBusy, SessionFenced
+from dedup_core.errors import AlreadyConsumed, DatabaseLost, LimitReached, PipelineBusy, SessionFenced, SettingRefused
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep
@@ -105,6 +107,26 @@ def test_a_refusal_at_commit_is_certain_and_leaves_nothing(engine, ledger):
     assert count(engine, "target") == 0
     assert count(engine, "onceload.ledger") == 0
     assert load(ledger) == 1
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+def test_whoever_writes_the_rows_must_leave_the_transaction_open(engine, ledger, ending):
+    with pytest.raises(SettingRefused, match="write_rows: expected rows written, and the COMMIT left to us"):
+        load(ledger, statement=f"INSERT INTO target VALUES (1); {ending}")
+
+    assert count(engine, "onceload.ledger") == 0
+    assert load(ledger) == 1
+
+
+def test_rows_and_names_stay_out_of_errors(engine, ledger):
+    def write(connection):
+        connection.execute(text("INSERT INTO target VALUES (:value)"), {"value": "a secret row"})
+
+    session = ledger.open_session("events", SessionName("loader"))
+    with pytest.raises(SettingRefused) as refused:
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=write))
+
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_connection_that_ends_before_commit_means_that_nothing_happened(engine, ledger):

@@ -1,16 +1,17 @@
 """Recovery of producer states, with the damage that it is for."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, StateDiffers
+from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
 from dedup_core.names import Batch, Position, SessionName
-from dedup_core.pipeline import Pipeline
+from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
-from dedup_core.replay import Snapshot, replay
+from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
 from onceload import schema
 
@@ -58,6 +59,10 @@ DAMAGES = {
     "never loaded, yet consumed": "UPDATE onceload.producer SET consumed = '{[0,9)}' WHERE name = 'only registered'",
     "registered anew": "UPDATE onceload.producer SET producer_id = 1000, consumed = '{}' WHERE name = 'a'",
     "the position set back": "UPDATE onceload.pipeline SET position = 2",
+    "the position set ahead": "UPDATE onceload.pipeline SET position = 50",
+    "names swapped": "UPDATE onceload.producer SET producer_id = -1, name = CASE name WHEN 'a' THEN 'x' ELSE name END"
+    " WHERE name = 'a'; UPDATE onceload.producer SET name = 'a' WHERE name = 'b';"
+    " UPDATE onceload.producer SET name = 'b' WHERE name = 'x'",
 }
 
 
@@ -106,7 +111,9 @@ def test_a_load_goes_on_after_a_recovery_with_ids_of_its_own(engine, ledger):
 
 @pytest.mark.parametrize("with_snapshot", [True, False])
 def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, with_snapshot):
-    ledger.forget_idle("events", now=schema_clock(engine))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name <> 'a'"))
+    ledger.forget_idle("events")
     if not with_snapshot:
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM onceload.snapshot"))
@@ -116,11 +123,6 @@ def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, w
     assert found.snapshot_position == (3 if with_snapshot else 0)
     assert found.differing == ()
     assert replay({}, ledger.entries("events", after=FIRST)) == ledger.states("events").states
-
-
-def schema_clock(engine):
-    with engine.begin() as connection:
-        return connection.execute(text("SELECT clock_timestamp() + interval '1 year'")).scalar_one()
 
 
 def test_two_recoveries_at_once_are_one_too_many(engine, ledger):
@@ -151,12 +153,72 @@ def wait_until_blocked(engine):
 
 def test_a_snapshot_of_a_later_position_than_the_ledger_has_is_refused(engine, ledger):
     """It would call rows consumed that a restored database lost."""
-    states = ledger.states("events")
-    ahead = Snapshot(pipeline="events", position=Position(7), taken_at=states.taken_at, states=states.states)
-    PostgresSnapshots(engine).put(ahead)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.snapshot SET position = 7"))
+        connection.execute(text("UPDATE onceload.snapshot_producer SET position = 7"))
 
     with pytest.raises(SettingRefused, match="expected one up to 6"):
         recover_state(engine, "events", snapshot_position=Position(7), dry_run=False)
+
+
+def test_a_snapshot_that_lost_a_part_is_not_started_from(engine, ledger):
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM onceload.snapshot_producer WHERE name = 'b'"))
+
+    with pytest.raises(SnapshotDamaged, match="expected 2 producers, found 1 producers"):
+        recover_state(engine, "events", dry_run=False)
+
+    assert len(ledger.states("events").states) == 3
+
+
+def test_a_snapshot_that_is_read_is_not_dropped_meanwhile(dsn, engine, ledger):
+    """The newest alone is kept, and the recovery stands on the one before."""
+    ledger.declare(Pipeline(name="events", snapshot=SnapshotPolicy(kept=1)))
+    impatient = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2))
+    reached = []
+
+    def drop_now(doing):
+        if doing.startswith("setting"):
+            with pytest.raises(PipelineBusy):
+                PostgresSnapshots(impatient).take("events")
+            reached.append(doing)
+
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
+    done = recover_state(engine, "events", snapshot_position=Position(3), dry_run=False, tell=drop_now)
+
+    impatient.dispose()
+    assert reached
+    assert [each.position for each in PostgresSnapshots(engine).list("events")] == [3]
+    assert (done.applied, len(ledger.states("events").states)) == (True, 3)
+
+
+def test_an_id_that_was_forgotten_is_never_given_again(engine, ledger):
+    session = ledger.open_session("events", SessionName("loader"))
+    newest = ledger.register("events", [("newest", 1)])["newest", 1]
+    advance = Advance(producer_id=newest, spans=SpanSet.of((0, 5)))
+    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: None))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'newest'"))
+    assert ledger.forget_idle("events") == ("newest",)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
+        connection.execute(text("ALTER SEQUENCE onceload.producer_producer_id_seq RESTART"))
+
+    assert recover_state(engine, "events", dry_run=False).applied
+
+    assert ledger.register("events", [("next", 1)])["next", 1] > newest
+
+
+def test_ids_that_others_have_taken_but_not_committed_are_left_to_them(engine, ledger):
+    with engine.connect() as other:
+        taken = other.execute(text("SELECT nextval('onceload.producer_producer_id_seq')")).scalar_one()
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
+
+        assert recover_state(engine, "events", dry_run=False).applied
+
+    assert ledger.register("events", [("next", 1)])["next", 1] > taken
 
 
 def test_a_ledger_with_a_hole_is_not_replayed(engine, ledger):
@@ -183,10 +245,21 @@ def test_the_past_cannot_be_changed_by_accident(engine, ledger):
             connection.execute(text(statement))
 
 
-def test_a_position_that_was_set_back_is_found_by_the_next_commit(engine, ledger):
+@pytest.mark.parametrize("position", [2, 50])
+def test_a_position_that_was_changed_is_found_by_the_next_commit(engine, ledger, position):
     with engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.pipeline SET position = 2"))
+        connection.execute(text("UPDATE onceload.pipeline SET position = :position"), {"position": position})
     session = ledger.open_session("events", SessionName("loader"))
 
-    with pytest.raises(StateDiffers, match="onceload recover state"):
+    with pytest.raises(StateDiffers, match=f"at position {position + 1} .*onceload recover state"):
         ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None))
+
+    assert recover_state(engine, "events", dry_run=False).position == 6
+    assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None)) == 7
+
+
+def test_snapshots_that_are_taken_at_once_are_all_taken(engine, ledger):
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda _: PostgresSnapshots(engine).take("events"), range(40)))
+
+    assert set(taken) == {6}

@@ -124,6 +124,19 @@ def test_somebody_elses_schema_of_the_same_name_is_refused_and_not_touched(engin
     assert catalog(engine) == before
 
 
+@pytest.mark.parametrize("columns", ["theirs text", "version_num text"])
+def test_somebody_elses_version_table_is_not_taken_for_ours(engine, columns):
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA onceload"))
+        connection.execute(text(f"CREATE TABLE onceload.schema_version ({columns})"))
+        connection.execute(text("CREATE TABLE onceload.pipeline (theirs text)"))
+        connection.execute(text("INSERT INTO onceload.schema_version VALUES ('flyway')"))
+
+    for use in (schema.check, schema.upgrade):
+        with pytest.raises(SchemaRefused, match="rename that schema"):
+            use(engine)
+
+
 def test_an_empty_schema_of_the_name_is_used(engine):
     """An administrator may have made it, with rights for us alone."""
     with engine.begin() as connection:
