@@ -1,9 +1,11 @@
 """The heart of Onceload: decisions as values, and the commit that makes them true.
 
-known = ledger.know(session, [producer_id])[producer_id]
-judgement = judge(offered, consumed=known.state.consumed, claimed=known.claimed)
-if judgement.new:
-ledger.commit(Commit(session=session, batch=batch, advances=(…judgement.new…), write_rows=…))
+What a loader does:
+
+    known = ledger.know(session, [producer_id])[producer_id]
+    judgement = judge(offered, consumed=known.state.consumed, claimed=known.claimed)
+    if judgement.new:
+        ledger.commit(Commit(session=session, batch=batch, advances=(…judgement.new…), write_rows=…))
 """
 
 from dedup_core.errors import CommitOutcomeUnknown, ExitCode, OnceloadError
