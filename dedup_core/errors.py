@@ -17,9 +17,9 @@ OnceloadError
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
-├── LimitReached         producers_max or islands_max
-├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
-└── StateDiffers         snapshot + ledger and the live state disagree
+    ├── LimitReached         producers_max or islands_max
+    ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
+    └── StateDiffers         snapshot + ledger and the live state disagree
 """
 
 from dataclasses import dataclass, fields

@@ -95,7 +95,10 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
     def run(arguments: Arguments, settings: Settings) -> ExitCode:
         with open_database(settings) as engine:
             pipeline = arguments.pipeline or (None if view == "status" else _only_pipeline(engine))
-            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit, switch=settings.guarantee)
+            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1, switch=settings.guarantee)
+        if len(rows) > arguments.limit:
+            rows.pop()
+            words(f"only the first {arguments.limit} are shown; --limit shows more")
         if arguments.json:
             show_json({view: rows})
         else:
@@ -179,6 +182,7 @@ def recover(arguments: Arguments, settings: Settings) -> ExitCode:
             f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}; "
             "nothing was changed: call again without --dry-run"
         )
+        return ExitCode.NEEDS_A_PERSON
     else:
         words("the live state is the same; there was nothing to do")
     return ExitCode.DONE
@@ -301,8 +305,12 @@ def _position_option(command: argparse.ArgumentParser) -> None:
     )
 
 
+#: One more must still be an int8.
+_NUMBER_MAX = 2**63 - 2
+
+
 def _positive(text: str) -> int:
     number = int(text)
-    if not 1 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"expected 1 to {2**63 - 1}, found {text}")
+    if not 1 <= number <= _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"expected 1 to {_NUMBER_MAX}, found {text}")
     return number

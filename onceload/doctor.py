@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from dedup_core.errors import OnceloadError
+from dedup_core.errors import OnceloadError, SchemaRefused
 from onceload import schema
 from onceload.settings import Settings
 
@@ -127,8 +127,7 @@ def _schema(engine: Engine) -> Check:
     try:
         schema.check(engine)
     except OnceloadError as error:
-        return Check(
-            name="schema", healthy=False, expected=f"revision {schema.head()}", found="another", fix=str(error)
-        )
+        found = error.found if isinstance(error, SchemaRefused) else "none that can be read"
+        return Check(name="schema", healthy=False, expected=f"revision {schema.head()}", found=found, fix=str(error))
     found = f"revision {schema.head()}"
     return Check(name="schema", healthy=True, expected=found, found=found, fix="")

@@ -27,7 +27,7 @@ def head() -> str:
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
     """Bring the schema to this code's revision, in one transaction; answers with the revisions before and after."""
-    with translated(pipeline="(none)", doing="changing the schema"), engine.begin() as connection:
+    with translated(pipeline="(any)", doing="changing the schema"), engine.begin() as connection:
         connection.execute(_ONE_AT_A_TIME)
         before = _found(connection)
         if before is not None and before not in _known():
@@ -41,7 +41,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
 
 def check(engine: Engine) -> None:
     """Raise unless the schema is just the one that this code is written for."""
-    with translated(pipeline="(none)", doing="looking at the schema"), engine.begin() as connection:
+    with translated(pipeline="(any)", doing="looking at the schema"), engine.begin() as connection:
         found = _found(connection)
     if found == head():
         return

@@ -61,7 +61,7 @@ def _cell(value: object) -> str:
         case None:
             return "-"
         case datetime():
-            return f"{value:%m-%d %H:%M:%S}"
+            return f"{value:%Y-%m-%d %H:%M}Z"
         case bool():
             return "yes" if value else "no"
         case _:

@@ -1,6 +1,6 @@
 """How we reach Postgres, and what its refusals mean in our words."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -76,9 +76,21 @@ def statements(name: str) -> Mapping[str, TextClause]:
     return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
 
 
-def in_batches(items: Sequence[Item], size: int = 100_000) -> Iterator[Sequence[Item]]:
+_BATCH_ITEMS_MAX = 100_000
+#: A statement of the server's ends at 1 GB, and bytes travel as two digits each.
+_BATCH_BYTES_MAX = 64 * 2**20
+
+
+def in_batches(items: Sequence[Item], *, weigh: Callable[[Item], int] | None = None) -> Iterator[Sequence[Item]]:
     """Long enough to be worth a round trip, short enough to stay a small message."""
-    return (items[first : first + size] for first in range(0, len(items), size))
+    first = weight = 0
+    for end, item in enumerate(items):
+        weight += weigh(item) if weigh else 0
+        if end > first and (end - first == _BATCH_ITEMS_MAX or weight > _BATCH_BYTES_MAX):
+            yield items[first:end]
+            first, weight = end, weigh(item) if weigh else 0
+    if first < len(items):
+        yield items[first:]
 
 
 def array(values: Iterable[object]) -> str:

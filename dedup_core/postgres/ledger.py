@@ -210,7 +210,7 @@ class PostgresLedger:
 
     def forget_messages(self) -> tuple[str, ...]:
         """Drop the days of business ids that no pipeline declares to remember, and name them."""
-        with translated(pipeline="(all)", doing="dropping business ids"), self._engine.begin() as connection:
+        with translated(pipeline="(any)", doing="dropping business ids"), self._engine.begin() as connection:
             connection.execute(SQL["lock_message_partitions"])
             first_kept = connection.execute(SQL["message_days"]).one().first_kept
             old = [row for row in connection.execute(SQL["message_partitions"]) if row.day < first_kept]
@@ -330,9 +330,11 @@ def _record_messages(
 ) -> None:
     if not commit.message_ids or not turn.message_keep_days:
         return
-    messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in commit.message_ids)
     binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
-    recorded = connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
+    recorded = 0
+    for some in in_batches(commit.message_ids):
+        messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
+        recorded += connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
     if recorded != len(commit.message_ids) and not repeats_allowed:
         twins = len(commit.message_ids) - recorded
         raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
@@ -341,7 +343,7 @@ def _record_messages(
 def _record_quarantine(
     connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
 ) -> None:
-    for some in in_batches(commit.quarantined):
+    for some in in_batches(commit.quarantined, weigh=lambda record: len(record.raw)):
         binds = {
             "pipeline_id": turn.pipeline_id,
             "position": turn.position,

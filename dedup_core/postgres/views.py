@@ -16,7 +16,7 @@ def look(
     engine: Engine, view: View, *, pipeline: str | None, at_most: int, switch: Guarantee = Guarantee.EXACTLY_ONCE
 ) -> list[dict[str, object]]:
     """The rows of a view; a pipeline that nobody declared is an error, not an empty table."""
-    with translated(pipeline=pipeline or "(all)", doing=f"reading {view}"), engine.begin() as connection:
+    with translated(pipeline=pipeline or "(any)", doing=f"reading {view}"), engine.begin() as connection:
         if pipeline is not None:
             get_pipeline(connection, pipeline)
         binds = {"pipeline": pipeline, "at_most": at_most, "switch": switch}

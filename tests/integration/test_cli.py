@@ -227,6 +227,16 @@ def test_a_damaged_snapshot_file_needs_a_person(loaded, dsn, tmp_path):
     assert "use another copy" in done.stderr
 
 
+def test_a_table_that_is_cut_says_so(loaded, dsn):
+    cut = onceload("ledger", "--limit", "1", ONCELOAD_DSN=dsn)
+    whole = onceload("ledger", "--limit", "2", ONCELOAD_DSN=dsn)
+
+    assert len(cut.stdout.splitlines()) == 2
+    assert "only the first 1 are shown" in cut.stderr
+    assert len(whole.stdout.splitlines()) == 3
+    assert whole.stderr == ""
+
+
 def test_a_recovery_shows_first_what_it_would_do(loaded, dsn):
     with loaded.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
@@ -235,7 +245,7 @@ def test_a_recovery_shows_first_what_it_would_do(loaded, dsn):
     wet = onceload("recover", "state", ONCELOAD_DSN=dsn)
     again = onceload("recover", "state", ONCELOAD_DSN=dsn)
 
-    assert (dry.returncode, wet.returncode, again.returncode) == (0, 0, 0)
+    assert (dry.returncode, wet.returncode, again.returncode) == (4, 0, 0)
     assert "call again without --dry-run" in dry.stderr
     assert "1 producers differed and were set right" in wet.stderr
     assert "nothing to do" in again.stderr

@@ -11,6 +11,7 @@ from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.connection import in_batches
 from dedup_core.spans import SpanSet
 from onceload import schema
 
@@ -190,3 +191,11 @@ def test_limits_hold_in_the_database_too(engine, ledger):
         connection.execute(text("UPDATE onceload.pipeline SET producers = 2"))
     with pytest.raises(IntegrityError, match="producer_consumes_only_sequence_ids"), engine.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET consumed = '{[-1,5)}'"))
+
+
+def test_what_is_sent_at_once_is_bounded_in_items_and_in_bytes():
+    heavy = [40 * 2**20, 30 * 2**20, 1, 2, 100 * 2**20, 3]
+
+    assert list(in_batches(heavy, weigh=lambda each: each)) == [heavy[:1], heavy[1:4], heavy[4:5], heavy[5:]]
+    assert [len(some) for some in in_batches(range(250_000))] == [100_000, 100_000, 50_000]
+    assert list(in_batches([])) == []
