@@ -19,7 +19,8 @@ OnceloadError
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
     ├── LimitReached         producers_max or islands_max
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
-    └── StateDiffers         snapshot + ledger and the live state disagree
+    ├── StateDiffers         snapshot + ledger and the live state disagree
+    └── TransactionEnded     whoever writes the rows ended the commit's transaction
 """
 
 from dataclasses import dataclass, fields
@@ -254,6 +255,19 @@ class StateDiffers(NeedsAPerson):
         return (
             f"pipeline {self.pipeline}: at position {self.position} the live state should equal snapshot + ledger, but "
             f"differs for {_some(self.producers)}; nothing was changed: see `onceload recover state --dry-run`"
+        )
+
+
+@dataclass(eq=False)
+class TransactionEnded(NeedsAPerson):
+    pipeline: str
+    batch: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, batch {self.batch}: write_rows should have left the transaction open, but "
+            "ended it; nothing was recorded as consumed, so rows that it committed itself stand without proof: take "
+            "them out of the target, and leave COMMIT and ROLLBACK to the ledger"
         )
 
 

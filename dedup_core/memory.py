@@ -234,7 +234,7 @@ class MemorySnapshots:
         kept = self._ledger.book(pipeline).snapshots
         wanted = max(kept, default=None) if position is None else position
         if wanted not in kept:
-            raise NotFound("snapshot at position", str(wanted), tuple(map(str, sorted(kept))))
+            raise NotFound("snapshot", "the latest" if wanted is None else str(wanted), tuple(map(str, sorted(kept))))
         return kept[wanted]
 
     def put(self, snapshot: Snapshot) -> None:
@@ -286,7 +286,7 @@ def _ack(book: Book, session: Session, claim: Claim | None) -> None:
     if claim is None:
         return
     held = book.held.pop(claim.delivery_id, None)
-    if held is None or held.claim.session != session:
+    if held is None or claim.session != session or held.claim.session != session:
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 

@@ -76,6 +76,10 @@ class Advance:
             raise SettingRefused("an advance", f"{self.rows} rows of no span", "the spans that the rows were made from")
 
 
+#: Well below what Postgres takes in one value, which travels as two digits a byte.
+_RAW_BYTES_MAX = 256 * 2**20
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuarantinedRecord:
     """A record that could not be loaded, whole, and why."""
@@ -85,6 +89,11 @@ class QuarantinedRecord:
     raw: bytes
     reason: str
     column: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.raw) > _RAW_BYTES_MAX:
+            found = f"{len(self.raw)} bytes of sequence id {self.sequence_id}"
+            raise SettingRefused("a quarantined record", found, f"at most {_RAW_BYTES_MAX}: keep its beginning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +115,12 @@ class Commit(Generic[Transaction]):
         _all_different("producers of a commit", [advance.producer_id for advance in self.advances])
         _all_different("business ids of a commit", self.message_ids)
         check_name("batch", self.batch)
+        if self.counts.quarantined != len(self.quarantined):
+            found = f"{self.counts.quarantined} counted and {len(self.quarantined)} given"
+            raise SettingRefused("quarantined records", found, "each of them counted")
+        if self.run is not None:
+            check_name("dag_id", self.run.dag_id)
+            check_name("run_id", self.run.run_id)
         if self.counts.loaded and not any(advance.spans for advance in self.advances):
             raise SettingRefused(
                 "a commit", f"{self.counts.loaded} rows of no span", "the spans that they were made from"

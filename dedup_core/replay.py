@@ -46,6 +46,10 @@ class Counts:
     quarantined: int = 0
     filtered: int = 0
 
+    def __post_init__(self) -> None:
+        if min(self.loaded, self.duplicate, self.quarantined, self.filtered) < 0:
+            raise SettingRefused("counts", str(self), "none below zero")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

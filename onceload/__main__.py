@@ -2,13 +2,19 @@
 
 import os
 import sys
+from io import TextIOWrapper
 
 from dedup_core.errors import ExitCode
 from onceload import cli
+from onceload.terminal import words
 
 
 def main() -> None:
     """Run one command with the arguments and the environment of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A name that this terminal cannot show must not end a command that has done its work.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(sys.argv[1:], os.environ)
         sys.stdout.flush()
@@ -16,6 +22,10 @@ def main() -> None:
         # Who read our output has seen enough; Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.DONE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        words(f"onceload: the answer could not be written ({error}); what was done is done: ask again")
+        code = ExitCode.CALL_AGAIN
     sys.exit(code)
 
 

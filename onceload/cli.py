@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import DatabaseUnreachable, ExitCode, NotFound, OnceloadError, SettingRefused
+from dedup_core.errors import DatabaseLost, DatabaseUnreachable, ExitCode, NotFound, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
-from dedup_core.postgres.connection import first_line
+from dedup_core.postgres.connection import first_line, is_passing
 from dedup_core.postgres.views import View, look
 from onceload import doctor, schema
 from onceload.settings import Settings, database, read_settings, without_password
@@ -30,8 +30,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         return run(parsed, read_settings(environment))
     except OnceloadError as error:
         return _said(error, str(error), error.exit_code, json=parsed.json)
-    except (DBAPIError, UnicodeError) as error:
+    except DBAPIError as error:
         return _said(error, f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE, json=parsed.json)
+    except BrokenPipeError:
+        raise
+    except (OSError, UnicodeError, RuntimeError) as error:
+        # What was done before the answer could not be written stays done; asking again tells.
+        return _said(error, f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN, json=parsed.json)
     except KeyboardInterrupt:
         words("onceload: interrupted; what was not committed was rolled back, and the call may be made again")
         return ExitCode.CALL_AGAIN
@@ -40,7 +45,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
 def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> ExitCode:
     words(f"onceload: {message}")
     if json:
-        show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
+        with suppress(OSError):
+            show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
     return exit_code
 
 
@@ -62,6 +68,8 @@ def _reach(engine: Engine, dsn: str) -> None:
     try:
         engine.connect().close()
     except DBAPIError as error:
+        if is_passing(error):
+            raise DatabaseLost("opening a connection", first_line(error)) from error
         fix = "check ONCELOAD_DSN (host, port, user, password, database) and that the server runs"
         raise DatabaseUnreachable(without_password(dsn), first_line(error), fix) from error
 
@@ -264,7 +272,12 @@ def _recover_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         "onceload recover state --pipeline events --dry-run",
     )  # fmt: skip
     _pipeline_option(state)
-    _position_option(state)
+    state.add_argument(
+        "--position",
+        type=_number,
+        metavar="N",
+        help="start from the snapshot at this position (default: the latest); 0: from none, with the whole ledger",
+    )
     state.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
 
 
@@ -310,7 +323,11 @@ _NUMBER_MAX = 2**63 - 2
 
 
 def _positive(text: str) -> int:
+    return _number(text, least=1)
+
+
+def _number(text: str, *, least: int = 0) -> int:
     number = int(text)
-    if not 1 <= number <= _NUMBER_MAX:
-        raise argparse.ArgumentTypeError(f"expected 1 to {_NUMBER_MAX}, found {text}")
+    if not least <= number <= _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"expected {least} to {_NUMBER_MAX}, found {text}")
     return number

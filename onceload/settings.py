@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Guarantee
 from onceload import embedded
 
 _SCHEMES = ("postgresql", "postgres")
+#: What of an address's parameters tells people where it leads; any other may be a secret, or a part of one.
+_SHOWN = ("host", "hostaddr", "port", "user", "dbname", "sslmode", "target_session_attrs", "application_name")
 _SWITCH = {"on": Guarantee.EXACTLY_ONCE, "off": Guarantee.AT_LEAST_ONCE}
 
 
@@ -53,21 +55,20 @@ def without_password(dsn: str) -> str:
     except ValueError:
         return "an address that cannot be read"
     user, at, place = address.netloc.rpartition("@")
-    shown = [(name, value) for name, value in parse_qsl(address.query) if "password" not in name.lower()]
-    return urlunsplit(address._replace(netloc=user.partition(":")[0] + at + place, query=urlencode(shown, safe="/")))
+    shown = urlencode([(name, value) for name, value in parse_qsl(address.query) if name in _SHOWN], safe="/")
+    return f"postgresql://{user.partition(':')[0]}{at}{place}{address.path}{'?' if shown else ''}{shown}"
 
 
 def _checked(dsn: str) -> str:
     try:
-        address = _split(dsn)
+        _split(dsn)
     except ValueError:
         raise SettingRefused(
             setting="ONCELOAD_DSN",
             found="something else (not shown: it may hold a password)",
             expected="postgresql://user:password@host:port/database, with special characters percent-encoded",
         ) from None
-    # SQLAlchemy knows only the longer of libpq's two names for the scheme.
-    return urlunsplit(address._replace(scheme="postgresql"))
+    return dsn
 
 
 def _split(dsn: str) -> SplitResult:
@@ -76,8 +77,9 @@ def _split(dsn: str) -> SplitResult:
     place = address.netloc.rpartition("@")[2]
     # A password with a bare / or # in it ends the address too early, and would be shown as its path.
     is_whole = "@" not in address.path + address.query and not address.fragment and address.netloc.count("@") <= 1
-    # libpq repeats what it cannot decode, and that may be a part of the password.
-    is_whole = is_whole and not re.search(r"%(?![0-9A-Fa-f]{2})", dsn)
+    # libpq repeats what it cannot decode or take apart, and that may be a part of the password.
+    is_whole = is_whole and not re.search(r"%(?![0-9A-Fa-f]{2})|%00", dsn)
+    is_whole = is_whole and all("=" in parameter for parameter in address.query.split("&") if parameter)
     # Several hosts may be named, each with a port; libpq reads those itself.
     if address.scheme not in _SCHEMES or not is_whole or ("," not in place and address.port == 0):
         raise ValueError

@@ -22,7 +22,7 @@ def words(text: str) -> None:
 
 def show_json(document: object) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(document, default=_plain, ensure_ascii=False))
+    print(json.dumps(document, default=_plain))
 
 
 def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:

@@ -106,15 +106,16 @@ def _element(value: object) -> str:
     match value:
         case None:
             return "NULL"
-        case bytes():
-            return f'"\\\\x{value.hex()}"'
+        case bytes() | bytearray() | memoryview():
+            return f'"\\\\x{bytes(value).hex()}"'
         case int():
             return str(value)
         case SpanSet():
             return f'"{value}"'
         case _:
-            # Postgres text holds no NUL; a visible stand-in beats a lost reason.
-            escaped = str(value).replace("\x00", "\u2400").replace("\\", "\\\\").replace('"', '\\"')
+            # Postgres text holds no NUL and no half of a character; a visible stand-in beats a lost reason.
+            whole = str(value).encode("utf-8", "backslashreplace").decode().replace("\x00", "\u2400")
+            escaped = whole.replace("\\", "\\\\").replace('"', '\\"')
             return f'"{escaped}"'
 
 
@@ -139,6 +140,8 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
 
 def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
+    if constraint == "pipeline_keeps_to_producers_max":
+        return SettingRefused("producers_max", "less than there are producers already", "at least as many as there are")
     if constraint in _CONSUMED:
         return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
     if code in _BUSY:
@@ -161,12 +164,33 @@ def sqlstate(error: DBAPIError) -> str:
     return getattr(error.orig, "pgcode", None) or ""
 
 
+def severity(error: DBAPIError) -> str:
+    """How the server calls its answer, whatever its language; empty where it gave none."""
+    return getattr(getattr(error.orig, "diag", None), "severity_nonlocalized", None) or ""
+
+
 def is_lost(error: DBAPIError) -> bool:
     """Whether the connection is gone, or the server is going or not yet there."""
     code = sqlstate(error)
     # A server that is stopped at once leaves the driver with an error of no special kind.
     gone = error.connection_invalidated or type(error.orig) in _WITHOUT_ANSWER
     return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)
+
+
+#: The driver gives no code for what is said before a connection stands.
+_PASSING = (
+    "too many",
+    "remaining connection slots",
+    "starting up",
+    "shutting down",
+    "recovery mode",
+    "not yet accepting",
+)
+
+
+def is_passing(error: DBAPIError) -> bool:
+    """Whether the server is there, but cannot let us in just now."""
+    return any(words in str(error.orig) for words in _PASSING)
 
 
 def _constraint(error: DBAPIError) -> str:

@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from typing import cast
 
 import psycopg2.extensions
-from psycopg2.extensions import STATUS_BEGIN, TRANSACTION_STATUS_INTRANS
+from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
@@ -22,8 +22,8 @@ from dedup_core.errors import (
     LimitReached,
     NotFound,
     SessionFenced,
-    SettingRefused,
     StateDiffers,
+    TransactionEnded,
 )
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
@@ -45,6 +45,7 @@ from dedup_core.postgres.connection import (
     first_line,
     in_batches,
     is_lost,
+    severity,
     sqlstate,
     statements,
     translated,
@@ -91,9 +92,10 @@ class PostgresLedger:
 
     def _fill(self, connection: Connection, commit: Commit[Connection]) -> Position:
         """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
+        transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
         commit.write_rows(connection)
-        _check_transaction(connection)
+        _check_transaction(connection, transaction_id, commit)
         self._reached(CommitStep.ROWS_WRITTEN)
         turn = _take_position(connection, commit.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)
@@ -193,7 +195,7 @@ class PostgresLedger:
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
-            connection.execute(SQL["release_claim"], _holder_binds(claim, claim.session))
+            connection.execute(SQL["release_claim"], _holder_binds(claim))
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -279,12 +281,14 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
     return found
 
 
-def _check_transaction(connection: Connection) -> None:
+def _check_transaction(connection: Connection, transaction_id: str, commit: Commit[Connection]) -> None:
     """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
-    begun = driver.status == STATUS_BEGIN
-    if not connection.in_transaction() or (begun and driver.info.transaction_status != TRANSACTION_STATUS_INTRANS):
-        raise SettingRefused("write_rows", "a transaction that it ended", "rows written, and the COMMIT left to us")
+    is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
+    if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:
+        # Nobody else shall get a connection that was left in such a state.
+        connection.invalidate()
+        raise TransactionEnded(commit.session.pipeline, commit.batch)
 
 
 def _check_session(connection: Connection, turn: Record, session: Session) -> None:
@@ -395,17 +399,24 @@ def _write_entry(connection: Connection, pipeline: str, entry: Mapping[str, obje
 def _ack(connection: Connection, session: Session, claim: Claim | None) -> None:
     if claim is None:
         return
-    if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount != 1:
+    if claim.session != session or connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount != 1:
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 
-def _holder_binds(claim: Claim, session: Session) -> dict[str, object]:
-    return {"delivery_id": claim.delivery_id, "session": session.name, "epoch": session.epoch}
+def _holder_binds(claim: Claim) -> dict[str, object]:
+    session = claim.session
+    return {
+        "delivery_id": claim.delivery_id,
+        "pipeline": session.pipeline,
+        "session": session.name,
+        "epoch": session.epoch,
+    }
 
 
 def _refused_for_certain(error: DBAPIError) -> bool:
     """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
-    return sqlstate(error).startswith(("23", "40")) and not is_lost(error)
+    # The one refusal that says of itself that it does not know is "statement completion unknown".
+    return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
 
 
 def _know(

@@ -78,9 +78,13 @@ INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
 SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
 
 -- name: release_claim
-DELETE FROM onceload.delivery USING onceload.session
+DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
-   AND session.session_id = delivery.session_id AND session.name = :session;
+   AND session.session_id = delivery.session_id AND session.name = :session
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+
+-- name: transaction_id
+SELECT CAST(pg_current_xact_id() AS text);
 
 -- name: take_position
 -- Takes the pipeline's commit lock: positions are gapless, because who takes one commits it or gives it back.
@@ -166,9 +170,10 @@ ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
 -- name: ack_delivery
 -- No row comes back if the claim ended before its commit.
 UPDATE onceload.delivery SET state = 'acked', deadline_at = NULL
-  FROM onceload.session
+  FROM onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
-   AND session.session_id = delivery.session_id AND session.name = :session;
+   AND session.session_id = delivery.session_id AND session.name = :session
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: forget_producers
 -- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.

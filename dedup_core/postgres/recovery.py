@@ -54,7 +54,7 @@ def recover_state(
         if dry_run or (not recovery.differing and recovery.position == recovery.position_was):
             return recovery
         tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
-        _swap_in(connection, found.pipeline_id, recovery.position)
+        _swap_in(connection, found.pipeline_id, recovery)
         left = _differing(connection, found.pipeline_id)
         if left:
             raise StateDiffers(pipeline, recovery.position, left)
@@ -103,6 +103,9 @@ def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int])
 
 
 def _snapshot_to_start_from(connection: Connection, pipeline_id: int, position: Position | None) -> Position:
+    if position == 0:
+        # Asked for: no snapshot is trusted, and the whole ledger is replayed.
+        return Position(0)
     try:
         return get_summary(connection, pipeline_id, position).position
     except NotFound:
@@ -116,8 +119,16 @@ def _differing(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
     return tuple(connection.execute(SQL["differing_producers"], {"pipeline_id": pipeline_id}).scalars())
 
 
-def _swap_in(connection: Connection, pipeline_id: int, position: Position) -> None:
-    connection.execute(SQL["drop_unproven"], {"pipeline_id": pipeline_id})
-    connection.execute(SQL["swap_in"], {"pipeline_id": pipeline_id})
+def _swap_in(connection: Connection, pipeline_id: int, recovery: Recovery) -> None:
+    binds = {"pipeline_id": pipeline_id, "position": recovery.position, "after": recovery.snapshot_position}
+    taken = tuple(connection.execute(SQL["ids_of_others"], binds).scalars())
+    if taken:
+        raise StateDiffers(recovery.pipeline, recovery.position, taken)
+    # Whoever is at work holds ids and claims of the damaged state.
+    connection.execute(SQL["fence_sessions"], binds)
+    connection.execute(SQL["drop_unproven"], binds)
+    connection.execute(SQL["swap_in"], binds)
     connection.execute(SQL["go_on_after"])
-    connection.execute(SQL["set_pipeline"], {"pipeline_id": pipeline_id, "position": position})
+    connection.execute(SQL["set_pipeline"], binds)
+    # They were taken of what was damaged, or may have been, and the next recovery would start from them.
+    connection.execute(SQL["drop_snapshots_after"], binds)

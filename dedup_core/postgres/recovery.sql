@@ -84,6 +84,25 @@ SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'), newest
        onceload.producer_producer_id_seq AS given
  WHERE newest.id > given.last_value;
 
+-- name: ids_of_others
+-- Producer ids that the ledger knows as this pipeline's, and that another pipeline's producers have.
+SELECT format('%s, whose id producer %s of pipeline %s has', rebuilt.name, producer.name, pipeline.name)
+  FROM rebuilt
+  JOIN onceload.producer USING (producer_id)
+  JOIN onceload.pipeline USING (pipeline_id)
+ WHERE producer.pipeline_id <> :pipeline_id
+ ORDER BY 1 LIMIT 6;
+
+-- name: fence_sessions
+UPDATE onceload.session SET epoch = epoch + 1 WHERE pipeline_id = :pipeline_id;
+
+-- name: drop_snapshots_after
+WITH dropped AS (
+    DELETE FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position > :after RETURNING position
+)
+DELETE FROM onceload.snapshot_producer USING dropped
+ WHERE snapshot_producer.pipeline_id = :pipeline_id AND snapshot_producer.position = dropped.position;
+
 -- name: set_pipeline
 UPDATE onceload.pipeline
    SET position = :position,

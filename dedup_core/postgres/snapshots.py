@@ -117,7 +117,8 @@ def get_summary(connection: Connection, pipeline_id: int, position: Position | N
     for summary in kept:
         if position in (None, summary.position):
             return summary
-    raise NotFound("snapshot at position", str(position), tuple(str(summary.position) for summary in kept))
+    wanted = "the latest" if position is None else str(position)
+    raise NotFound("snapshot", wanted, tuple(str(summary.position) for summary in kept))
 
 
 def _list(connection: Connection, pipeline_id: int) -> tuple[SnapshotSummary, ...]:

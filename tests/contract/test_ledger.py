@@ -249,7 +249,7 @@ def test_a_record_is_quarantined_in_the_commit_that_consumes_it_and_once(world):
     bad = QuarantinedRecord(
         producer_id=producer, sequence_id=3, raw=b'\x00"\\\xff', reason='no "date", \\ {,}\x00', column="ts"
     )
-    commit = world.commit_of(session, producer, TEN, quarantined=(bad,))
+    commit = world.commit_of(session, producer, TEN, quarantined=(bad,), counts=Counts(quarantined=1))
     world.ledger.commit(commit)
 
     with pytest.raises(AlreadyConsumed):
@@ -265,7 +265,32 @@ def test_a_quarantined_record_must_be_one_that_the_commit_consumes(world, sequen
     stray = QuarantinedRecord(producer_id=producer, sequence_id=sequence_id, raw=b"", reason="no date")
 
     with pytest.raises(SettingRefused, match="which the commit does not consume"):
-        world.commit_of(session, producer, TEN, quarantined=(stray,))
+        world.commit_of(session, producer, TEN, quarantined=(stray,), counts=Counts(quarantined=1))
+
+
+def test_what_a_commit_counts_must_be_what_it_gives(world):
+    producer, session = world.producer(), world.session()
+    bad = QuarantinedRecord(producer_id=producer, sequence_id=3, raw=b"", reason="no date")
+
+    with pytest.raises(SettingRefused, match="0 counted and 1 given"):
+        world.commit_of(session, producer, TEN, quarantined=(bad,))
+    with pytest.raises(SettingRefused, match="none below zero"):
+        Counts(loaded=-1)
+    with pytest.raises(SettingRefused, match="keep its beginning"):
+        QuarantinedRecord(producer_id=producer, sequence_id=3, raw=bytes(2**28 + 1), reason="long")
+
+
+def test_a_claim_of_another_pipeline_cannot_be_acked(world):
+    world.ledger.declare(Pipeline(name="others"))
+    producer, session = world.producer(), world.session()
+    other = world.ledger.register("others", [("b", 1)])["b", 1]
+    its_session = world.ledger.open_session("others", session.name)
+    claim = world.ledger.claim(its_session, {other: TEN}, batch=BATCH, lease_s=60)
+
+    with pytest.raises(DeliveryTakenAway):
+        world.ledger.commit(world.commit_of(session, producer, TEN, claim=claim))
+
+    assert world.rows() == []
 
 
 def test_rows_of_no_span_are_refused_before_anything_happens(world):
@@ -333,7 +358,8 @@ def test_the_ledger_says_all_that_was_committed(world):
     producer, session = world.producer(), world.session()
     counts = Counts(loaded=10, duplicate=1, quarantined=2, filtered=3)
     run = Run(dag_id="ingest__events", run_id="manual__1", try_number=2)
-    world.ledger.commit(world.commit_of(session, producer, TEN, counts=counts, bytes=99, run=run))
+    bad = tuple(QuarantinedRecord(producer_id=producer, sequence_id=each, raw=b"", reason="no date") for each in (3, 4))
+    world.ledger.commit(world.commit_of(session, producer, TEN, counts=counts, bytes=99, run=run, quarantined=bad))
 
     (entry,) = world.ledger.entries("events", after=Position(0))
 
@@ -409,7 +435,7 @@ def test_snapshots_are_taken_when_due_and_only_the_newest_are_kept(world):
     assert taken == [None, 2, None, 4, None, 6]
     assert world.snapshots.take_if_due("events", now=FAR_AHEAD) is None
     assert world.snapshots.get("events", Position(4)).position == 4
-    with pytest.raises(NotFound, match="no snapshot at position is called '2'; known: "):
+    with pytest.raises(NotFound, match="no snapshot is called '2'; known: "):
         world.snapshots.get("events", Position(2))
 
 

@@ -4,14 +4,24 @@ import traceback
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from dedup_core.errors import AlreadyConsumed, DatabaseLost, LimitReached, PipelineBusy, SessionFenced, SettingRefused
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    LimitReached,
+    PipelineBusy,
+    SessionFenced,
+    SettingRefused,
+    TransactionEnded,
+)
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, CommitStep
+from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import in_batches
+from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
 
@@ -110,10 +120,31 @@ def test_a_refusal_at_commit_is_certain_and_leaves_nothing(engine, ledger):
     assert load(ledger) == 1
 
 
-@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+def _autocommit(connection):
+    connection.rollback()
+    connection.connection.dbapi_connection.autocommit = True
+
+
+ENDINGS = {
+    "ROLLBACK": lambda connection: connection.execute(text("ROLLBACK")),
+    "COMMIT": lambda connection: connection.execute(text("COMMIT")),
+    "COMMIT AND CHAIN": lambda connection: connection.execute(text("COMMIT AND CHAIN")),
+    "the driver's rollback": lambda connection: connection.connection.rollback(),
+    "the driver's commit": lambda connection: connection.connection.commit(),
+    "our rollback": lambda connection: connection.rollback(),
+    "autocommit": _autocommit,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_whoever_writes_the_rows_must_leave_the_transaction_open(engine, ledger, ending):
-    with pytest.raises(SettingRefused, match="write_rows: expected rows written, and the COMMIT left to us"):
-        load(ledger, statement=f"INSERT INTO target VALUES (1); {ending}")
+    def write(connection):
+        connection.execute(text("INSERT INTO target VALUES (1)"))
+        ENDINGS[ending](connection)
+
+    session = ledger.open_session("events", SessionName("loader"))
+    with pytest.raises(TransactionEnded, match="leave COMMIT and ROLLBACK to the ledger"):
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=write))
 
     assert count(engine, "onceload.ledger") == 0
     assert load(ledger) == 1
@@ -199,3 +230,48 @@ def test_what_is_sent_at_once_is_bounded_in_items_and_in_bytes():
     assert list(in_batches(heavy, weigh=lambda each: each)) == [heavy[:1], heavy[1:4], heavy[4:5], heavy[5:]]
     assert [len(some) for some in in_batches(range(250_000))] == [100_000, 100_000, 50_000]
     assert list(in_batches([])) == []
+
+
+@pytest.mark.parametrize(("code", "expected"), [("40003", CommitOutcomeUnknown), ("P0001", DBAPIError)])
+def test_the_server_s_own_word_decides_whether_a_commit_is_refused(engine, ledger, code, expected):
+    """A deferred trigger speaks at COMMIT: an error is a refusal, unless it says of itself that it does not know."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION speak() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$;"
+            " CREATE CONSTRAINT TRIGGER late AFTER INSERT ON target DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION speak()"
+        )
+
+    with pytest.raises(expected):
+        load(ledger, statement="INSERT INTO target VALUES (1)")
+
+
+def test_a_declaration_below_what_is_there_is_refused(ledger):
+    ledger.register("events", [("a", 1), ("b", 1), ("c", 1)])
+
+    with pytest.raises(SettingRefused, match="producers_max: expected at least as many as there are"):
+        ledger.declare(Pipeline(name="events", producers_max=1))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_quarantined_bytes_are_kept_as_they_are_and_reasons_whatever_they_hold(engine, ledger, kind):
+    producer_id = ledger.register("events", [("a", 1)])["a", 1]
+    bad = QuarantinedRecord(producer_id=producer_id, sequence_id=3, raw=kind(b"\x00{bad"), reason="no \udcff\x00")
+    advance = Advance(producer_id=producer_id, spans=SpanSet.of((0, 10)))
+    session = ledger.open_session("events", SessionName("loader"))
+    ledger.commit(
+        Commit(
+            session=session,
+            batch=Batch("b"),
+            advances=(advance,),
+            write_rows=lambda connection: None,
+            counts=Counts(quarantined=1),
+            quarantined=(bad,),
+        )
+    )
+
+    with engine.begin() as connection:
+        row = connection.execute(text("SELECT raw, reason FROM onceload.quarantine")).one()
+    assert bytes(row.raw) == b"\x00{bad"
+    assert row.reason == "no \\udcff\u2400"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
+from dedup_core.errors import NotFound, PipelineBusy, SessionFenced, SettingRefused, SnapshotDamaged, StateDiffers
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.ports import Advance, Commit
@@ -221,6 +221,48 @@ def test_ids_that_others_have_taken_but_not_committed_are_left_to_them(engine, l
     assert ledger.register("events", [("next", 1)])["next", 1] > taken
 
 
+def damage(engine):
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'"))
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_damage_that_went_into_snapshots_does_not_come_back(engine, ledger, start):
+    proven = ledger.states("events").states
+    damage(engine)
+    PostgresSnapshots(engine).take("events")
+
+    assert not recover_state(engine, "events", dry_run=True).differing
+    assert recover_state(engine, "events", snapshot_position=Position(start), dry_run=False).applied
+
+    assert [each.position for each in PostgresSnapshots(engine).list("events")] == ([3] if start else [])
+    assert not recover_state(engine, "events", dry_run=False).applied
+    assert ledger.states("events").states == proven
+
+
+def test_whoever_was_at_work_is_fenced_by_a_recovery(engine, ledger):
+    session = ledger.open_session("events", SessionName("loader"))
+    damage(engine)
+    recover_state(engine, "events", dry_run=False)
+
+    with pytest.raises(SessionFenced):
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None))
+
+
+def test_an_id_that_another_pipeline_has_is_not_taken_from_it(engine, ledger):
+    """A sequence that was set back gave an id twice; only a person can say whose it is."""
+    ledger.declare(Pipeline(name="others"))
+    theirs = ledger.register("others", [("x", 1)])["x", 1]
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM onceload.producer WHERE name = 'b'"))
+        given = connection.execute(text("SELECT producer_id FROM onceload.ledger_span WHERE producer = 'b' LIMIT 1"))
+        binds = {"theirs": theirs, "given": given.scalar_one()}
+        connection.execute(text("UPDATE onceload.producer SET producer_id = :given WHERE producer_id = :theirs"), binds)
+
+    with pytest.raises(StateDiffers, match="b, whose id producer x of pipeline others has"):
+        recover_state(engine, "events", dry_run=False)
+
+
 def test_a_ledger_with_a_hole_is_not_replayed(engine, ledger):
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only"))
@@ -255,6 +297,7 @@ def test_a_position_that_was_changed_is_found_by_the_next_commit(engine, ledger,
         ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None))
 
     assert recover_state(engine, "events", dry_run=False).position == 6
+    session = ledger.open_session("events", SessionName("loader"))
     assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None)) == 7
 
 

@@ -117,9 +117,16 @@ COMMIT_BUGS = (
     Bug(
         name="ack of a claim that has ended accepted",
         file=LEDGER,
-        correct='if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount != 1:',
-        wrong='if connection.execute(SQL["ack_delivery"], _holder_binds(claim, session)).rowcount < 0:',
+        correct='connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount != 1:',
+        wrong='connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount < 0:',
         tests=(CONTRACT,),
+    ),
+    Bug(
+        name="rows and proof in two transactions, should write_rows end the first",
+        file=LEDGER,
+        correct='if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:',
+        wrong="if not is_open and transaction_id is None:",
+        tests=("tests/integration/test_postgres_ledger.py",),
     ),
     Bug(
         name="islands_max ignored",
@@ -375,6 +382,20 @@ RECOVERY_BUGS = (
         file=RECOVERY,
         correct="if reach.entries != reach.position - after:",
         wrong="if reach.entries > reach.position - after:",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="snapshots of the damage outlive the recovery",
+        file=RECOVERY,
+        correct='    connection.execute(SQL["drop_snapshots_after"], binds)\n',
+        wrong="",
+        tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="whoever was at work goes on after a recovery",
+        file=RECOVERY,
+        correct='    connection.execute(SQL["fence_sessions"], binds)\n',
+        wrong="",
         tests=(OF_RECOVERY,),
     ),
     Bug(
