@@ -24,7 +24,7 @@ from tests.mutants.bugs import BUGS, Bug
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 #: All that the tests need.
-COPIED = ("dedup_core", "onceload", "spark_jobs", "migrations", "tests", "pipelines", "pyproject.toml")
+COPIED = ("dedup_core", "onceload", "spark_jobs", "migrations", "tests", "pipelines", "pyproject.toml", "README.md")
 SEED = 1
 #: A bug may make a test wait for ever; that counts as caught, and is said.
 TIMEOUT_S = 300
