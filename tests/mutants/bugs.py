@@ -86,8 +86,8 @@ COMMIT_BUGS = (
         "  FROM onceload.pipeline WHERE name = :pipeline;\n",
         also=(
             (
-                ":loaded, :duplicate, :quarantined, :filtered, :bytes);\n",
-                ":loaded, :duplicate, :quarantined, :filtered, :bytes);\n"
+                "ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;\n",
+                "ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;\n"
                 "UPDATE onceload.pipeline SET position = :position WHERE pipeline_id = :pipeline_id;\n",
             ),
         ),
