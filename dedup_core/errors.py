@@ -7,19 +7,25 @@ OnceloadError
 │   ├── SessionFenced        a later life of this session took over: this one must stop
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
-│   └── DatabaseLost         the connection ended before the COMMIT of any row was sent
+│   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
+│   ├── Unreadable           a source's file is gone, or its store fails
+│   └── Incomplete           a compressed file breaks off: it is still being written
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
+│   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
 │   ├── DatabaseUnreachable  wrong address, password, rights, or no server
 │   └── SchemaRefused        the schema is missing, older, newer or somebody else's
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
+    ├── Damaged              a compressed file that does not unpack
     ├── LimitReached         producers_max or islands_max
+    ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
     ├── StateDiffers         snapshot + ledger and the live state disagree
+    ├── TooManyQuarantined   more bad records than the pipeline allows
     └── TransactionEnded     whoever writes the rows ended the commit's transaction
 """
 
@@ -233,6 +239,19 @@ _LIMIT_FIXES = {
 
 
 @dataclass(eq=False)
+class RowsRefused(NeedsAPerson):
+    pipeline: str
+    table: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: {self.table} should have taken all rows of the batch, but said: {self.reason}; "
+            "nothing was loaded: mend the records or the rule, or publish directly, where such records are quarantined"
+        )
+
+
+@dataclass(eq=False)
 class SnapshotDamaged(NeedsAPerson):
     path: str
     expected: str
@@ -255,6 +274,22 @@ class StateDiffers(NeedsAPerson):
         return (
             f"pipeline {self.pipeline}: at position {self.position} the live state should equal snapshot + ledger, but "
             f"differs for {_some(self.producers)}; nothing was changed: see `onceload recover state --dry-run`"
+        )
+
+
+@dataclass(eq=False)
+class TooManyQuarantined(NeedsAPerson):
+    pipeline: str
+    quarantined: int
+    records: int
+    allowed: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: quarantined_max allows {self.allowed}, but {self.quarantined} of "
+            f"{self.records} are bad, such as: {self.reason}; none of them was loaded: mend the source, or raise "
+            "quarantined_max"
         )
 
 

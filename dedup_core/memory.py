@@ -19,13 +19,16 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    Proof,
+    QuarantineState,
     Session,
+    Settlement,
     check_name,
     check_producers,
     refuse_taken,
     unwatched,
 )
-from dedup_core.replay import Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot, check_snapshot
+from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot, check_snapshot
 from dedup_core.spans import SpanSet
 
 
@@ -51,7 +54,7 @@ class Book:
     epochs: dict[SessionName, Epoch] = field(default_factory=dict)
     held: dict[DeliveryId, _Held] = field(default_factory=dict)
     messages: dict[str, datetime] = field(default_factory=dict)
-    quarantine: set[tuple[ProducerId, int]] = field(default_factory=set)
+    quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
 
     @property
@@ -94,10 +97,29 @@ class MemoryLedger:
         bad = [(record.producer_id, record.sequence_id) for record in commit.quarantined]
         _record_quarantine(book, bad, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
-        book.entries.append(_entry(position, commit, receipts, now))
+        book.entries.append(_entry(position, commit, receipts, now, kind=EntryKind.LOAD))
         self._reached(CommitStep.ENTRY_RECORDED)
         _ack(book, session, commit.claim)
         self._reached(CommitStep.DELIVERY_ACKED)
+        self._books[session.pipeline] = book
+        self._reached(CommitStep.COMMITTED)
+        return position
+
+    def settle(self, settlement: Settlement[Book]) -> Position:
+        """Publish the rows and record what became of quarantined records: both or neither."""
+        session, now = settlement.session, self._clock()
+        book = deepcopy(self.book(session.pipeline))
+        self._reached(CommitStep.BEGUN)
+        settlement.write_rows(book)
+        self._reached(CommitStep.ROWS_WRITTEN)
+        position = Position(book.position + 1)
+        self._reached(CommitStep.POSITION_TAKEN)
+        _check_session(book, session)
+        self._reached(CommitStep.SESSION_CHECKED)
+        receipts = _settle(book, settlement)
+        self._reached(CommitStep.QUARANTINE_RECORDED)
+        book.entries.append(_entry(position, settlement, receipts, now, kind=settlement.kind))
+        self._reached(CommitStep.ENTRY_RECORDED)
         self._books[session.pipeline] = book
         self._reached(CommitStep.COMMITTED)
         return position
@@ -130,6 +152,16 @@ class MemoryLedger:
             book.states[producer_id] = ProducerState(name=name, generation=generation, consumed=SpanSet())
             book.advanced_at[producer_id] = self._clock()
         return {name: ids[name] for name in names}
+
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+        """The latest generation of each name that is registered; all claims count, whoever holds them."""
+        book, wanted = self.book(pipeline), set(names)
+        oldest_first = sorted(book.states.items(), key=lambda item: item[1].generation)
+        return {
+            state.name: (producer_id, Knowledge(state=state, claimed=self._claimed(book, producer_id)))
+            for producer_id, state in oldest_first
+            if state.name in wanted
+        }
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
@@ -171,11 +203,34 @@ class MemoryLedger:
         book.held[claim.delivery_id] = _Held(claim, self._clock() + timedelta(seconds=lease_s))
         return claim
 
+    def renew(self, session: Session, *, lease_s: float) -> None:
+        """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
+        book = self.book(session.pipeline)
+        _check_session(book, session)
+        deadline_at = self._clock() + timedelta(seconds=lease_s)
+        for key, held in book.held.items():
+            if held.claim.session == session and self._is_live(book, held):
+                book.held[key] = _Held(held.claim, deadline_at)
+
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         held = self.book(claim.session.pipeline).held
         if claim.delivery_id in held and held[claim.delivery_id].claim.session == claim.session:
             del held[claim.delivery_id]
+
+    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
+        """What was read of one producer, all its commits together."""
+        book = self.book(pipeline)
+        receipts = [each for entry in book.entries for each in entry.receipts if each.producer_id == producer_id]
+        quarantined = sum(1 for each, _ in book.quarantine if each == producer_id)
+        return Proof(
+            records=sum(receipt.rows for receipt in receipts) + quarantined,
+            digests=b"".join(receipt.digest or b"" for receipt in receipts),
+        )
+
+    def position(self, pipeline: str) -> Position:
+        """The number of the last commit; zero before the first."""
+        return self.book(pipeline).position
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -277,9 +332,35 @@ def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *,
 
 
 def _record_quarantine(book: Book, records: list[tuple[ProducerId, int]], *, repeats_allowed: bool) -> None:
-    if book.quarantine.intersection(records) and not repeats_allowed:
+    new = [record for record in records if record not in book.quarantine]
+    if len(new) != len(records) and not repeats_allowed:
         raise AlreadyConsumed(book.declared.name, ("a quarantined record",))
-    book.quarantine.update(records)
+    book.quarantine.update(dict.fromkeys(new, QuarantineState.HELD))
+
+
+def _settle(book: Book, settlement: Settlement[Book]) -> tuple[Receipt, ...]:
+    refused = [record for record in settlement.records if not _may_settle(book, settlement.kind, record)]
+    if refused:
+        names = tuple(f"the quarantined record {sequence_id} of producer {key}" for key, sequence_id in refused)
+        raise AlreadyConsumed(book.declared.name, names)
+    book.quarantine.update(dict.fromkeys(settlement.records, settlement.state))
+    return tuple(_settled(book, settlement.kind, *each) for each in settlement.spans.items())
+
+
+def _may_settle(book: Book, kind: EntryKind, record: tuple[ProducerId, int]) -> bool:
+    """Nothing of a producer whose rows went when a later generation took its place comes back."""
+    state = book.states.get(record[0])
+    is_replaced = state is not None and state.condition is Condition.REPLACED
+    is_held = book.quarantine.get(record) is QuarantineState.HELD
+    return is_held and not (is_replaced and kind is EntryKind.RETRY)
+
+
+def _settled(book: Book, kind: EntryKind, producer_id: ProducerId, spans: SpanSet) -> Receipt:
+    """A receipt that names its producer as the one of the quarantine did, because the producer may be forgotten."""
+    receipts = (receipt for entry in book.entries for receipt in entry.receipts if receipt.producer_id == producer_id)
+    quarantined = next(receipt for receipt in receipts if spans.spans[0].first in receipt.spans)
+    rows = spans.count if kind is EntryKind.RETRY else 0
+    return replace(quarantined, spans=spans, rows=rows, digest=None, fingerprint=None, size=None)
 
 
 def _ack(book: Book, session: Session, claim: Claim | None) -> None:
@@ -315,10 +396,17 @@ def _receipt(producer_id: ProducerId, state: ProducerState, advance: Advance) ->
     )
 
 
-def _entry(position: Position, commit: Commit[Book], receipts: tuple[Receipt, ...], now: datetime) -> Entry:
+def _entry(
+    position: Position,
+    commit: Commit[Book] | Settlement[Book],
+    receipts: tuple[Receipt, ...],
+    now: datetime,
+    *,
+    kind: EntryKind,
+) -> Entry:
     return Entry(
         position=position,
-        kind=EntryKind.LOAD,
+        kind=kind,
         batch=commit.batch,
         counts=commit.counts,
         bytes=commit.bytes,

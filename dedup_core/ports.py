@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotFound, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
-from dedup_core.replay import Condition, Counts, Entry, ProducerState, Run, Snapshot
+from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Run, Snapshot
 from dedup_core.spans import SpanSet
 
 Transaction = TypeVar("Transaction")
@@ -137,6 +137,71 @@ class Commit(Generic[Transaction]):
                 raise SettingRefused("a quarantined record", found, "one of the sequence ids that the commit consumes")
 
 
+class QuarantineState(StrEnum):
+    """What became of a quarantined record; what is settled stays so."""
+
+    HELD = "held"
+    #: It was loaded after all, as it was or mended.
+    RETRIED = "retried"
+    DISCARDED = "discarded"
+
+
+_SETTLES_AS = {EntryKind.RETRY: QuarantineState.RETRIED, EntryKind.DISCARD: QuarantineState.DISCARDED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement(Generic[Transaction]):
+    """What becomes of quarantined records, and the rows made of them: both take effect, or neither.
+
+    They were consumed when they were quarantined, so that no producer advances.
+    """
+
+    kind: EntryKind
+    session: Session
+    batch: Batch
+    #: The producer and sequence id of each; all of them are still held, or nothing is settled.
+    records: tuple[tuple[ProducerId, int], ...]
+    write_rows: Callable[[Transaction], None]
+    bytes: int = 0
+    run: Run | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _SETTLES_AS:
+            raise SettingRefused("a settlement", f"one of kind {self.kind}", f"one of {', '.join(_SETTLES_AS)}")
+        if not self.records:
+            raise SettingRefused("a settlement", "no records", "at least one")
+        _all_different("records of a settlement", self.records)
+        check_name("batch", self.batch)
+
+    @property
+    def state(self) -> QuarantineState:
+        """What its records are from then on."""
+        return _SETTLES_AS[self.kind]
+
+    @property
+    def counts(self) -> Counts:
+        if self.kind is EntryKind.RETRY:
+            return Counts(loaded=len(self.records))
+        return Counts(filtered=len(self.records))
+
+    @property
+    def spans(self) -> dict[ProducerId, SpanSet]:
+        """The sequence ids of its records, as its receipts hold them."""
+        ids: dict[ProducerId, list[int]] = {}
+        for producer_id, sequence_id in sorted(self.records):
+            ids.setdefault(producer_id, []).append(sequence_id)
+        return {producer_id: SpanSet.of_ids(some) for producer_id, some in ids.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the receipts of one producer add up to."""
+
+    #: Records that took effect or were quarantined.
+    records: int
+    digests: bytes
+
+
 class Ledger(Protocol[Transaction]):
     """The append-only list of commits, and the state that it adds up to."""
 
@@ -145,6 +210,9 @@ class Ledger(Protocol[Transaction]):
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
+
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+        """The latest generation of each name that is registered; all claims count, whoever holds them."""
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
@@ -155,11 +223,23 @@ class Ledger(Protocol[Transaction]):
     def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
 
+    def renew(self, session: Session, *, lease_s: float) -> None:
+        """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
+
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
 
     def commit(self, commit: Commit[Transaction]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
+
+    def settle(self, settlement: Settlement[Transaction]) -> Position:
+        """Publish the rows and record what became of quarantined records: both or neither."""
+
+    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
+        """What was read of one producer, all its commits together."""
+
+    def position(self, pipeline: str) -> Position:
+        """The number of the last commit; zero before the first."""
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""

@@ -15,11 +15,13 @@ from dedup_core.spans import SpanSet
 
 
 class Condition(StrEnum):
-    """What is known of a file: it may grow, it is complete, or its consumed part has changed."""
+    """What is known of a file: it may grow, it is complete, its consumed part has changed, or its rows are gone."""
 
     OPEN = "open"
     SEALED = "sealed"
     CONFLICTED = "conflicted"
+    #: A later generation took its place, and its rows went in the same commit.
+    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,12 @@ class EntryKind(StrEnum):
     LOAD = "load"
     #: Idle producers that the pipeline's declaration lets go.
     FORGET = "forget"
+    #: Quarantined records that were loaded after all.
+    RETRY = "retry"
+    #: Quarantined records that a person gave up.
+    DISCARD = "discard"
+    #: Rows and state as they were at an earlier position; the receipts hold what went, and the state that was set.
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +125,11 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
                     after[receipt.producer_id] = _advanced(after.get(receipt.producer_id), receipt)
                 case EntryKind.FORGET:
                     after.pop(receipt.producer_id, None)
+                case EntryKind.RETRY | EntryKind.DISCARD:
+                    # What is quarantined was consumed by the entry that put it there.
+                    pass
+                case EntryKind.REWIND:
+                    after[receipt.producer_id] = _set_back(after.get(receipt.producer_id), receipt)
     return {producer_id: state for producer_id, state in after.items() if state.consumed}
 
 
@@ -142,11 +155,18 @@ def check_snapshot(snapshot: Snapshot, entries: Iterable[Entry], *, position: Po
 
 
 def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:
-    before = state or ProducerState(name=receipt.producer, generation=receipt.generation, consumed=SpanSet())
-    return replace(
-        before,
-        consumed=before.consumed | receipt.spans,
-        fingerprint=receipt.fingerprint,
-        size=receipt.size,
-        condition=receipt.condition,
-    )
+    before = state or _begun(receipt)
+    return _seen(replace(before, consumed=before.consumed | receipt.spans), receipt)
+
+
+def _set_back(state: ProducerState | None, receipt: Receipt) -> ProducerState:
+    before = state or _begun(receipt)
+    return _seen(replace(before, consumed=before.consumed - receipt.spans), receipt)
+
+
+def _begun(receipt: Receipt) -> ProducerState:
+    return ProducerState(name=receipt.producer, generation=receipt.generation, consumed=SpanSet())
+
+
+def _seen(state: ProducerState, receipt: Receipt) -> ProducerState:
+    return replace(state, fingerprint=receipt.fingerprint, size=receipt.size, condition=receipt.condition)

@@ -3,6 +3,9 @@
 
 CREATE SCHEMA onceload;
 
+-- Staged rows: two tables for each batch that is being loaded, unlogged, gone with it.
+CREATE SCHEMA IF NOT EXISTS onceload_stage;
+
 -- A declared way from a source to a target table, and the row whose lock orders its commits.
 CREATE TABLE onceload.pipeline (
     pipeline_id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -40,7 +43,7 @@ CREATE TABLE onceload.producer (
     CONSTRAINT producer_generations_count_up_from_one CHECK (generation >= 1),
     CONSTRAINT producer_consumes_only_sequence_ids CHECK (
         isempty(consumed) OR (lower(consumed) >= 0 AND NOT upper_inf(consumed) AND NOT lower_inf(consumed))),
-    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted'))
+    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted', 'replaced'))
 -- Room for the new version of a row on its own page: an advance touches no index.
 ) WITH (fillfactor = 70);
 
@@ -96,11 +99,25 @@ CREATE TABLE onceload.ledger (
     filtered      bigint NOT NULL DEFAULT 0,
     bytes         bigint NOT NULL DEFAULT 0,
     committed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Of a rewind: the position that the pipeline was set back to.
+    rewound_to    bigint,
     CONSTRAINT ledger_positions_have_no_twins PRIMARY KEY (pipeline_id, position),
-    CONSTRAINT ledger_kind_is_known CHECK (kind IN ('load', 'forget')),
+    CONSTRAINT ledger_kind_is_known CHECK (kind IN ('load', 'forget', 'retry', 'discard', 'rewind')),
+    CONSTRAINT ledger_rewinds_name_an_earlier_position CHECK (
+        (kind = 'rewind') = (rewound_to IS NOT NULL) AND rewound_to >= 0 AND rewound_to < position),
     CONSTRAINT ledger_counts_are_not_negative CHECK (
         loaded >= 0 AND duplicate >= 0 AND quarantined >= 0 AND filtered >= 0 AND bytes >= 0)
 );
+CREATE INDEX ledger_rewinds ON onceload.ledger (pipeline_id, position) WHERE kind = 'rewind';
+
+-- The commits whose effect stands: all but those that a later rewind took back.
+CREATE VIEW onceload.ledger_in_force AS
+SELECT pipeline_id, position, kind, batch, loaded, duplicate, quarantined, filtered, bytes, committed_at
+  FROM onceload.ledger
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.ledger AS rewind
+        WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
+          AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position);
 
 -- Receipts: what each commit consumed of each producer. They name the producer whole, so that it can be rebuilt
 -- without its row; and they refer to nothing, because a check per row would double the price of a large commit.
@@ -161,7 +178,7 @@ CREATE TABLE onceload.message (
     CONSTRAINT messages_have_no_twins PRIMARY KEY (pipeline_id, message, day)
 ) PARTITION BY RANGE (day);
 
--- Records that could not be loaded, whole, in the same commit that consumed them.
+-- Records that could not be loaded, whole, in the same commit that consumed them; and what became of them since.
 CREATE TABLE onceload.quarantine (
     quarantine_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id    bigint NOT NULL REFERENCES onceload.pipeline,
@@ -171,6 +188,14 @@ CREATE TABLE onceload.quarantine (
     raw            bytea NOT NULL,
     column_name    text,
     reason         text NOT NULL,
+    quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    state          text NOT NULL DEFAULT 'held',
+    -- Of the commit that retried or discarded it.
+    settled_position bigint,
     CONSTRAINT quarantined_records_have_no_twins UNIQUE (producer_id, sequence_id),
-    CONSTRAINT quarantined_records_have_a_sequence_id CHECK (sequence_id >= 0)
+    CONSTRAINT quarantined_records_have_a_sequence_id CHECK (sequence_id >= 0),
+    CONSTRAINT quarantine_state_is_known CHECK (state IN ('held', 'retried', 'discarded')),
+    CONSTRAINT quarantined_records_are_settled_by_a_later_commit CHECK (
+        (state = 'held') = (settled_position IS NULL) AND settled_position > position)
 );
+CREATE INDEX quarantined_records_held ON onceload.quarantine (pipeline_id, quarantine_id) WHERE state = 'held';

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +10,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import DatabaseLost, DatabaseUnreachable, ExitCode, NotFound, OnceloadError, SettingRefused
-from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
+from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from dedup_core.postgres.connection import first_line, is_passing
 from dedup_core.postgres.views import View, look
-from onceload import doctor, schema
+from onceload import doctor, load_commands, quarantine_commands, recover_commands, schema, verify_commands
 from onceload.settings import Settings, database, read_settings, without_password
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from onceload.terminal import on_terminal, progress, show_json, show_table, words
@@ -53,15 +52,21 @@ def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) ->
 @contextmanager
 def open_database(settings: Settings, *, schema_checked: bool = True) -> Iterator[Engine]:
     """An engine on the database that the settings name, refused unless it fits this code."""
-    with database(settings) as dsn:
-        engine = connect(LedgerSettings(dsn=dsn))
-        try:
-            _reach(engine, dsn)
-            if schema_checked:
-                schema.check(engine)
-            yield engine
-        finally:
-            engine.dispose()
+    with database(settings) as dsn, opened(dsn, schema_checked=schema_checked) as engine:
+        yield engine
+
+
+@contextmanager
+def opened(dsn: str, *, schema_checked: bool = True) -> Iterator[Engine]:
+    """An engine on the database of this address."""
+    engine = connect(LedgerSettings(dsn=dsn))
+    try:
+        _reach(engine, dsn)
+        if schema_checked:
+            schema.check(engine)
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def _reach(engine: Engine, dsn: str) -> None:
@@ -132,6 +137,52 @@ def _only_pipeline(engine: Engine) -> str:
     return names[0]
 
 
+def validate(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Read a pipeline file completely, and start nothing."""
+    del settings
+    return load_commands.validate(arguments)
+
+
+def plan(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Say what a load would read, and why not the rest."""
+    with open_database(settings) as engine:
+        return load_commands.plan(arguments, engine)
+
+
+def load(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Load what is new, exactly once."""
+    with database(settings) as dsn:
+        with opened(dsn, schema_checked=False) as engine:
+            if settings.dsn is None:
+                schema.make_if_missing(engine)
+            schema.check(engine)
+        return load_commands.load(arguments, settings, dsn)
+
+
+def on_quarantine(run: Callable[[Arguments, Engine], ExitCode]) -> Callable[[Arguments, Settings], ExitCode]:
+    """A command on the records that could not be loaded."""
+
+    def run_on_it(arguments: Arguments, settings: Settings) -> ExitCode:
+        with open_database(settings) as engine:
+            if getattr(arguments, "pipeline", "") is None:
+                arguments.pipeline = _only_pipeline(engine)
+            return run(arguments, engine)
+
+    return run_on_it
+
+
+def verify(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Compare the files and the rows with the ledger, and name what differs."""
+    with open_database(settings) as engine:
+        return verify_commands.verify(arguments, engine)
+
+
+def why(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Say why a file is or is not loaded."""
+    with open_database(settings) as engine:
+        return verify_commands.why(arguments, engine)
+
+
 def snapshot_take(arguments: Arguments, settings: Settings) -> ExitCode:
     """Keep the states of all producers as they are now."""
     with open_database(settings) as engine:
@@ -173,27 +224,22 @@ def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
 def recover(arguments: Arguments, settings: Settings) -> ExitCode:
     """Rebuild the producer states from a snapshot and the ledger after it."""
     with open_database(settings) as engine:
-        pipeline = arguments.pipeline or _only_pipeline(engine)
-        found = recover_state(
-            engine, pipeline, snapshot_position=arguments.position, dry_run=arguments.dry_run, tell=on_terminal
-        )
-    if arguments.json:
-        show_json(asdict(found))
-    words(
-        f"pipeline {pipeline}: snapshot at {found.snapshot_position} + {found.entries_replayed} entries = position "
-        f"{found.position} with {found.producers} producers"
-    )
-    if found.applied:
-        words(f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were")
-    elif found.differing or found.position != found.position_was:
-        words(
-            f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}; "
-            "nothing was changed: call again without --dry-run"
-        )
-        return ExitCode.NEEDS_A_PERSON
-    else:
-        words("the live state is the same; there was nothing to do")
-    return ExitCode.DONE
+        arguments.pipeline = arguments.pipeline or _only_pipeline(engine)
+        return recover_commands.state(arguments, engine)
+
+
+def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Take back rows and state after a position."""
+    with open_database(settings) as engine:
+        return recover_commands.rewind(arguments, engine)
+
+
+def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Load everything into a new database, and compare it with a snapshot."""
+    with database(settings) as dsn:
+        with opened(dsn):
+            pass
+        return recover_commands.rebuild(arguments, settings, dsn)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -208,13 +254,39 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _command(commands, "init", init, "make the schema, or bring it up to date", "onceload init")
     _command(commands, "doctor", diagnose, "check Python, Java, database, schema, disk and clock", "onceload doctor")
+    _load_commands(commands)
+    _verify_commands(commands)
     for view, teaches in _VIEWS.items():
         command = _command(commands, view, show(view), teaches, f"onceload {view} --pipeline events --limit 20")
         _pipeline_option(command)
         _limit_option(command)
+    _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
     return parser
+
+
+def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    for name, run, teaches in (
+        ("validate", validate, "read a pipeline file, and say all that is wrong with it"),
+        ("plan", plan, "say what a load would read, from which byte, and why not the rest"),
+        ("load", load, "load what is new, exactly once"),
+    ):
+        command = _command(commands, name, run, teaches, f"onceload {name} pipelines/events.yaml")
+        load_commands.file_arguments(command)
+        if name == "load":
+            load_commands.load_arguments(command)
+
+
+def _verify_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    teaches = "compare files and rows with the ledger, and name what differs"
+    proof = _command(commands, "verify", verify, teaches, "onceload verify pipelines/events.yaml")
+    load_commands.file_arguments(proof)
+    verify_commands.verify_arguments(proof)
+    teaches = "say why a file is or is not loaded, and what the next load does"
+    reason = _command(commands, "why", why, teaches, "onceload why pipelines/events.yaml 2026/a.jsonl")
+    load_commands.file_arguments(reason)
+    verify_commands.why_arguments(reason)
 
 
 _VIEWS: dict[View, str] = {
@@ -235,6 +307,45 @@ _NOTHING: dict[View, str] = {
 _LEFT_OUT: dict[View, tuple[str, ...]] = {
     "producers": ("generation", "size"),
     "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
+}
+
+
+def _quarantine_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    teaches = "look at records that could not be loaded, mend, retry or discard them"
+    group = commands.add_parser("quarantine", help=teaches, description=_sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for action, (run, sentence, example) in _QUARANTINE.items():
+        command = _command(actions, action, on_quarantine(run), sentence, f"onceload quarantine {action} {example}")
+        quarantine_commands.add_arguments(action, command)
+        if action in ("list", "export", "discard"):
+            _pipeline_option(command)
+        if action == "list":
+            _limit_option(command)
+
+
+_QUARANTINE: dict[quarantine_commands.Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
+    "list": (
+        quarantine_commands.list_records,
+        "which records are in quarantine, and how many of each reason",
+        "--reason 'no integer'",
+    ),
+    "show": (quarantine_commands.show, "all that is known of one record, with its bytes", "12"),
+    "export": (
+        quarantine_commands.export,
+        "write records to a file, to mend and retry them",
+        "bad.jsonl --file 2026/a.jsonl",
+    ),
+    "retry": (
+        quarantine_commands.retry,
+        "load what is good now: the pipeline was changed, or the records mended",
+        "events.yaml --from bad.jsonl\n         onceload quarantine retry events.yaml --id 12 --id 13\n"
+        "What is still bad stays held. Retrying again, or twice at once, loads nothing\ntwice.",
+    ),
+    "discard": (
+        quarantine_commands.discard,
+        "give records up: the ledger says so, and their bytes are kept",
+        "--id 12 --yes",
+    ),
 }
 
 
@@ -279,6 +390,16 @@ def _recover_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         help="start from the snapshot at this position (default: the latest); 0: from none, with the whole ledger",
     )
     state.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
+    back = _command(actions, "rewind", rewind, *recover_commands.TEACHES["rewind"])
+    back.add_argument(
+        "--position",
+        type=_number,
+        metavar="N",
+        help="as it was at this position (default: that of the latest snapshot); 0: before everything",
+    )
+    recover_commands.add_arguments("rewind", back)
+    anew = _command(actions, "rebuild", rebuild, *recover_commands.TEACHES["rebuild"])
+    recover_commands.add_arguments("rebuild", anew)
 
 
 def _command(

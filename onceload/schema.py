@@ -39,6 +39,14 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
     return before, head()
 
 
+def make_if_missing(engine: Engine) -> None:
+    """A database of our own needs no first step; one that is there already is brought up to date only when asked."""
+    with translated(pipeline="(any)", doing="looking at the schema"), engine.begin() as connection:
+        found = _found(connection)
+    if found is None:
+        upgrade(engine)
+
+
 def check(engine: Engine) -> None:
     """Raise unless the schema is just the one that this code is written for."""
     with translated(pipeline="(any)", doing="looking at the schema"), engine.begin() as connection:

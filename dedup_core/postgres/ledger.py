@@ -8,7 +8,7 @@ and finds them consumed if it had landed.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from typing import cast
+from typing import TypeVar, cast
 
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
@@ -33,7 +33,9 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    Proof,
     Session,
+    Settlement,
     check_name,
     check_producers,
     refuse_taken,
@@ -55,6 +57,7 @@ from dedup_core.replay import Entry, EntryKind, Snapshot
 from dedup_core.spans import SpanSet
 
 SQL = statements("ledger.sql")
+Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
 
 
 class PostgresLedger:
@@ -74,21 +77,30 @@ class PostgresLedger:
 
     def commit(self, commit: Commit[Connection]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
+        if commit.message_ids:
+            with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
+                self._prepare_message_days()
+        return self._commit(commit, self._fill)
+
+    def settle(self, settlement: Settlement[Connection]) -> Position:
+        """Publish the rows and record what became of quarantined records: both or neither."""
+        return self._commit(settlement, self._fill_settlement)
+
+    def _commit(self, commit: Filling, fill: Callable[[Connection, Filling], Position]) -> Position:
+        """One transaction from BEGIN to COMMIT, whose end is certain or said to be unknown."""
         pipeline = commit.session.pipeline
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
-            if commit.message_ids:
-                self._prepare_message_days()
             with self._engine.connect() as connection:
                 transaction = connection.begin()
-                position = self._fill(connection, commit)
+                position = fill(connection, commit)
                 try:
                     transaction.commit()
                 except DBAPIError as error:
                     if _refused_for_certain(error):
                         raise
                     raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error
-        self._reached(CommitStep.COMMITTED)
-        return position
+            self._reached(CommitStep.COMMITTED)
+            return position
 
     def _fill(self, connection: Connection, commit: Commit[Connection]) -> Position:
         """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
@@ -108,10 +120,27 @@ class PostgresLedger:
         self._reached(CommitStep.MESSAGES_RECORDED)
         _record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
-        _record_entry(connection, turn, commit)
+        _record_entry(connection, turn, commit, kind=EntryKind.LOAD)
         self._reached(CommitStep.ENTRY_RECORDED)
         _ack(connection, commit.session, commit.claim)
         self._reached(CommitStep.DELIVERY_ACKED)
+        return Position(turn.position)
+
+    def _fill_settlement(self, connection: Connection, settlement: Settlement[Connection]) -> Position:
+        """The same order, with the quarantine in the producers' place."""
+        transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
+        self._reached(CommitStep.BEGUN)
+        settlement.write_rows(connection)
+        _check_transaction(connection, transaction_id, settlement)
+        self._reached(CommitStep.ROWS_WRITTEN)
+        turn = _take_position(connection, settlement.session.pipeline)
+        self._reached(CommitStep.POSITION_TAKEN)
+        _check_session(connection, turn, settlement.session)
+        self._reached(CommitStep.SESSION_CHECKED)
+        _settle(connection, turn, settlement)
+        self._reached(CommitStep.QUARANTINE_RECORDED)
+        _record_entry(connection, turn, settlement, kind=settlement.kind)
+        self._reached(CommitStep.ENTRY_RECORDED)
         return Position(turn.position)
 
     def _repeats_allowed(self, turn: Record) -> bool:
@@ -161,6 +190,18 @@ class PostgresLedger:
             connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
         return ids
 
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+        """The latest generation of each name that is registered; all claims count, whoever holds them."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            found: dict[str, ProducerId] = {}
+            for some in in_batches(names):
+                binds = {"pipeline_id": pipeline_id, "names": array(some)}
+                rows = connection.execute(SQL["latest_generations"], binds)
+                found.update({row.name: row.producer_id for row in rows})
+            known = _know(connection, pipeline_id, _NOBODY, list(found.values()))
+        return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
+
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
         check_name("session", name)
@@ -173,7 +214,7 @@ class PostgresLedger:
         """What to judge by, as this session sees it."""
         with translated(pipeline=session.pipeline, doing="asking the ledger"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
-            return _know(connection, pipeline_id, session, producer_ids)
+            return _know(connection, pipeline_id, session.name, producer_ids)
 
     def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
@@ -181,7 +222,7 @@ class PostgresLedger:
             # Under the commit lock nothing is consumed or claimed between the question and the claim.
             pipeline_id = lock_pipeline(connection, session.pipeline).pipeline_id
             connection.execute(SQL["drop_ended_claims"], {"pipeline_id": pipeline_id})
-            refuse_taken(session, spans, _know(connection, pipeline_id, session, list(spans)))
+            refuse_taken(session, spans, _know(connection, pipeline_id, session.name, list(spans)))
             binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch, "batch": batch}
             delivery_id = connection.execute(SQL["claim_delivery"], {**binds, "lease_s": lease_s}).scalar()
             if delivery_id is None:
@@ -192,10 +233,33 @@ class PostgresLedger:
             )
         return Claim(delivery_id=DeliveryId(delivery_id), session=session, spans=spans)
 
+    def renew(self, session: Session, *, lease_s: float) -> None:
+        """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
+        with translated(pipeline=session.pipeline, doing="renewing claims"), self._engine.begin() as connection:
+            binds = {"pipeline": session.pipeline, "session": session.name, "epoch": session.epoch}
+            session_id = connection.execute(SQL["find_session"], binds).scalar_one_or_none()
+            if session_id is None:
+                raise SessionFenced(session.pipeline, session.name, session.epoch)
+            connection.execute(
+                SQL["renew_claims"], {"session_id": session_id, "epoch": session.epoch, "lease_s": lease_s}
+            )
+
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
             connection.execute(SQL["release_claim"], _holder_binds(claim))
+
+    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
+        """What was read of one producer, all its commits together."""
+        with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            row = connection.execute(SQL["proof"], {"pipeline_id": pipeline_id, "producer_id": producer_id}).one()
+            return Proof(records=row.records, digests=bytes(row.digests))
+
+    def position(self, pipeline: str) -> Position:
+        """The number of the last commit; zero before the first."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            return Position(get_pipeline(connection, pipeline).position)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -257,6 +321,10 @@ class PostgresLedger:
         self._message_days = {today}
 
 
+#: No session has this name, so that nobody's claims are left out.
+_NOBODY = SessionName("")
+
+
 def one_view(engine: Engine) -> Connection:
     """A connection whose statements all see the database as it was at the first of them."""
     return engine.connect().execution_options(isolation_level="REPEATABLE READ")
@@ -281,7 +349,7 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
     return found
 
 
-def _check_transaction(connection: Connection, transaction_id: str, commit: Commit[Connection]) -> None:
+def _check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:
     """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
@@ -367,14 +435,43 @@ _NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number"
 )
 
 
-def _record_entry(connection: Connection, turn: Record, commit: Commit[Connection]) -> None:
+def _settle(connection: Connection, turn: Record, settlement: Settlement[Connection]) -> None:
+    """Compare and set each record, and write the receipts: as many as were offered, or nothing."""
+    pipeline = settlement.session.pipeline
+    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "state": settlement.state}
+    for some in in_batches(sorted(settlement.records)):
+        binds = turn_binds | {
+            "producer_ids": array(producer_id for producer_id, _ in some),
+            "sequence_ids": array(sequence_id for _, sequence_id in some),
+        }
+        if connection.execute(SQL["settle_quarantine"], binds).rowcount != len(some):
+            raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
+    for some_spans in in_batches(list(settlement.spans.items())):
+        rows = [spans.count if settlement.kind is EntryKind.RETRY else 0 for _, spans in some_spans]
+        binds = turn_binds | {
+            "producer_ids": array(producer_id for producer_id, _ in some_spans),
+            "spans": array(spans for _, spans in some_spans),
+            "rows": array(rows),
+        }
+        if connection.execute(SQL["record_settlement"], binds).rowcount != len(some_spans):
+            raise StateDiffers(pipeline, turn.position, ("the quarantine, which the ledger has no receipts for",))
+
+
+def _settled(row: Record) -> str:
+    if row.quarantine_id is None:
+        return "a record that is not in quarantine"
+    settled = f"{row.state} at position {row.settled_position}" if row.settled_position else "of a replaced generation"
+    return f"quarantined record {row.quarantine_id} ({settled})"
+
+
+def _record_entry(connection: Connection, turn: Record, commit: Filling, *, kind: EntryKind) -> None:
     _write_entry(
         connection,
         commit.session.pipeline,
         {
             "pipeline_id": turn.pipeline_id,
             "position": turn.position,
-            "kind": EntryKind.LOAD,
+            "kind": kind,
             "batch": commit.batch,
             "session": commit.session.name,
             "epoch": commit.session.epoch,
@@ -420,9 +517,9 @@ def _refused_for_certain(error: DBAPIError) -> bool:
 
 
 def _know(
-    connection: Connection, pipeline_id: int, session: Session, producer_ids: Sequence[ProducerId]
+    connection: Connection, pipeline_id: int, asking: SessionName, producer_ids: Sequence[ProducerId]
 ) -> dict[ProducerId, Knowledge]:
-    binds = {"pipeline_id": pipeline_id, "session": session.name, "producer_ids": array(producer_ids)}
+    binds = {"pipeline_id": pipeline_id, "session": asking, "producer_ids": array(producer_ids)}
     claimed: dict[ProducerId, SpanSet] = {}
     for row in connection.execute(SQL["claims_of_others"], binds):
         claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)

@@ -36,6 +36,20 @@ SELECT producer.name, producer.generation, producer.producer_id
   JOIN onceload.producer ON producer.pipeline_id = :pipeline_id
        AND producer.name = asked.name AND producer.generation = asked.generation;
 
+-- name: latest_generations
+SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id
+  FROM unnest(CAST(:names AS text[])) AS asked (name)
+  JOIN onceload.producer ON producer.pipeline_id = :pipeline_id AND producer.name = asked.name
+ ORDER BY producer.name, producer.generation DESC;
+
+-- name: find_session
+SELECT session_id FROM onceload.session JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline AND session.name = :session AND session.epoch = :epoch;
+
+-- name: renew_claims
+UPDATE onceload.delivery SET deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
+ WHERE session_id = :session_id AND epoch = :epoch AND state = 'held' AND deadline_at > clock_timestamp();
+
 -- name: open_session
 -- A life of its own for each call: a later one fences all earlier ones.
 INSERT INTO onceload.session (pipeline_id, name) VALUES (:pipeline_id, :session)
@@ -157,6 +171,38 @@ SELECT :pipeline_id, :position, * FROM unnest(
     CAST(:columns AS text[]), CAST(:reasons AS text[]))
 ON CONFLICT ON CONSTRAINT quarantined_records_have_no_twins DO NOTHING;
 
+-- name: settle_quarantine
+-- Compare and set: what is settled already is not counted, and the count of rows tells. Nothing of a producer whose
+-- rows went when a later generation took its place comes back.
+UPDATE onceload.quarantine SET state = :state, settled_position = :position
+  FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[])) AS offered (producer_id, sequence_id)
+ WHERE quarantine.producer_id = offered.producer_id AND quarantine.sequence_id = offered.sequence_id
+   AND quarantine.pipeline_id = :pipeline_id AND quarantine.state = 'held'
+   AND (:state = 'discarded' OR NOT EXISTS (
+        SELECT FROM onceload.producer
+         WHERE producer.producer_id = offered.producer_id AND producer.condition = 'replaced'));
+
+-- name: settlements_refused
+-- Those of a settlement that it did not change; no id, no state: there is no such record.
+SELECT quarantine.quarantine_id, quarantine.state, quarantine.settled_position
+  FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[])) AS offered (producer_id, sequence_id)
+  LEFT JOIN onceload.quarantine ON quarantine.producer_id = offered.producer_id
+        AND quarantine.sequence_id = offered.sequence_id AND quarantine.pipeline_id = :pipeline_id
+ WHERE quarantine.settled_position IS DISTINCT FROM :position
+ ORDER BY quarantine.quarantine_id LIMIT 6;
+
+-- name: record_settlement
+-- Each receipt names its producer as the receipt of the quarantine did, because the producer may be forgotten.
+INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows, condition)
+SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.generation, offered.spans, offered.rows,
+       receipt.condition
+  FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]))
+       AS offered (producer_id, spans, rows)
+  JOIN onceload.quarantine ON quarantine.producer_id = offered.producer_id
+       AND quarantine.sequence_id = lower(offered.spans)
+  JOIN onceload.ledger_span AS receipt ON receipt.pipeline_id = :pipeline_id
+       AND receipt.position = quarantine.position AND receipt.producer_id = offered.producer_id;
+
 -- name: record_entry
 -- No row is written if the position is taken, or does not follow the last one: then the pipeline's row was changed.
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, dag_id, run_id, try_number,
@@ -209,6 +255,12 @@ SELECT position, kind, batch, session, epoch, dag_id, run_id, try_number,
 SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition
   FROM onceload.ledger_span
  WHERE pipeline_id = :pipeline_id AND position BETWEEN :first AND :last ORDER BY position, producer_id;
+
+-- name: proof
+SELECT CAST(coalesce(sum(rows), 0) AS bigint)
+           + (SELECT count(*) FROM onceload.quarantine WHERE producer_id = :producer_id) AS records,
+       coalesce(string_agg(digest, '' ORDER BY position), '') AS digests
+  FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id;
 
 -- name: live_states
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition

@@ -32,7 +32,7 @@ class Recovery:
     applied: bool
 
 
-def _nobody(doing: str) -> None:
+def nobody(doing: str) -> None:
     """Nobody waits for it."""
 
 
@@ -42,26 +42,27 @@ def recover_state(
     *,
     snapshot_position: Position | None = None,
     dry_run: bool,
-    tell: Callable[[str], None] = _nobody,
+    tell: Callable[[str], None] = nobody,
 ) -> Recovery:
     """Make the live states what snapshot and ledger prove; a dry run only says what differs."""
     with translated(pipeline=pipeline, doing="recovering state"), engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
         tell("waiting for commits to end")
-        found = _own(connection, pipeline)
+        found = own_recovery(connection, pipeline)
         tell("replaying the ledger on the snapshot, and comparing")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or (not recovery.differing and recovery.position == recovery.position_was):
             return recovery
         tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
         _swap_in(connection, found.pipeline_id, recovery)
-        left = _differing(connection, found.pipeline_id)
+        left = differing_producers(connection, found.pipeline_id)
         if left:
             raise StateDiffers(pipeline, recovery.position, left)
         return replace(recovery, applied=True)
 
 
-def _own(connection: Connection, pipeline: str) -> Record:
+def own_recovery(connection: Connection, pipeline: str) -> Record:
+    """Be the only one who recovers this pipeline, and let nobody commit to it meanwhile."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     if not connection.execute(SQL["own_recovery"], {"pipeline_id": pipeline_id}).scalar_one():
         raise PipelineBusy(pipeline, "the recovery that is already running")
@@ -70,27 +71,41 @@ def _own(connection: Connection, pipeline: str) -> Record:
 
 def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position | None) -> Recovery:
     after = _snapshot_to_start_from(connection, found.pipeline_id, snapshot_position)
-    binds = {"pipeline_id": found.pipeline_id, "after": after}
-    if after:
-        _hold_snapshot(connection, pipeline, binds)
-    reach = connection.execute(SQL["ledger_reach"], binds).one()
-    if after > reach.position:
-        # Such a state would call rows consumed that this database never got, or lost to a restore.
-        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
-    if reach.entries != reach.position - after:
-        raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
-    producers = connection.execute(SQL["rebuild_states"], binds).rowcount
-    connection.execute(SQL["index_rebuilt"])
+    reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)
+    producers = rebuild_states(
+        connection, pipeline, pipeline_id=found.pipeline_id, after=after, up_to=Position(reach.position)
+    )
     return Recovery(
         pipeline=pipeline,
         snapshot_position=after,
         position=reach.position,
         entries_replayed=reach.entries,
         producers=producers,
-        differing=_differing(connection, found.pipeline_id),
+        differing=differing_producers(connection, found.pipeline_id),
         position_was=found.position,
         applied=False,
     )
+
+
+def get_reach(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position) -> Record:
+    """How far the ledger goes, which must be without a gap from the snapshot on."""
+    reach = connection.execute(SQL["ledger_reach"], {"pipeline_id": pipeline_id, "after": after}).one()
+    if after > reach.position:
+        # Such a state would call rows consumed that this database never got, or lost to a restore.
+        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
+    if reach.entries != reach.position - after:
+        raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
+    return reach
+
+
+def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position, up_to: Position) -> int:
+    """Put the states that the ledger proves at a position into `rebuilt`, and say how many there are."""
+    binds = {"pipeline_id": pipeline_id, "after": after}
+    if after:
+        _hold_snapshot(connection, pipeline, binds)
+    producers = connection.execute(SQL["rebuild_states"], {**binds, "up_to": up_to}).rowcount
+    connection.execute(SQL["index_rebuilt"])
+    return producers
 
 
 def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
@@ -115,7 +130,8 @@ def _snapshot_to_start_from(connection: Connection, pipeline_id: int, position: 
         return Position(0)
 
 
-def _differing(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
+def differing_producers(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
+    """The producers whose live state is not the one in `rebuilt`."""
     return tuple(connection.execute(SQL["differing_producers"], {"pipeline_id": pipeline_id}).scalars())
 
 

@@ -15,7 +15,8 @@ SELECT producers FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND pos
 SELECT count(*) FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :after;
 
 -- name: rebuild_states
--- Snapshot plus ledger: the law of replay, in one statement.
+-- Snapshot plus ledger up to a position: the law of replay, in one statement. What a rewind took back counts as
+-- consumed only if a later load brought it again.
 CREATE TEMPORARY TABLE rebuilt ON COMMIT DROP AS
 WITH base AS (
     SELECT producer_id, name, generation, consumed, fingerprint, size, condition
@@ -24,23 +25,37 @@ WITH base AS (
     SELECT ledger.kind, ledger_span.*
       FROM onceload.ledger_span JOIN onceload.ledger USING (pipeline_id, position)
      WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position > :after
+       AND ledger_span.position <= :up_to
+), taken_back AS (
+    SELECT receipts.producer_id, receipts.position, range_agg(span) AS spans
+      FROM receipts JOIN receipts AS rewind USING (producer_id) CROSS JOIN LATERAL unnest(rewind.spans) AS span
+     WHERE receipts.kind = 'load' AND rewind.kind = 'rewind' AND rewind.position > receipts.position
+     GROUP BY receipts.producer_id, receipts.position
 ), gained AS (
     SELECT producer_id, range_agg(span) AS consumed
-      FROM receipts CROSS JOIN LATERAL unnest(spans) AS span WHERE kind = 'load' GROUP BY producer_id
+      FROM receipts LEFT JOIN taken_back USING (producer_id, position)
+     CROSS JOIN LATERAL unnest(receipts.spans - coalesce(taken_back.spans, '{}')) AS span
+     WHERE kind = 'load' GROUP BY producer_id
+), lost AS (
+    SELECT producer_id, range_agg(span) AS consumed
+      FROM receipts CROSS JOIN LATERAL unnest(spans) AS span WHERE kind = 'rewind' GROUP BY producer_id
 ), latest AS (
     SELECT DISTINCT ON (producer_id) producer_id, producer AS name, generation, fingerprint, size, condition
-      FROM receipts WHERE kind = 'load' ORDER BY producer_id, position DESC
+      FROM receipts WHERE kind IN ('load', 'rewind') ORDER BY producer_id, position DESC
+), summed AS (
+    SELECT producer_id,
+           coalesce(base.consumed, '{}') - coalesce(lost.consumed, '{}') + coalesce(gained.consumed, '{}') AS consumed
+      FROM base FULL JOIN latest USING (producer_id) LEFT JOIN gained USING (producer_id) LEFT JOIN lost USING (producer_id)
 )
 SELECT producer_id,
        coalesce(latest.name, base.name) AS name,
        coalesce(latest.generation, base.generation) AS generation,
-       coalesce(base.consumed, '{}') + coalesce(gained.consumed, '{}') AS consumed,
+       summed.consumed,
        CASE WHEN latest.name IS NULL THEN base.fingerprint ELSE latest.fingerprint END AS fingerprint,
        CASE WHEN latest.name IS NULL THEN base.size ELSE latest.size END AS size,
        coalesce(latest.condition, base.condition) AS condition
-  FROM base FULL JOIN latest USING (producer_id) LEFT JOIN gained USING (producer_id)
- WHERE producer_id NOT IN (SELECT producer_id FROM receipts WHERE kind = 'forget')
-   AND NOT isempty(coalesce(base.consumed, '{}') + coalesce(gained.consumed, '{}'));
+  FROM summed LEFT JOIN base USING (producer_id) LEFT JOIN latest USING (producer_id)
+ WHERE producer_id NOT IN (SELECT producer_id FROM receipts WHERE kind = 'forget') AND NOT isempty(summed.consumed);
 
 -- name: index_rebuilt
 ALTER TABLE rebuilt ADD PRIMARY KEY (producer_id);

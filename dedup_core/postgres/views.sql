@@ -3,7 +3,8 @@ SELECT pipeline.name AS pipeline, pipeline.position, pipeline.producers,
        coalesce(pipeline.guarantee, :switch) AS guarantee,
        last.committed_at AS last_commit, last.loaded AS last_loaded,
        (SELECT max(position) FROM onceload.snapshot WHERE snapshot.pipeline_id = pipeline.pipeline_id) AS snapshot,
-       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.pipeline_id = pipeline.pipeline_id) AS quarantined
+       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.pipeline_id = pipeline.pipeline_id
+           AND quarantine.state = 'held') AS quarantined
   FROM onceload.pipeline
   LEFT JOIN onceload.ledger AS last
          ON last.pipeline_id = pipeline.pipeline_id AND last.position = pipeline.position

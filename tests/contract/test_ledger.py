@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from dedup_core.errors import (
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session
+from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session, Settlement
 from dedup_core.replay import Condition, Counts, EntryKind, Run, replay
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Verdict, judge
@@ -38,6 +39,16 @@ pytestmark = [
 ]
 
 BATCH = Batch("batch")
+#: A settlement advances no producer, records no business id and acks no claim.
+SETTLING = [
+    CommitStep.BEGUN,
+    CommitStep.ROWS_WRITTEN,
+    CommitStep.POSITION_TAKEN,
+    CommitStep.SESSION_CHECKED,
+    CommitStep.QUARANTINE_RECORDED,
+    CommitStep.ENTRY_RECORDED,
+    CommitStep.COMMITTED,
+]
 FAR_AHEAD = datetime.now(UTC) + timedelta(days=365)
 TEN, TWENTY, THIRTY = SpanSet.of((0, 10)), SpanSet.of((10, 20)), SpanSet.of((20, 30))
 
@@ -569,3 +580,157 @@ def test_the_last_sequence_id_of_int8_is_consumed_like_any_other(world):
     )
 
     assert consumed_of(world, session, producer) == last
+
+
+def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it(world):
+    first, second, session = world.producer("a"), world.producer("a", 2), world.session()
+    world.ledger.commit(world.commit_of(session, first, TEN))
+    world.ledger.claim(session, {second: TWENTY}, batch=BATCH, lease_s=60)
+
+    found = world.ledger.find("events", ["a", "never seen"])
+
+    assert list(found) == ["a"]
+    producer_id, knowledge = found["a"]
+    assert (producer_id, knowledge.state.generation, knowledge.state.consumed) == (second, 2, SpanSet())
+    assert knowledge.claimed == TWENTY
+    with pytest.raises(NotFound):
+        world.ledger.find("nobody's", ["a"])
+
+
+def test_a_renewed_claim_holds_and_one_that_fell_back_does_not_come_again(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=0.001)
+    world.end_claims()
+    held = world.ledger.claim(session, {producer: TWENTY}, batch=BATCH, lease_s=60)
+    world.ledger.renew(session, lease_s=7200)
+
+    claimed = world.ledger.find("events", ["a.jsonl"])["a.jsonl"][1].claimed
+
+    assert claimed == TWENTY
+    world.ledger.commit(world.commit_of(session, producer, TWENTY, claim=held))
+    world.session()
+    with pytest.raises(SessionFenced):
+        world.ledger.renew(session, lease_s=60)
+
+
+def quarantined_by(world: World, session: Session, producer_id: ProducerId) -> None:
+    """Ten consumed, of which 3 and 7 are in quarantine."""
+    bad = tuple(
+        QuarantinedRecord(producer_id=producer_id, sequence_id=each, raw=b"{", reason="no object") for each in (3, 7)
+    )
+    rows = [(producer_id, each) for each in range(10) if each not in (3, 7)]
+    commit = world.commit_of(session, producer_id, TEN, quarantined=bad, counts=Counts(loaded=8, quarantined=2))
+    world.ledger.commit(replace(commit, write_rows=world.write(rows)))
+
+
+def settlement_of(
+    world: World, session: Session, producer_id: ProducerId, *ids: int, kind: EntryKind = EntryKind.RETRY
+) -> Settlement[Any]:
+    records = tuple((producer_id, each) for each in ids)
+    rows = records if kind is EntryKind.RETRY else ()
+    return Settlement(kind=kind, session=session, batch=BATCH, records=records, write_rows=world.write(rows))
+
+
+def test_a_quarantined_record_is_settled_once_and_all_of_a_settlement_or_none(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+
+    position = world.ledger.settle(settlement_of(world, session, producer, 3))
+    for again in ((3,), (7, 3)):
+        with pytest.raises(AlreadyConsumed, match="quarantined record"):
+            world.ledger.settle(settlement_of(world, session, producer, *again))
+
+    assert position == 2
+    assert world.rows() == [(producer, each) for each in range(10) if each != 7]
+    assert world.ledger.settle(settlement_of(world, session, producer, 7)) == 3
+    assert world.rows() == [(producer, each) for each in range(10)]
+
+
+def test_a_record_that_is_not_in_quarantine_cannot_be_settled(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.settle(settlement_of(world, session, producer, 4))
+
+    assert len(world.rows()) == 8
+
+
+@pytest.mark.parametrize("step", SETTLING)
+def test_a_settlement_that_crashes_anywhere_and_is_tried_again_takes_effect_once(world, step):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    settlement = settlement_of(world, session, producer, 3, 7)
+    with pytest.raises(Crash):
+        world.make_ledger(reached=crashing_at(step)).settle(settlement)
+
+    with suppress(AlreadyConsumed):
+        world.ledger.settle(settlement)
+
+    assert world.rows() == [(producer, each) for each in range(10)]
+    assert [entry.position for entry in world.ledger.entries("events", after=Position(0))] == [1, 2]
+
+
+def test_what_settles_the_quarantine_stands_in_the_ledger_and_changes_no_state(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    before = world.ledger.states("events").states
+
+    world.ledger.settle(settlement_of(world, session, producer, 3))
+    world.ledger.settle(settlement_of(world, session, producer, 7, kind=EntryKind.DISCARD))
+
+    load, retry, discard = world.ledger.entries("events", after=Position(0))
+    assert (retry.kind, retry.counts) == (EntryKind.RETRY, Counts(loaded=1))
+    assert (discard.kind, discard.counts) == (EntryKind.DISCARD, Counts(filtered=1))
+    assert [(each.producer, each.spans, each.rows) for each in (*retry.receipts, *discard.receipts)] == [
+        ("a.jsonl", SpanSet.of((3, 4)), 1),
+        ("a.jsonl", SpanSet.of((7, 8)), 0),
+    ]
+    assert world.ledger.states("events").states == before == replay({}, [load, retry, discard])
+
+
+def test_an_earlier_life_of_a_session_settles_nothing(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    world.session()
+
+    with pytest.raises(SessionFenced):
+        world.ledger.settle(settlement_of(world, session, producer, 3))
+
+    assert len(world.rows()) == 8
+
+
+def test_what_a_forgotten_producer_left_in_quarantine_can_still_be_settled(world):
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    world.age_producers()
+    assert world.ledger.forget_idle("events") == ("a.jsonl",)
+
+    world.ledger.settle(settlement_of(world, session, producer, 3))
+
+    *_, retry = world.ledger.entries("events", after=Position(0))
+    assert [receipt.producer for receipt in retry.receipts] == ["a.jsonl"]
+    assert world.ledger.states("events").states == {}
+
+
+def test_nothing_of_a_replaced_generation_is_retried_but_it_may_be_discarded(world):
+    producer, session = world.producer(), world.session()
+    quarantined_by(world, session, producer)
+    gone = Advance(producer_id=producer, spans=SpanSet(), condition=Condition.REPLACED)
+    world.ledger.commit(Commit(session=session, batch=BATCH, advances=(gone,), write_rows=world.write([])))
+
+    with pytest.raises(AlreadyConsumed):
+        world.ledger.settle(settlement_of(world, session, producer, 3))
+
+    assert world.ledger.settle(settlement_of(world, session, producer, 3, kind=EntryKind.DISCARD)) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": EntryKind.LOAD}, {"records": ()}, {"records": ((ProducerId(1), 3), (ProducerId(1), 3))}]
+)
+def test_a_settlement_that_cannot_be_meant_is_refused_before_anything_happens(world, wrong):
+    meant = settlement_of(world, world.session(), world.producer(), 3)
+
+    with pytest.raises(SettingRefused):
+        replace(meant, **wrong)

@@ -27,6 +27,18 @@ COMMANDS = [
     ["snapshot", "export"],
     ["snapshot", "import"],
     ["recover", "state"],
+    ["recover", "rewind"],
+    ["recover", "rebuild"],
+    ["validate"],
+    ["plan"],
+    ["load"],
+    ["verify"],
+    ["why"],
+    ["quarantine", "list"],
+    ["quarantine", "show"],
+    ["quarantine", "export"],
+    ["quarantine", "retry"],
+    ["quarantine", "discard"],
 ]
 LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-nobody-wanted-to-shorten.jsonl.gz"
 

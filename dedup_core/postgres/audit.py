@@ -1,0 +1,332 @@
+"""What the ledger proves, read to be compared: receipts with files, and receipts with rows.
+
+Nothing is changed here. Whoever needs rows and receipts of the same moment opens one view and asks it alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from dedup_core.names import Position, ProducerId
+from dedup_core.postgres.connection import statements, translated
+from dedup_core.postgres.ledger import get_pipeline, one_view
+from dedup_core.replay import Condition, EntryKind
+from dedup_core.spans import SpanSet
+
+SQL = statements("audit.sql")
+_FILES_PER_READ = 1_000
+_IDS_PER_READ = 100_000
+_NAMES_MAX = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileReceipts:
+    """All that was read of one life of a file, with the digests of its bytes."""
+
+    producer_id: ProducerId
+    name: str
+    generation: int
+    #: As it was last noted, if it was read to its end.
+    size: int | None
+    digests: bytes
+    #: What each commit consumed, and the position of that commit.
+    spans: tuple[tuple[Position, SpanSet], ...]
+    #: No later life of the file has begun.
+    is_latest: bool
+    #: A later life took its place, and its rows went.
+    is_replaced: bool
+
+    @property
+    def consumed(self) -> SpanSet:
+        return SpanSet(span for _, spans in self.spans for span in spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCounts:
+    """What one receipt says of rows, and what is there; without a position: rows that no receipt covers."""
+
+    producer_id: ProducerId | None
+    position: Position | None
+    expected: int
+    rows: int
+    sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFound:
+    """The rows that the receipts promise, and where the target does not keep to it."""
+
+    expected: int
+    differing: tuple[RowCounts, ...]
+    #: Producers that were loaded more than once, as `at_least_once` allows.
+    repeated: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptOfRows:
+    """One receipt, as far as it says which rows there should be."""
+
+    producer: str
+    spans: SpanSet
+    #: Of its quarantined records: those that are rows by now, and those that are none.
+    retried: tuple[int, ...]
+    held: tuple[int, ...]
+    #: Its sequence ids are places in a file.
+    is_of_file: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineCount:
+    """A commit whose quarantined records are not all there."""
+
+    position: Position
+    batch: str
+    expected: int
+    found: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One generation of a file, or one producer that records name."""
+
+    producer_id: ProducerId
+    name: str
+    generation: int
+    consumed: SpanSet
+    size: int | None
+    condition: Condition
+    changed_at: datetime
+    quarantined: int
+    #: It was idle for as long as the pipeline allows, and its state was let go.
+    is_forgotten: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What one commit took of a producer."""
+
+    position: Position
+    committed_at: datetime
+    batch: str
+    kind: EntryKind
+    generation: int
+    spans: SpanSet
+    rows: int
+    #: Its spans are of a file that was read for it.
+    is_of_file: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a live worker is loading of a producer right now."""
+
+    session: str
+    spans: SpanSet
+    batch: str
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """All that the database knows of one name."""
+
+    lives: tuple[Life, ...]
+    commits: tuple[Taken, ...]
+    claims: tuple[Held, ...]
+
+
+@contextmanager
+def audit_view(engine: Engine, pipeline: str, *, only_read: bool = True) -> Iterator["AuditView"]:
+    """The database as it is now, for as long as the block runs; whatever is written in it is rolled back."""
+    with translated(pipeline=pipeline, doing="verifying"), one_view(engine) as connection:
+        if only_read:
+            connection.execute(SQL["only_read"])
+        connection.execute(SQL["take_time"])
+        connection.execute(SQL["take_memory"])
+        found = get_pipeline(connection, pipeline)
+        yield AuditView(connection, pipeline_id=found.pipeline_id, position=found.position)
+        connection.rollback()
+
+
+class AuditView:
+    """Rows and receipts of the same moment."""
+
+    def __init__(self, connection: Connection, *, pipeline_id: int, position: Position) -> None:
+        self.connection = connection
+        self.pipeline_id = pipeline_id
+        self.position = position
+
+    def columns_of(self, table: str) -> frozenset[str]:
+        """None at all if there is no such table; tables are given as SQL writes them, here and below."""
+        return frozenset(self.connection.execute(SQL["columns_of"], {"table": table}).scalars())
+
+    def count_rows(self, table: str, *, one_row_each: bool) -> RowsFound:
+        """Compare every receipt with the rows, in one pass over the table."""
+        binds = {"pipeline_id": self.pipeline_id, "one_row_each": one_row_each}
+        rows = self.connection.execute(on_table("rows_that_differ", table), binds).all()
+        return RowsFound(
+            expected=int(rows[0].rows_expected),
+            repeated=rows[0].repeated,
+            differing=tuple(
+                RowCounts(
+                    producer_id=row.producer_id,
+                    position=row.position,
+                    expected=row.expected,
+                    rows=row.rows,
+                    sequences=row.sequences,
+                )
+                for row in rows
+                if row.rows is not None
+            ),
+        )
+
+    def receipt(self, producer_id: ProducerId, position: Position) -> ReceiptOfRows:
+        binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id, "position": position}
+        row = self.connection.execute(SQL["receipt_at"], binds).one()
+        asked = {"producer_id": producer_id, "spans": row.spans}
+        quarantined = self.connection.execute(SQL["quarantined_ids"], asked).all()
+        return ReceiptOfRows(
+            producer=row.producer,
+            spans=SpanSet.parse(row.spans),
+            retried=tuple(each.sequence_id for each in quarantined if each.is_retried),
+            held=tuple(each.sequence_id for each in quarantined if not each.is_retried),
+            is_of_file=bool(row.digest),
+        )
+
+    def spans_of(self, producer_id: ProducerId) -> SpanSet:
+        """All that the receipts of a producer cover."""
+        binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id}
+        parts = self.connection.execute(SQL["spans_of"], binds).scalars()
+        return SpanSet(span for each in parts for span in SpanSet.parse(each))
+
+    def find_name(self, producer_id: ProducerId) -> str | None:
+        binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id}
+        name: str | None = self.connection.execute(SQL["producer_name"], binds).scalar_one_or_none()
+        return name
+
+    def sequences(self, table: str, producer_id: ProducerId, spans: SpanSet) -> Iterator[int]:
+        """The sequence ids of a producer's rows in order, as often as they are there; never all of them in memory."""
+        binds = {"producer_id": producer_id, "spans": str(spans)}
+        options = {"stream_results": True, "yield_per": _IDS_PER_READ}
+        with self.connection.execute(on_table("sequences_within", table), binds, execution_options=options) as found:
+            yield from found.scalars()
+
+    def sequences_outside(
+        self, table: str, producer_id: ProducerId | None, spans: SpanSet, *, at_most: int
+    ) -> tuple[int | None, ...]:
+        binds = {"producer_id": producer_id, "spans": str(spans), "at_most": at_most}
+        return tuple(self.connection.execute(on_table("sequences_outside", table), binds).scalars())
+
+    def count_quarantined(self) -> tuple[QuarantineCount, ...]:
+        """The commits whose quarantined records are not all there."""
+        rows = self.connection.execute(SQL["quarantine_that_differs"], {"pipeline_id": self.pipeline_id})
+        return tuple(
+            QuarantineCount(position=row.position, batch=row.batch, expected=row.expected, found=row.found)
+            for row in rows
+        )
+
+    def quarantined_outside(self) -> tuple[tuple[ProducerId, int], ...]:
+        """Quarantined records that no receipt covers."""
+        rows = self.connection.execute(SQL["quarantined_outside"], {"pipeline_id": self.pipeline_id})
+        return tuple((row.producer_id, row.sequence_id) for row in rows)
+
+    def files(self) -> Iterator[FileReceipts]:
+        """Every life of every file, as the view sees it."""
+        return _files(self.connection, self.pipeline_id, up_to=self.position)
+
+
+def files_up_to(engine: Engine, pipeline: str, position: Position) -> Iterator[FileReceipts]:
+    """Every life of every file; no transaction stays open while the reader thinks about a page."""
+    after = ProducerId(0)
+    while True:
+        with translated(pipeline=pipeline, doing="reading receipts"), engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            page = _page(connection, pipeline_id, up_to=position, after=after)
+        yield from page
+        if len(page) < _FILES_PER_READ:
+            return
+        after = page[-1].producer_id
+
+
+def _files(connection: Connection, pipeline_id: int, *, up_to: Position) -> Iterator[FileReceipts]:
+    after = ProducerId(0)
+    while page := _page(connection, pipeline_id, up_to=up_to, after=after):
+        yield from page
+        after = page[-1].producer_id
+
+
+def _page(connection: Connection, pipeline_id: int, *, up_to: Position, after: ProducerId) -> list[FileReceipts]:
+    binds = {"pipeline_id": pipeline_id, "position": up_to, "after": after, "at_most": _FILES_PER_READ}
+    return [
+        FileReceipts(
+            producer_id=row.producer_id,
+            name=row.name,
+            generation=row.generation,
+            size=row.size,
+            digests=bytes(row.digests),
+            spans=tuple(zip(row.positions, map(SpanSet.parse, row.spans), strict=True)),
+            is_latest=row.is_latest,
+            is_replaced=row.is_replaced,
+        )
+        for row in connection.execute(SQL["files"], binds)
+    ]
+
+
+def history_of(engine: Engine, pipeline: str, name: str) -> History:
+    """All lives of a name, what was taken of them, and who is loading of them now."""
+    with translated(pipeline=pipeline, doing=f"asking for {name}"), one_view(engine) as connection:
+        binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "name": name}
+        lives = tuple(
+            Life(
+                producer_id=row.producer_id,
+                name=row.name,
+                generation=row.generation,
+                consumed=SpanSet.parse(row.consumed),
+                size=row.size,
+                condition=Condition(row.condition),
+                changed_at=row.advanced_at,
+                quarantined=row.quarantined,
+                is_forgotten=row.is_forgotten,
+            )
+            for row in connection.execute(SQL["lives"], binds)
+        )
+        return History(lives=lives, commits=_commits(connection, binds), claims=_claims(connection, binds))
+
+
+def _commits(connection: Connection, binds: dict[str, object]) -> tuple[Taken, ...]:
+    return tuple(
+        Taken(
+            position=row.position,
+            committed_at=row.committed_at,
+            batch=row.batch,
+            kind=EntryKind(row.kind),
+            generation=row.generation,
+            spans=SpanSet.parse(row.spans),
+            rows=row.rows,
+            is_of_file=bool(row.is_of_file),
+        )
+        for row in connection.execute(SQL["commits_of"], binds)
+    )
+
+
+def _claims(connection: Connection, binds: dict[str, object]) -> tuple[Held, ...]:
+    return tuple(
+        Held(session=row.session, spans=SpanSet.parse(row.spans), batch=row.batch, until=row.deadline_at)
+        for row in connection.execute(SQL["live_claims_of"], binds)
+    )
+
+
+def names_of(engine: Engine, pipeline: str) -> tuple[str, ...]:
+    """The names of a pipeline's producers; of very many, only the first."""
+    with translated(pipeline=pipeline, doing="reading names"), engine.begin() as connection:
+        binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "at_most": _NAMES_MAX}
+        return tuple(connection.execute(SQL["names"], binds).scalars())
+
+
+def on_table(statement: str, table: str) -> TextClause:
+    """A statement about the table that rows went to."""
+    # A name is just a name, also where it holds what would pass for a parameter.
+    return text(SQL[statement].text.replace("{table}", table.replace(":", "\\:")))

@@ -1,0 +1,180 @@
+-- name: only_read
+SET TRANSACTION READ ONLY;
+
+-- name: take_time
+-- Files are read while the view is open, and the server would take the silence for a worker that hangs.
+SET LOCAL idle_in_transaction_session_timeout = 0;
+
+-- name: take_memory
+SET LOCAL work_mem = '256MB';
+
+-- name: rows_that_differ
+-- Each receipt whose rows are not all in the target just once, and the rows that no receipt covers, in one pass.
+-- Receipts of a producer that overlap, as at_least_once allows, do not say how often a row should be there.
+-- What a later generation replaced, or a rewind took back, is covered no more: its rows went in the commit that
+-- says so.
+WITH receipt AS (
+    SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans, ledger_span.rows
+      FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+     WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind = 'load'
+       AND ledger_span.producer_id NOT IN (
+           SELECT producer_id FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND condition = 'replaced')
+), span AS (
+    SELECT receipt.producer_id, receipt.position, lower(part) AS first, upper(part) AS "end",
+           lower(part) < lag(upper(part)) OVER (PARTITION BY receipt.producer_id ORDER BY lower(part)) AS is_repeated
+      FROM receipt, unnest(receipt.spans) AS part
+), edge AS (
+    SELECT producer_id, coalesce(bool_or(is_repeated), false) AS is_repeated,
+           array_agg(first ORDER BY first) AS firsts, array_agg("end" ORDER BY first) AS ends,
+           array_agg(position ORDER BY first) AS positions
+      FROM span GROUP BY producer_id
+), placed AS (
+    SELECT there._producer_id AS producer_id, there._sequence AS sequence_id, edge.ends, edge.positions,
+           width_bucket(there._sequence, edge.firsts) AS place
+      FROM {table} AS there LEFT JOIN edge ON edge.producer_id = there._producer_id
+     WHERE edge.is_repeated IS NOT TRUE
+), found AS (
+    SELECT producer_id, CASE WHEN place > 0 AND sequence_id < ends[place] THEN positions[place] END AS position,
+           count(*) AS rows, count(DISTINCT sequence_id) AS sequences
+      FROM placed GROUP BY 1, 2
+), retried AS (
+    SELECT producer_id, position, count(*) AS rows
+      FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND state = 'retried' GROUP BY producer_id, position
+), expected AS (
+    SELECT producer_id, position, receipt.rows + coalesce(retried.rows, 0) AS rows
+      FROM receipt JOIN edge USING (producer_id) LEFT JOIN retried USING (producer_id, position)
+     WHERE NOT edge.is_repeated
+), differing AS (
+    SELECT producer_id, position, coalesce(expected.rows, 0) AS expected,
+           coalesce(found.rows, 0) AS rows, coalesce(found.sequences, 0) AS sequences
+      FROM expected FULL JOIN (SELECT * FROM found WHERE position IS NOT NULL) AS found USING (producer_id, position)
+     WHERE coalesce(expected.rows, 0) <> coalesce(found.rows, 0)
+        OR (:one_row_each AND found.rows <> found.sequences)
+    UNION ALL
+    -- Rows of another pipeline that shares the table are for its own receipts to prove.
+    SELECT producer_id, NULL, 0, rows, sequences
+      FROM found
+     WHERE position IS NULL
+       AND NOT EXISTS (SELECT FROM onceload.producer AS other
+                        WHERE other.producer_id = found.producer_id AND other.pipeline_id <> :pipeline_id)
+       AND NOT EXISTS (SELECT FROM onceload.ledger_span AS other
+                        WHERE other.producer_id = found.producer_id AND other.pipeline_id <> :pipeline_id)
+)
+SELECT total.rows AS rows_expected, total.repeated, differing.*
+  FROM (SELECT (SELECT coalesce(sum(rows), 0) FROM expected) AS rows,
+               (SELECT count(*) FROM edge WHERE is_repeated) AS repeated) AS total
+  LEFT JOIN differing ON true
+ ORDER BY differing.producer_id, differing.position;
+
+-- name: receipt_at
+SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition
+  FROM onceload.ledger_span
+ WHERE pipeline_id = :pipeline_id AND position = :position AND producer_id = :producer_id;
+
+-- name: spans_of
+-- All that the receipts of a producer cover, span by span; nothing of one that a later generation replaced.
+SELECT CAST(receipt.spans AS text) AS spans
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+ WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer_id = :producer_id AND ledger.kind = 'load'
+   AND NOT EXISTS (
+       SELECT FROM onceload.ledger_span AS last
+        WHERE last.pipeline_id = :pipeline_id AND last.producer_id = :producer_id AND last.condition = 'replaced');
+
+-- name: producer_name
+SELECT producer AS name FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id
+UNION
+SELECT name FROM onceload.producer WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id
+ LIMIT 1;
+
+-- name: sequences_within
+SELECT _sequence FROM {table}
+ WHERE _producer_id = :producer_id AND CAST(:spans AS int8multirange) @> _sequence ORDER BY _sequence;
+
+-- name: sequences_outside
+SELECT _sequence FROM {table}
+ WHERE _producer_id IS NOT DISTINCT FROM CAST(:producer_id AS bigint)
+   AND (CAST(:spans AS int8multirange) @> _sequence) IS NOT TRUE
+ ORDER BY _sequence LIMIT :at_most;
+
+-- name: quarantined_ids
+SELECT sequence_id, state = 'retried' AS is_retried FROM onceload.quarantine
+ WHERE producer_id = :producer_id AND CAST(:spans AS int8multirange) @> sequence_id ORDER BY sequence_id;
+
+-- name: quarantine_that_differs
+-- Entries whose quarantined records are not all there, each inside of what its entry consumed.
+SELECT ledger.position, ledger.batch, ledger.quarantined AS expected, coalesce(kept.records, 0) AS found
+  FROM onceload.ledger_in_force AS ledger
+  LEFT JOIN (
+       SELECT record.position, count(*) AS records
+         FROM onceload.quarantine AS record
+         JOIN onceload.ledger_span AS receipt USING (pipeline_id, position, producer_id)
+        WHERE record.pipeline_id = :pipeline_id AND receipt.spans @> record.sequence_id
+        GROUP BY record.position) AS kept USING (position)
+ WHERE ledger.pipeline_id = :pipeline_id AND ledger.kind = 'load' AND ledger.quarantined <> coalesce(kept.records, 0)
+ ORDER BY ledger.position;
+
+-- name: quarantined_outside
+-- Quarantined records that no receipt covers.
+SELECT record.producer_id, record.sequence_id, record.position
+  FROM onceload.quarantine AS record
+  LEFT JOIN onceload.ledger_span AS receipt USING (pipeline_id, position, producer_id)
+ WHERE record.pipeline_id = :pipeline_id AND (receipt.spans @> record.sequence_id) IS NOT TRUE
+ ORDER BY record.position, record.producer_id, record.sequence_id;
+
+-- name: files
+-- What was read of each file up to a position. The ledger is append-only, so the answer does not depend on when it is
+-- asked; but whether the file has begun another life since then, or was taken back by a rewind, does.
+SELECT receipt.producer_id, receipt.producer AS name, receipt.generation, max(receipt.size) AS size,
+       string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position) AS digests,
+       array_agg(CAST(receipt.spans AS text) ORDER BY receipt.position) AS spans,
+       array_agg(receipt.position ORDER BY receipt.position) AS positions,
+       bool_or(receipt.condition = 'replaced') AS is_replaced,
+       NOT EXISTS (SELECT FROM onceload.producer AS later
+                    WHERE later.pipeline_id = :pipeline_id AND later.name = receipt.producer
+                      AND (later.generation, later.producer_id) > (receipt.generation, receipt.producer_id)) AS is_latest
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+ WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
+   AND ledger.kind = 'load'
+ GROUP BY receipt.producer_id, receipt.producer, receipt.generation
+HAVING sum(length(receipt.digest)) > 0
+ ORDER BY receipt.producer_id LIMIT :at_most;
+
+-- name: columns_of
+-- No row, no table.
+SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped;
+
+-- name: lives
+-- Every generation of a name: as it is now, or as its receipts remember it.
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, size, condition, advanced_at,
+       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = producer.producer_id) AS quarantined,
+       false AS is_forgotten
+  FROM onceload.producer WHERE pipeline_id = :pipeline_id AND name = :name
+UNION ALL
+SELECT receipt.producer_id, receipt.producer, receipt.generation, CAST(receipt.spans AS text), receipt.size,
+       receipt.condition, ledger.committed_at,
+       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = receipt.producer_id), true
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
+ WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer = :name AND ledger.kind = 'forget'
+ ORDER BY 3, 1;
+
+-- name: commits_of
+-- Retried and discarded records were consumed before; what became of them is told as well.
+SELECT receipt.position, ledger.committed_at, ledger.batch, ledger.kind, receipt.generation,
+       CAST(receipt.spans AS text) AS spans, receipt.rows, length(receipt.digest) > 0 AS is_of_file
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
+ WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer = :name AND NOT isempty(receipt.spans)
+   AND ledger.kind <> 'forget'
+ ORDER BY receipt.position, receipt.generation;
+
+-- name: live_claims_of
+SELECT session.name AS session, CAST(delivery_span.spans AS text) AS spans, delivery.batch, delivery.deadline_at
+  FROM onceload.delivery
+  JOIN onceload.session USING (session_id)
+  JOIN onceload.delivery_span USING (delivery_id)
+  JOIN onceload.producer USING (producer_id)
+ WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name AND delivery.state = 'held'
+   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch
+ ORDER BY session.name;
+
+-- name: names
+SELECT DISTINCT name FROM onceload.producer WHERE pipeline_id = :pipeline_id ORDER BY name LIMIT :at_most;

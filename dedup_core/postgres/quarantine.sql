@@ -1,0 +1,43 @@
+-- name: records
+-- The producer's name comes from the receipt, because the producer itself may be forgotten.
+SELECT quarantine.quarantine_id, quarantine.position, quarantine.producer_id, quarantine.sequence_id,
+       coalesce(receipt.producer, 'producer ' || quarantine.producer_id) AS file, receipt.generation,
+       coalesce(producer.condition = 'replaced', false) AS is_replaced,
+       substring(quarantine.raw FROM 1 FOR :raw_bytes_max) AS raw, octet_length(quarantine.raw) AS raw_bytes,
+       quarantine.column_name, quarantine.reason, quarantine.quarantined_at, quarantine.state,
+       quarantine.settled_position, pipeline.name AS pipeline
+  FROM onceload.quarantine
+  JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.ledger_span AS receipt ON receipt.pipeline_id = quarantine.pipeline_id
+       AND receipt.position = quarantine.position AND receipt.producer_id = quarantine.producer_id
+  LEFT JOIN onceload.producer ON producer.producer_id = quarantine.producer_id
+ WHERE quarantine.quarantine_id > :after
+   AND (:pipeline IS NULL OR pipeline.name = :pipeline)
+   AND (:state IS NULL OR quarantine.state = :state)
+   AND (:ids IS NULL OR quarantine.quarantine_id = ANY(CAST(:ids AS bigint[])))
+   AND (:file IS NULL OR receipt.producer = :file)
+   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0)
+ ORDER BY quarantine.quarantine_id LIMIT :at_most;
+
+-- name: reasons
+-- The same records, counted.
+SELECT count(*) AS records, quarantine.column_name AS column, quarantine.reason
+  FROM onceload.quarantine
+  JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.ledger_span AS receipt ON receipt.pipeline_id = quarantine.pipeline_id
+       AND receipt.position = quarantine.position AND receipt.producer_id = quarantine.producer_id
+ WHERE (:pipeline IS NULL OR pipeline.name = :pipeline)
+   AND (:state IS NULL OR quarantine.state = :state)
+   AND (:ids IS NULL OR quarantine.quarantine_id = ANY(CAST(:ids AS bigint[])))
+   AND (:file IS NULL OR receipt.producer = :file)
+   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0)
+ GROUP BY quarantine.column_name, quarantine.reason
+ ORDER BY count(*) DESC, quarantine.reason LIMIT :at_most;
+
+-- name: note_reasons
+-- Words for people: what is settled meanwhile keeps the reason that it had.
+UPDATE onceload.quarantine SET reason = noted.reason, column_name = noted.column_name
+  FROM unnest(CAST(:ids AS bigint[]), CAST(:reasons AS text[]), CAST(:columns AS text[]))
+       AS noted (quarantine_id, reason, column_name)
+ WHERE quarantine.quarantine_id = noted.quarantine_id AND quarantine.state = 'held'
+   AND (quarantine.reason, quarantine.column_name) IS DISTINCT FROM (noted.reason, noted.column_name);

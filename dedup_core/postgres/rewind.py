@@ -1,0 +1,224 @@
+"""Rewind: a pipeline as it was at an earlier position, rows and all, so that the next load brings the rest again.
+
+The ledger is authoritative: its receipts say which rows go, and one more entry says that they went. All of it is one
+transaction under the pipeline's commit lock, so a rewind that is killed anywhere has changed nothing, and a commit
+that was under way finds its session fenced. What deleting rows cannot undo is refused before anything is touched.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import CommitOutcomeUnknown, NotFound, SettingRefused, StateDiffers
+from dedup_core.names import Position
+from dedup_core.postgres import recovery
+from dedup_core.postgres.connection import Record, first_line, is_lost, statements, translated
+from dedup_core.postgres.recovery import differing_producers, get_reach, nobody, own_recovery, rebuild_states
+
+SQL = statements("rewind.sql")
+
+
+class TargetRows(Protocol):
+    """The rows of a target; those that are meant are in the temporary table `going` (producer_id, row_spans)."""
+
+    def count(self, connection: Connection) -> None:
+        """Put into `rows_there` how many of them each producer has."""
+
+    def delete(self, connection: Connection) -> int:
+        """Delete them, and say how many they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewind:
+    """What a rewind takes back, and whether it did."""
+
+    pipeline: str
+    rewound_to: Position
+    #: Of the rewind's own entry; where nothing was changed, the ledger's last.
+    position: Position
+    entries: int
+    producers: int
+    rows: int
+    #: Quarantined records that go, and others that are held again.
+    quarantined: int
+    held_again: int
+    message_ids: int
+    #: Where rows and records are not as many as their receipts say.
+    differing: tuple[str, ...]
+    applied: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """From where to where."""
+
+    pipeline: str
+    pipeline_id: int
+    position: Position
+    to: Position
+
+    @property
+    def binds(self) -> dict[str, int]:
+        return {"pipeline_id": self.pipeline_id, "position": self.position, "to": self.to}
+
+
+def rewind(
+    engine: Engine,
+    pipeline: str,
+    target: TargetRows,
+    *,
+    to: Position | None = None,
+    dry_run: bool,
+    differences_accepted: bool = False,
+    tell: Callable[[str], None] = nobody,
+) -> Rewind:
+    """Make rows and state what they were at a position, by default that of the latest snapshot."""
+    with translated(pipeline=pipeline, doing="rewinding"), _at_once(engine, pipeline) as connection:
+        connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
+        tell("waiting for commits to end")
+        way = _way(connection, pipeline, own_recovery(connection, pipeline), to)
+        _refuse_dead_ends(connection, way)
+        tell(f"looking for what came after position {way.to}")
+        found = _look(connection, way, target)
+        if dry_run or not found.entries:
+            return found
+        if found.differing and not differences_accepted:
+            raise StateDiffers(pipeline, way.position, found.differing)
+        tell(f"deleting {found.rows:,} rows of {found.producers:,} producers, and setting these back")
+        _delete_rows(connection, way, target, expected=found.rows)
+        position = _set_back(connection, way)
+        tell("comparing what is left")
+        _prove(connection, way, target, position)
+        return replace(found, position=position, applied=True)
+
+
+@contextmanager
+def _at_once(engine: Engine, pipeline: str) -> Iterator[Connection]:
+    """One transaction, whose end is certain or said to be unknown."""
+    with engine.connect() as connection, connection.begin() as transaction:
+        yield connection
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            if is_lost(error):
+                raise CommitOutcomeUnknown(pipeline, "rewind", first_line(error)) from error
+            raise
+
+
+def _way(connection: Connection, pipeline: str, found: Record, to: Position | None) -> _Way:
+    position = Position(found.position)
+    if to is None:
+        binds = {"pipeline_id": found.pipeline_id, "position": position}
+        to = connection.execute(SQL["latest_snapshot"], binds).scalar_one()
+    if to is None:
+        raise NotFound("snapshot", "the latest; name a position, such as 0: before everything")
+    if not 0 <= to <= position:
+        raise SettingRefused("the position", str(to), f"0 to {position}, the last of pipeline {pipeline}")
+    return _Way(pipeline=pipeline, pipeline_id=found.pipeline_id, position=position, to=to)
+
+
+def _refuse_dead_ends(connection: Connection, way: _Way) -> None:
+    """Refuse a position that cannot be reached by deleting rows."""
+    over = connection.execute(SQL["rewind_over"], way.binds).one_or_none()
+    if over:
+        found = f"position {way.to}, whose rows the rewind at position {over.position} took back"
+        expected = f"a position up to {over.rewound_to}, or from {over.position} on"
+        raise _refused(way, found, f"{expected}: load to have those rows again")
+    entry = connection.execute(SQL["no_way_back"], way.binds).one_or_none()
+    if entry:
+        did = "forgot" if entry.kind == "forget" else "replaced the rows of"
+        found = f"position {way.to}, while the entry at position {entry.position} {did} {entry.producer}"
+        raise _refused(way, found, f"a position from {entry.position} on, or {REBUILD}")
+
+
+def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
+    """Collect what goes and what stays, and compare both with what is there."""
+    after = Position(connection.execute(SQL["snapshot_before"], way.binds).scalar_one())
+    reach = get_reach(connection, way.pipeline, pipeline_id=way.pipeline_id, after=after)
+    if reach.position != way.position:
+        raise StateDiffers(way.pipeline, reach.position, ("the pipeline's position",))
+    rebuild_states(connection, way.pipeline, pipeline_id=way.pipeline_id, after=after, up_to=way.to)
+    for step in ("collect_going", "index_going", "analyze_going", "make_rows_there"):
+        connection.execute(SQL[step], way.binds if step == "collect_going" else {})
+    elsewhere = tuple(connection.execute(SQL["differing_elsewhere"], way.binds).scalars())
+    if elsewhere:
+        raise StateDiffers(way.pipeline, way.position, elsewhere)
+    target.count(connection)
+    sums = connection.execute(SQL["sums"], way.binds).one()
+    _refuse_untold(connection, way, sums)
+    return Rewind(
+        pipeline=way.pipeline,
+        rewound_to=way.to,
+        position=way.position,
+        entries=sums.entries,
+        producers=sums.producers,
+        rows=int(sums.rows),
+        quarantined=sums.kept,
+        held_again=sums.held_again,
+        message_ids=sums.message_ids,
+        differing=_differing(connection, sums),
+    )
+
+
+def _refuse_untold(connection: Connection, way: _Way, sums: Record) -> None:
+    """Refuse rows that do not tell which entry they came with."""
+    repeated = tuple(connection.execute(SQL["repeated_producers"]).scalars())
+    if repeated:
+        found = f"{', '.join(repeated)}, loaded more than once as at_least_once allows"
+        raise _refused(way, found, f"rows of just one entry each: {REBUILD}")
+    if sums.loaded != sums.rows_of_receipts:
+        found = f"{sums.loaded} rows loaded, and {sums.rows_of_receipts} that tell their producer"
+        raise _refused(way, found, f"rows that all carry _producer_id and _sequence: {REBUILD}")
+
+
+def _differing(connection: Connection, sums: Record) -> tuple[str, ...]:
+    differing = tuple(map(_in_words, connection.execute(SQL["differing_rows"])))
+    if sums.quarantined == sums.kept:
+        return differing
+    return (*differing, f"the quarantine ({sums.kept} records instead of {sums.quarantined})")
+
+
+def _in_words(row: Record) -> str:
+    return f"{row.name} ({row.found} rows instead of {row.expected})"
+
+
+def _delete_rows(connection: Connection, way: _Way, target: TargetRows, *, expected: int) -> None:
+    """Delete just what was counted."""
+    # Whoever is at work holds ids and claims of what goes.
+    connection.execute(recovery.SQL["fence_sessions"], way.binds)
+    deleted = target.delete(connection)
+    if deleted != expected:
+        raise StateDiffers(way.pipeline, way.position, (f"the target ({deleted} rows deleted of {expected})",))
+
+
+def _set_back(connection: Connection, way: _Way) -> Position:
+    """Set the state back, and write the entry that says so."""
+    position = Position(way.position + 1)
+    entry = {**way.binds, "position": position, "batch": f"rewind-{position}-to-{way.to}"}
+    for step in ("drop_quarantined", "hold_again", "drop_messages", "drop_later_generations", "set_back"):
+        connection.execute(SQL[step], way.binds)
+    connection.execute(SQL["record_rewind"], entry)
+    connection.execute(SQL["record_receipts"], entry)
+    connection.execute(recovery.SQL["set_pipeline"], entry)
+    return position
+
+
+def _prove(connection: Connection, way: _Way, target: TargetRows, position: Position) -> None:
+    """Compare the live state with the one that the ledger proves, and look for rows that are left."""
+    differing = differing_producers(connection, way.pipeline_id)
+    connection.execute(SQL["empty_rows_there"])
+    target.count(connection)
+    left = tuple(map(_in_words, connection.execute(SQL["rows_left"])))
+    if differing or left:
+        raise StateDiffers(way.pipeline, position, (*differing, *left))
+
+
+REBUILD = "load all of it anew: `onceload recover rebuild` on a new database"
+
+
+def _refused(way: _Way, found: str, expected: str) -> SettingRefused:
+    return SettingRefused(f"rewinding pipeline {way.pipeline}", found, expected)

@@ -1,0 +1,135 @@
+-- name: latest_snapshot
+-- None of what an earlier rewind took back: the rows of such a position are gone.
+SELECT max(position) FROM onceload.snapshot
+ WHERE pipeline_id = :pipeline_id AND position <= :position
+   AND NOT EXISTS (
+       SELECT FROM onceload.ledger AS rewind
+        WHERE rewind.pipeline_id = :pipeline_id AND rewind.kind = 'rewind'
+          AND rewind.rewound_to < snapshot.position AND snapshot.position < rewind.position);
+
+-- name: rewind_over
+-- A rewind that took a position back.
+SELECT position, rewound_to FROM onceload.ledger
+ WHERE pipeline_id = :pipeline_id AND kind = 'rewind' AND rewound_to < :to AND :to < position
+ ORDER BY position DESC LIMIT 1;
+
+-- name: no_way_back
+-- The last entry after a position whose effect no deletion of rows undoes.
+SELECT ledger.position, ledger.kind, ledger_span.producer
+  FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+ WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to
+   AND (ledger.kind = 'forget' OR (ledger.kind = 'load' AND ledger_span.condition = 'replaced'))
+ ORDER BY ledger.position DESC, ledger_span.producer LIMIT 1;
+
+-- name: snapshot_before
+SELECT coalesce(max(position), 0) FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position <= :to;
+
+-- name: collect_going
+-- What the receipts after a position say of each producer: what was consumed, which sequence ids got rows, and how many.
+CREATE TEMPORARY TABLE going ON COMMIT DROP AS
+WITH receipts AS (
+    SELECT ledger.kind, ledger_span.*
+      FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+     WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position > :to AND ledger.kind IN ('load', 'retry')
+), covered AS (
+    SELECT producer_id, range_agg(span) AS row_spans, range_agg(span) FILTER (WHERE kind = 'load') AS spans,
+           sum(upper(span) - lower(span)) FILTER (WHERE kind = 'load') AS ids
+      FROM receipts CROSS JOIN LATERAL unnest(spans) AS span GROUP BY producer_id
+), counted AS (
+    SELECT producer_id, max(producer) AS name, max(generation) AS generation, sum(rows) AS rows
+      FROM receipts GROUP BY producer_id
+)
+SELECT producer_id, name, generation, rows, coalesce(spans, '{}') AS spans, coalesce(row_spans, '{}') AS row_spans,
+       coalesce(ids, 0) AS ids
+  FROM counted LEFT JOIN covered USING (producer_id);
+
+-- name: index_going
+ALTER TABLE going ADD PRIMARY KEY (producer_id);
+
+-- name: analyze_going
+-- The target may be large, and how it is joined should not be guessed.
+ANALYZE going;
+
+-- name: make_rows_there
+CREATE TEMPORARY TABLE rows_there (producer_id bigint PRIMARY KEY, rows bigint NOT NULL) ON COMMIT DROP;
+
+-- name: empty_rows_there
+TRUNCATE rows_there;
+
+-- name: sums
+-- What the entries count, and what is there of it.
+SELECT entries.entries, entries.quarantined, entries.loaded, going.producers, going.rows AS rows_of_receipts,
+       (SELECT coalesce(sum(rows), 0) FROM rows_there) AS rows,
+       (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to) AS kept,
+       (SELECT count(*) FROM onceload.quarantine
+         WHERE pipeline_id = :pipeline_id AND position <= :to AND settled_position > :to) AS held_again,
+       (SELECT count(*) FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to) AS message_ids
+  FROM (SELECT count(*) AS entries, coalesce(sum(quarantined), 0) AS quarantined, coalesce(sum(loaded), 0) AS loaded
+          FROM onceload.ledger_in_force
+         WHERE pipeline_id = :pipeline_id AND position > :to AND kind IN ('load', 'retry', 'discard')) AS entries,
+       (SELECT count(*) AS producers, coalesce(sum(rows), 0) AS rows FROM going) AS going;
+
+-- name: repeated_producers
+-- Whose receipts overlap: a row of theirs does not tell which of them it belongs to.
+SELECT going.name
+  FROM going LEFT JOIN rebuilt USING (producer_id)
+ WHERE going.spans && coalesce(rebuilt.consumed, '{}')
+    OR going.ids <> (SELECT coalesce(sum(upper(span) - lower(span)), 0) FROM unnest(going.spans) AS span)
+ ORDER BY going.name LIMIT 6;
+
+-- name: differing_elsewhere
+-- Producers that did nothing since, and yet are not as they were.
+SELECT coalesce(rebuilt.name, live.name) AS name
+  FROM rebuilt
+  FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live
+       USING (producer_id)
+  LEFT JOIN going USING (producer_id)
+ WHERE going.producer_id IS NULL
+   AND (rebuilt.name, rebuilt.generation, rebuilt.consumed, rebuilt.fingerprint, rebuilt.size, rebuilt.condition)
+       IS DISTINCT FROM (live.name, live.generation, live.consumed, live.fingerprint, live.size, live.condition)
+ ORDER BY 1;
+
+-- name: differing_rows
+-- Producers with more or fewer rows than their receipts say.
+SELECT going.name, going.rows AS expected, coalesce(rows_there.rows, 0) AS found
+  FROM going LEFT JOIN rows_there USING (producer_id)
+ WHERE going.rows <> coalesce(rows_there.rows, 0) ORDER BY going.name LIMIT 100;
+
+-- name: rows_left
+SELECT going.name, 0 AS expected, rows_there.rows AS found
+  FROM rows_there JOIN going USING (producer_id) ORDER BY going.name LIMIT 100;
+
+-- name: drop_quarantined
+DELETE FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to;
+
+-- name: hold_again
+UPDATE onceload.quarantine SET state = 'held', settled_position = NULL
+ WHERE pipeline_id = :pipeline_id AND settled_position > :to;
+
+-- name: drop_messages
+DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to;
+
+-- name: drop_later_generations
+-- They began after the position, so that the generation before is the one that a file is compared with again.
+DELETE FROM onceload.producer USING going
+ WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id AND producer.generation > 1
+   AND NOT EXISTS (SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id);
+
+-- name: set_back
+UPDATE onceload.producer
+   SET consumed = coalesce(rebuilt.consumed, '{}'), fingerprint = rebuilt.fingerprint, size = rebuilt.size,
+       condition = coalesce(rebuilt.condition, 'open'), advanced_at = clock_timestamp()
+  FROM going LEFT JOIN rebuilt USING (producer_id)
+ WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id;
+
+-- name: record_rewind
+INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, rewound_to)
+VALUES (:pipeline_id, :position, 'rewind', :batch, :to);
+
+-- name: record_receipts
+-- The spans that went, the rows that went with them, and the state that was set.
+INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
+                                  fingerprint, size, condition)
+SELECT :pipeline_id, :position, producer_id, going.name, going.generation, going.spans, coalesce(rows_there.rows, 0),
+       rebuilt.fingerprint, rebuilt.size, coalesce(rebuilt.condition, 'open')
+  FROM going LEFT JOIN rebuilt USING (producer_id) LEFT JOIN rows_there USING (producer_id);

@@ -1,0 +1,142 @@
+"""The commands around a load: validate, plan, load."""
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings, PostgresLedger
+from onceload.settings import Settings
+from onceload.terminal import on_terminal, show_json, show_table, words
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    from spark_jobs.declared import Declared
+    from spark_jobs.plan import FileToRead, Note, Plan
+
+Arguments = argparse.Namespace
+
+
+def validate(arguments: Arguments) -> ExitCode:
+    """Read a pipeline file completely, and start nothing."""
+    declared = read_declared(arguments)
+    if arguments.json:
+        show_json({"pipeline": declared.name, "columns": {each.name: str(each.type) for each in declared.columns}})
+    words(f"{arguments.file}: pipeline {declared.name} can be loaded as it is declared")
+    return ExitCode.DONE
+
+
+def plan(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Say what a load would read, and why not the rest."""
+    from spark_jobs.plan import make_plan
+
+    declared = read_declared(arguments)
+    found = make_plan(declared, PostgresLedger(engine), now_s=time.time())
+    if arguments.json:
+        show_json(_plan_document(declared, found))
+    else:
+        rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
+        show_table(rows, nothing="nothing new")
+    words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} wait or are refused")
+    return code_of(found.notes)
+
+
+def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    """Load what is new, exactly once."""
+    from spark_jobs.load import LoadSettings, new_batch
+    from spark_jobs.load import load as load_now
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: loading")
+    report = load_now(
+        declared,
+        LoadSettings(
+            ledger=LedgerSettings(dsn=dsn),
+            switch=settings.guarantee,
+            master=arguments.master,
+            spark_options=pairs("--conf", arguments.conf),
+        ),
+        batch=Batch(arguments.batch) if arguments.batch else new_batch(),
+    )
+    for note in report.notes:
+        words(f"{note.name}: {note.reason}")
+    if arguments.json:
+        show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+    words(
+        f"pipeline {report.pipeline}: {report.loaded:,} loaded, {report.duplicates:,} duplicates, "
+        f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
+        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s) and {report.session_start_seconds:.1f} s to start Spark"
+    )
+    return code_of(report.notes)
+
+
+def file_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE", help="the pipeline's YAML file")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fill {{ NAME }} in the source's path; may be given several times",
+    )
+
+
+def load_arguments(command: argparse.ArgumentParser) -> None:
+    """What a load may be told besides its file."""
+    command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
+    command.add_argument("--master", metavar="URL", help="where Spark runs (default: this machine, all cores)")
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of Spark's; may be given several times",
+    )
+
+
+def read_declared(arguments: Arguments) -> "Declared":
+    from onceload.pipeline_file import read_pipeline
+
+    return read_pipeline(arguments.file, values=pairs("--set", arguments.set))
+
+
+def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise SettingRefused(option, repr(each), "NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def code_of(notes: Sequence["Note"]) -> ExitCode:
+    """What is left for a person stops no other file, but is said to whoever called."""
+    return ExitCode.NEEDS_A_PERSON if any(note.needs_a_person for note in notes) else ExitCode.DONE
+
+
+def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
+    return {
+        "pipeline": declared.name,
+        "to_read": [
+            {"file": each.listed.name, "generation": each.generation, "spans": each.spans, "bytes": each.bytes}
+            for each in found.to_read
+        ],
+        "waiting": [asdict(note) for note in found.notes],
+        "done": found.done,
+    }
+
+
+def _plan_row(file: "FileToRead") -> dict[str, object]:
+    first, end = file.spans[0][0], file.spans[-1][1]
+    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": "new"}
+
+
+def _note_row(note: "Note") -> dict[str, object]:
+    return {"file": note.name, "from": None, "to": None, "why": note.reason}

@@ -1,0 +1,504 @@
+"""The pipeline file: everything that it says, checked before anything starts.
+
+Each key is named once, where it is read; what is asked for here is what the file may hold. Single values are checked
+while they are read, and what they say together is checked on the declared pipeline, by `contradictions`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+from dedup_core.delivery import Mode
+from dedup_core.errors import NotFound, SettingRefused, WrongUse
+from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from dedup_core.verdicts import Order
+from onceload.pipeline_yaml import (
+    FILE_BYTES_MAX,
+    NAME_BYTES_MAX,
+    PROBLEMS_MAX,
+    Document,
+    Section,
+    column_name,
+    duration,
+    flag,
+    is_text,
+    is_whole_number,
+    names,
+    not_what,
+    one_of,
+    size,
+    some_text,
+    text,
+    whole_number,
+)
+from spark_jobs.columns import Column, ColumnType, Kind, parse_column
+from spark_jobs.declared import (
+    CsvOptions,
+    Declared,
+    Delivery,
+    Format,
+    Identity,
+    MessageId,
+    OnRewrite,
+    Publish,
+    QuarantineLimit,
+    RecordProducer,
+    Source,
+    Target,
+    UnknownFields,
+    Write,
+)
+
+_INT4_MAX = 2**31 - 1
+_INT8_MAX = 2**63 - 1
+#: Postgres takes 1 600, and the lineage needs some of them.
+_COLUMNS_MAX = 1_597
+_LINEAGE = ("_producer_id", "_sequence")
+_INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
+
+
+@dataclass(eq=False)
+class PipelineFileRefused(WrongUse):
+    """Everything that is wrong with one file, each with its line and the fix."""
+
+    path: str
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join((*self.problems, f"{self.path}: nothing was started; mend the file and call again"))
+
+
+def read_pipeline(path: Path, *, values: Mapping[str, str] = {}) -> Declared:
+    """Read one file and fill its placeholders; what is wrong with it is said all at once."""
+    document = Document(str(path))
+    root = _opened(document, path)
+    declared = None if root is None else _declared(root, values)
+    if declared is not None:
+        document.refuse_unknown_keys()
+        # What was refused already would only be repeated in other words.
+        sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
+        for found in list(islice(sound, PROBLEMS_MAX)):
+            document.refuse(found.at, found.sentence)
+    if declared is None or document.problems:
+        raise PipelineFileRefused(str(path), document.problems)
+    return declared
+
+
+def find_pipelines(folder: Path) -> list[Path]:
+    """The pipeline files of a folder, hidden ones left out."""
+    if not folder.is_dir():
+        raise NotFound("folder of pipeline files", str(folder))
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix in {".yaml", ".yml"} and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def _opened(document: Document, path: Path) -> Section | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        document.refuse_line(1, f"expected a file that can be read, found: {reason}; check the path")
+        return None
+    return document.read(content)
+
+
+def _declared(root: Section, values: Mapping[str, str]) -> Declared:
+    message_id = _message_id(root.section("message_id"))
+    quality = root.section("quality")
+    return Declared(
+        pipeline=_pipeline(root, message_id),
+        source=_source(root.section("source"), values),
+        columns=_columns(root),
+        unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
+        producer=_producer(root.section("producer")),
+        message_id=message_id,
+        transform=root.take("transform", some_text, default=None),
+        target=_target(root.section("target")),
+        publish=root.take("publish", one_of(Publish), default=Declared.publish),
+        delivery=_delivery(root.section("delivery")),
+        on_rewrite=root.take("on_rewrite", one_of(OnRewrite), default=Declared.on_rewrite),
+        quality_suite=quality.take("suite", some_text, default=None),
+        quarantine_limit=quality.take("quarantined_max", quarantine_limit, default=None) or QuarantineLimit(),
+        schedule=root.take("schedule", cron, default=None),
+    )
+
+
+def _pipeline(root: Section, message_id: MessageId | None) -> Pipeline:
+    limits, snapshot = root.section("limits"), root.section("snapshot")
+    count, idle = whole_number(least=1, most=_INT4_MAX), duration(least_s=1, most_s=_INT4_MAX)
+    every = duration(least_s=0, most_s=_INT4_MAX)
+    return Pipeline(
+        name=root.need("pipeline", pipeline_name, example="pipeline: events", stand_in="unnamed"),
+        guarantee=root.take("guarantee", one_of(Guarantee), default=None),
+        message_keep_days=message_id.keep_days if message_id else 0,
+        producers_max=limits.take(
+            "producers_max", whole_number(least=1, most=_INT8_MAX), default=Pipeline.producers_max
+        ),
+        islands_max=limits.take("islands_max", count, default=Pipeline.islands_max),
+        forget_idle_after_s=limits.take("forget_idle_after", idle, default=None),
+        snapshot=SnapshotPolicy(
+            every_commits=snapshot.take("every_commits", count, default=SnapshotPolicy.every_commits),
+            every_s=snapshot.take("every", every, default=SnapshotPolicy.every_s),
+            kept=snapshot.take("kept", count, default=SnapshotPolicy.kept),
+        ),
+    )
+
+
+def _source(source: Section, values: Mapping[str, str]) -> Source:
+    chunk, record = size(least=1, most=2**30), size(least=1, most=2**28)
+    file_format = source.need("format", one_of(Format), example="format: jsonl", stand_in=Format.CSV)
+    if file_format is Format.PARQUET and source.has("sealed"):
+        source.refuse("sealed", "a parquet file is always complete; remove the key")
+    return Source(
+        path=source.need("path", partial(path_pattern, values=values), example="path: in/*.jsonl", stand_in="unnamed"),
+        format=file_format,
+        csv=_csv_options(source, file_format),
+        identity=source.take("identity", one_of(Identity), default=Source.identity),
+        sealed_after_s=source.take("sealed", sealed_after, default=None),
+        chunk_bytes=source.take("chunk_bytes", chunk, default=Source.chunk_bytes),
+        record_bytes_max=source.take("record_bytes_max", record, default=Source.record_bytes_max),
+    )
+
+
+def _csv_options(source: Section, file_format: Format) -> CsvOptions:
+    options = source.section("options")
+    if options.keys and file_format is not Format.CSV:
+        found = f"{options.keys[0]} with format: {file_format}"
+        source.refuse("options", f"these options are for csv only, found {found}; remove them, or set format: csv")
+    return CsvOptions(
+        header=options.take("header", flag, default=CsvOptions.header),
+        delimiter=options.take("delimiter", one_byte, default=CsvOptions.delimiter),
+        quote=options.take("quote", one_byte_or_none, default=CsvOptions.quote),
+        escape=options.take("escape", one_byte, default=CsvOptions.escape),
+        null=options.take("null", text, default=CsvOptions.null),
+        multiline=options.take("multiline", flag, default=CsvOptions.multiline),
+    )
+
+
+def _columns(root: Section) -> tuple[Column, ...]:
+    section = root.section("columns")
+    if not section.keys and root.is_sound("columns"):
+        root.refuse("columns", "expected at least one column; add it below, such as `id: bigint not null`")
+    if len(section.keys) > _COLUMNS_MAX:
+        root.refuse("columns", f"expected at most {_COLUMNS_MAX} columns, found {len(section.keys)}; split the table")
+    for name in section.keys:
+        if problem := _column_name_problem(name):
+            section.refuse(name, problem)
+    stand_in = ColumnType(kind=Kind.TEXT)
+    return tuple(
+        section.need(name, partial(_column, name), example="", stand_in=Column(name=name, type=stand_in))
+        for name in section.keys
+    )
+
+
+def _column_name_problem(name: str) -> str | None:
+    if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
+        return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; give it another name"
+    if name.startswith(_LINEAGE):
+        return f"names that begin with {' or '.join(_LINEAGE)} are taken by the lineage; give it another name"
+    return None
+
+
+def _column(name: str, node: yaml.Node) -> Column:
+    declared = text(node)
+    # No type is that long, and the numbers in one are read without a bound.
+    if len(declared) > 200:
+        raise not_what(node, "a Postgres type, such as `numeric(12,2) not null`")
+    return parse_column(name, declared)
+
+
+def _producer(producer: Section) -> RecordProducer | None:
+    named = {
+        key: producer.need(key, column_name, example=f"{key}: <column>", stand_in="unnamed")
+        for key in ("name", "sequence")
+        if producer.is_given
+    }
+    order = producer.take("order", one_of(Order), default=RecordProducer.order)
+    return RecordProducer(**named, order=order) if named else None
+
+
+def _message_id(message_id: Section) -> MessageId | None:
+    if not message_id.is_given:
+        return None
+    return MessageId(
+        columns=message_id.need("columns", _some_names, example="columns: [id]", stand_in=()),
+        keep_days=message_id.need("keep", whole_days, example="keep: 30d", stand_in=1),
+    )
+
+
+def _target(target: Section) -> Target:
+    schema, table = target.need("table", table_name, example="table: public.events", stand_in=("public", "unnamed"))
+    return Target(
+        schema=schema,
+        table=table,
+        write=target.take("write", one_of(Write), default=Target.write),
+        key=target.take("key", names, default=Target.key),
+        deleted=target.take("deleted", column_name, default=None),
+        lineage=target.take("lineage", flag, default=Target.lineage),
+    )
+
+
+def _delivery(delivery: Section) -> Delivery:
+    deadline = duration(least_s=1, most_s=_INT4_MAX)
+    return Delivery(
+        mode=delivery.take("mode", one_of(Mode), default=Delivery.mode),
+        sessions=delivery.take("sessions", whole_number(least=1, most=10_000), default=Delivery.sessions),
+        ack_deadline_s=delivery.take("ack_deadline", deadline, default=Delivery.ack_deadline_s),
+        deliveries_max=delivery.take(
+            "deliveries_max", whole_number(least=1, most=1_000), default=Delivery.deliveries_max
+        ),
+    )
+
+
+def pipeline_name(node: yaml.Node) -> str:
+    return Pipeline(name=text(node)).name
+
+
+def path_pattern(node: yaml.Node, *, values: Mapping[str, str]) -> str:
+    """Fill the placeholders once; what a value says is never filled again."""
+    pattern = some_text(node)
+    if not pattern.isprintable():
+        raise not_what(node, "a path on one line")
+    if "{{" in (rest := _PLACEHOLDER.sub("", pattern)) or "}}" in rest:
+        raise not_what(node, "placeholders that are names, such as {{ ds }}")
+    asked = dict.fromkeys(_PLACEHOLDER.findall(pattern))
+    if missing := [name for name in asked if name not in values]:
+        fix = " ".join(f"--set {name}={_EXAMPLES.get(name, '...')}" for name in missing)
+        raise SettingRefused("value", f"none; add {fix}", f"a value for {', '.join(missing)}")
+    for name in asked:
+        _check_value(name, values[name])
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], pattern)
+
+
+def _check_value(name: str, value: str) -> None:
+    # A value names a part of the path; it never widens it, and never leads out of it.
+    leads_away = value.startswith(("/", "\\")) or any(part in value for part in ("..", "://", "::"))
+    if not value.strip() or not value.isprintable() or leads_away or set(value) & set("*?[]{}"):
+        expected = f"a value for {name} that is a part of a path, without wildcards, .. or a / at its start"
+        raise SettingRefused("value", f"{value!r}; give another by --set {name}=...", expected)
+
+
+_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_EXAMPLES = {"ds": "2026-11-21"}
+
+
+def sealed_after(node: yaml.Node) -> float | None:
+    if is_text(node) and node.value in _SEALED:
+        return _SEALED[node.value]
+    try:
+        return duration(least_s=0, most_s=_INT4_MAX)(node)
+    except SettingRefused:
+        raise not_what(node, "never, always, or a duration with its unit, such as 10m") from None
+
+
+_SEALED = {"never": None, "always": 0.0}
+
+
+def whole_days(node: yaml.Node) -> int:
+    days = duration(least_s=1, most_s=_INT4_MAX)(node) / 86_400
+    if not days.is_integer():
+        raise not_what(node, "whole days, such as 30d")
+    return int(days)
+
+
+def one_byte(node: yaml.Node) -> str:
+    value = text(node)
+    if len(value.encode()) != 1 or value in "\r\n":
+        raise not_what(node, 'one character of one byte, no line end; a tab is "\\t", and most signs need quotes: "|"')
+    return value
+
+
+def one_byte_or_none(node: yaml.Node) -> str:
+    return "" if text(node) == "" else one_byte(node)
+
+
+def _some_names(node: yaml.Node) -> tuple[str, ...]:
+    if found := names(node):
+        return found
+    raise not_what(node, "at least one name, such as [id]")
+
+
+def table_name(node: yaml.Node) -> tuple[str, str]:
+    """`schema.table` or `table`, where quotes keep what is inside them as it is."""
+    match = _TABLE.fullmatch(text(node))
+    if match is None:
+        raise not_what(node, "schema.table or table; anything but letters, digits and _ needs quotes: '\"my table\"'")
+    parts = [part for part in match.groups() if part]
+    if any(part[0] != '"' and part != part.lower() for part in parts):
+        raise not_what(node, "small letters, as Postgres reads it, or quotes that keep the capital ones: '\"Events\"'")
+    *schema, table = (part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
+    for name in (*schema, table):
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise not_what(node, f"names of at most {NAME_BYTES_MAX} bytes")
+    if schema and (schema[0] in _SCHEMAS_TAKEN or schema[0].startswith("pg_")):
+        raise not_what(node, "a schema for your own tables; this one belongs to Postgres or to Onceload")
+    return (schema[0] if schema else "public"), table
+
+
+_PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
+_SCHEMAS_TAKEN = ("onceload", "information_schema")
+
+
+def quarantine_limit(node: yaml.Node) -> QuarantineLimit:
+    match = _SHARE.fullmatch(node.value) if is_text(node) else None
+    if match and float(match[1]) <= 100:
+        return QuarantineLimit(share=float(match[1]) / 100)
+    if is_whole_number(node) and int(node.value) >= 0:
+        return QuarantineLimit(records=int(node.value))
+    raise not_what(node, "a share such as 0.1%, at most 100%, or a whole number of records")
+
+
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%")
+
+
+def cron(node: yaml.Node) -> str:
+    """Five fields, or one of the presets that Airflow knows."""
+    value = text(node)
+    fields = value.split()
+    is_cron = len(fields) == len(_CRON) and all(map(_is_cron_field, fields, _CRON))
+    if not is_cron and value not in _PRESETS:
+        expected = f'five cron fields in range, such as "*/5 * * * *" (every five minutes), or {", ".join(_PRESETS)}'
+        raise not_what(node, expected)
+    return " ".join(fields)
+
+
+def _is_cron_field(field: str, bounds: tuple[int, int]) -> bool:
+    for part in field.split(","):
+        match = _CRON_PART.fullmatch(part)
+        if match is None or not all(bounds[0] <= int(n) <= bounds[1] for n in (match[1], match[2]) if n):
+            return False
+        if match[3] and int(match[3]) == 0:
+            return False
+    return True
+
+
+_CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_CRON_PART = re.compile(r"(?:\*|[a-zA-Z]{3}(?:-[a-zA-Z]{3})?|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
+_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two things that are each right, and cannot both be."""
+
+    at: str
+    sentence: str
+    #: What it rests on besides.
+    about: tuple[str, ...] = ()
+
+
+def contradictions(declared: Declared) -> Iterator[Contradiction]:
+    """What a pipeline says that cannot all be meant."""
+    if declared.publish is Publish.DIRECT:
+        yield from _against_direct(declared)
+    yield from _in_the_target(declared)
+    yield from _in_the_options(declared.source.csv)
+    yield from _in_the_columns(declared)
+
+
+def _against_direct(declared: Declared) -> Iterator[Contradiction]:
+    """Direct means that every chunk commits by itself: nothing sees the batch as a whole."""
+    target, why_not = declared.target, "and publish: direct commits each chunk by itself; set publish: staged, or"
+    staged_only = (
+        ("quality.suite", declared.quality_suite, "a suite judges the whole batch", "remove suite"),
+        ("target.write", target.write is Write.MERGE, "merge takes the last row of a key", "set write: append"),
+        ("producer", declared.producer, "records are compared with the whole batch", "remove producer"),
+        ("transform", declared.transform, "a transform sees the whole batch", "remove transform"),
+        ("message_id", declared.message_id, "business ids are compared with the whole batch", "remove message_id"),
+        (
+            "on_rewrite",
+            declared.on_rewrite is OnRewrite.REPLACE,
+            "old rows go when all new ones come",
+            "set on_rewrite: stop",
+        ),
+    )
+    for place, is_there, why, otherwise in staged_only:
+        if is_there:
+            yield Contradiction(at=place, about=("publish",), sentence=f"{why}, {why_not} {otherwise}")
+
+
+def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
+    target, replaces = declared.target, declared.on_rewrite is OnRewrite.REPLACE
+    merges = target.write is Write.MERGE
+    if merges and not target.key:
+        sentence = (
+            "merge finds a row by its key, and there is none; add key: [<columns>] to target, or set write: append"
+        )
+        yield Contradiction(at="target.write", about=("target.key",), sentence=sentence)
+    if target.key and not merges:
+        sentence = "a key is for merge, and write is append; set write: merge, or remove key"
+        yield Contradiction(at="target.key", about=("target.write",), sentence=sentence)
+    if target.deleted and not merges:
+        sentence = "only merge deletes rows, and write is append; set write: merge, or remove deleted"
+        yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
+    if replaces and not target.lineage:
+        sentence = (
+            "replace finds rows by their _producer_id, and lineage is false; set lineage: true, or on_rewrite: stop"
+        )
+        yield Contradiction(at="on_rewrite", about=("target.lineage",), sentence=sentence)
+    if replaces and merges:
+        sentence = "a merged row may come from several files, so none can be replaced; set stop or new_generation"
+        yield Contradiction(at="on_rewrite", about=("target.write",), sentence=sentence)
+
+
+def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:
+    where = "source.options"
+    if csv.multiline and not csv.quote:
+        sentence = (
+            "newlines belong to a value only inside quotes, and quote is empty; give a quote, or set multiline: false"
+        )
+        yield Contradiction(at=f"{where}.multiline", about=(f"{where}.quote",), sentence=sentence)
+    signs = {"delimiter": csv.delimiter, "quote": csv.quote, "escape": csv.escape}
+    for one, other in (("delimiter", "quote"), ("delimiter", "escape"), ("quote", "escape")):
+        if signs[one] and signs[one] == signs[other]:
+            sentence = f"{one} and {other} are both {signs[one]!r}; give each a sign of its own"
+            if (one, other) == ("quote", "escape"):
+                sentence = f"{sentence}, or remove escape: a quote inside quotes is doubled then"
+            yield Contradiction(at=f"{where}.{other}", about=(f"{where}.{one}",), sentence=sentence)
+
+
+def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:
+    known = {column.name: column.type for column in declared.columns}
+    for place, name in _named_columns(declared):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            fix = f"did you mean {close[0]}?" if close else "declare it under columns"
+            yield Contradiction(at=place, about=("columns",), sentence=f"no column is called {name!r}; {fix}")
+    for place, name, kinds, why in _typed_columns(declared):
+        found = known.get(name)
+        if found and (found.kind not in kinds or found.is_array):
+            sentence = f"{why}, and {name} is {found}; declare it as {kinds[-1]}, or name another column"
+            yield Contradiction(at=place, about=(f"columns.{name}",), sentence=sentence)
+
+
+def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
+    """Where the file names a column, and which."""
+    if declared.producer:
+        yield "producer.name", declared.producer.name
+        yield "producer.sequence", declared.producer.sequence
+    if declared.message_id:
+        yield from (("message_id.columns", name) for name in declared.message_id.columns)
+    # A transform may name its columns as it likes; what it makes is known once Spark has planned it.
+    if declared.transform is None:
+        yield from (("target.key", name) for name in declared.target.key)
+        if declared.target.deleted:
+            yield "target.deleted", declared.target.deleted
+
+
+def _typed_columns(declared: Declared) -> Iterator[tuple[str, str, tuple[Kind, ...], str]]:
+    """Where the file names a column of certain types only, which types, and why."""
+    if declared.producer:
+        yield "producer.sequence", declared.producer.sequence, _INTEGERS, "sequence ids are whole numbers"
+    if declared.target.deleted and declared.transform is None:
+        yield "target.deleted", declared.target.deleted, (Kind.BOOLEAN,), "deleted is true or false"

@@ -1,0 +1,363 @@
+"""The commands on records that could not be loaded: list, show, export, retry, discard."""
+
+import argparse
+import codecs
+import getpass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.names import Batch, Position, SessionName
+from dedup_core.ports import QuarantineState, Settlement
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.quarantine import (
+    Chosen,
+    KeptRecord,
+    QuarantineId,
+    Selection,
+    choose,
+    count_by_reason,
+    find_records,
+    get_record,
+)
+from dedup_core.replay import EntryKind
+from onceload.load_commands import file_arguments, read_declared
+from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
+from onceload.terminal import on_terminal, show_json, show_table, words
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and only a retry needs it.
+    from spark_jobs.retry import RetryReport
+
+Arguments = argparse.Namespace
+Action = Literal["list", "show", "export", "retry", "discard"]
+_REASONS_SHOWN = 10
+#: What a person reads of a record, unless all of it is asked for.
+_SHOWN_BYTES = 4 * 2**10
+_ANY_STATE = "any"
+
+
+def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Show which records are in quarantine, and how many there are of each reason."""
+    selection = _selection(arguments, arguments.pipeline, state=_state(arguments.state))
+    reasons = count_by_reason(engine, selection, at_most=_REASONS_SHOWN + 1)
+    records = list(find_records(engine, selection, raw_bytes_max=0, at_most=arguments.limit + 1))
+    if len(records) > arguments.limit:
+        records.pop()
+        words(f"only the first {arguments.limit} are shown; --limit shows more")
+    if arguments.json:
+        show_json(
+            {
+                "pipeline": arguments.pipeline,
+                "reasons": reasons[:_REASONS_SHOWN],
+                "records": [_summary(record) for record in records],
+            }
+        )
+        return ExitCode.DONE
+    _show_reasons(reasons)
+    show_table([_row(record) for record in records], nothing=_nothing_selected(selection))
+    return ExitCode.DONE
+
+
+def show(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Show all that is known of one record."""
+    wanted = None if arguments.all else _SHOWN_BYTES
+    record = get_record(engine, QuarantineId(arguments.id), raw_bytes_max=wanted)
+    is_cut = len(record.raw) < record.raw_bytes
+    if arguments.json:
+        show_json(_summary(record) | raw_fields(_whole_characters(record.raw, is_cut=is_cut)) | {"raw_is_cut": is_cut})
+        return ExitCode.DONE
+    lines = [f"{name.replace('_', ' '):<17} {_harmless(value)}" for name, value in _summary(record).items()]
+    _print([*lines, "raw", *(f"  {line}" for line in readable(record.raw, is_cut=is_cut))])
+    if is_cut:
+        words(f"the first {len(record.raw):,} of {record.raw_bytes:,} bytes; --all shows the rest")
+    for line in _what_to_do(record):
+        words(line)
+    return ExitCode.DONE
+
+
+def export(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Write records to a file, to be mended and retried."""
+    selection = _selection(arguments, arguments.pipeline)
+    chosen = choose(engine, selection)
+    _say_settled(chosen)
+    if not chosen.held:
+        words(_nothing_selected(selection))
+    else:
+        on_terminal(f"writing {len(chosen.held):,} records")
+        ids = tuple(record.quarantine_id for record in chosen.held)
+        records = find_records(engine, Selection(pipeline=arguments.pipeline, ids=ids))
+        written = write_records(records, arguments.file)
+        words(
+            f"{written:,} records → {arguments.file}; mend `raw`, then "
+            f"`onceload quarantine retry PIPELINE.yaml --from {arguments.file}`"
+        )
+    if arguments.json:
+        file = str(arguments.file) if chosen.held else None
+        show_json({"pipeline": arguments.pipeline, "records": len(chosen.held), "file": file})
+    return ExitCode.DONE
+
+
+def retry(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Load records that are good now, as the pipeline is declared now or as they were mended."""
+    from spark_jobs.load import new_batch
+    from spark_jobs.retry import retry as retry_now
+
+    declared = read_declared(arguments)
+    mended = read_mended(arguments.mended) if arguments.mended else {}
+    selection = _selection(arguments, declared.name, mended=mended)
+    chosen = choose(engine, selection, at_most=arguments.limit)
+    if mended:
+        check_mended(mended, (*chosen.held, *chosen.settled))
+    _say_settled(chosen)
+    if not chosen.held:
+        words(_nothing_selected(selection))
+    on_terminal(f"pipeline {declared.name}: retrying {len(chosen.held):,} records")
+    report = retry_now(
+        engine,
+        PostgresLedger(engine),
+        declared,
+        chosen.held,
+        batch=Batch(arguments.batch) if arguments.batch else new_batch(),
+        mended={quarantine_id: line.raw for quarantine_id, line in mended.items()},
+    )
+    _say_retried(report, json=arguments.json)
+    return ExitCode.DONE
+
+
+def discard(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Give records up, by an entry in the ledger; none is deleted."""
+    selection = _selection(arguments, arguments.pipeline)
+    if not selection.is_narrow:
+        raise SettingRefused("discard", "nothing that says which records", "--id, --reason or --file")
+    chosen = choose(engine, selection)
+    _say_settled(chosen)
+    position = None
+    if not chosen.held:
+        words(_nothing_selected(selection))
+    elif arguments.yes:
+        position = _discard(engine, arguments.pipeline, chosen.held)
+        words(f"pipeline {arguments.pipeline}: {len(chosen.held):,} records discarded at position {position}")
+    else:
+        words(
+            f"pipeline {arguments.pipeline}: {len(chosen.held):,} records would be discarded, such as "
+            f"{_some_ids(chosen.held)}; nothing was changed: call again with --yes"
+        )
+    if arguments.json:
+        ids = [record.quarantine_id for record in chosen.held]
+        show_json(
+            {"pipeline": arguments.pipeline, "records": ids, "discarded": position is not None, "position": position}
+        )
+    return ExitCode.DONE
+
+
+def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Position:
+    ledger = PostgresLedger(engine)
+    batch = Batch(f"discard-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
+    # The ledger keeps who decided.
+    session = ledger.open_session(pipeline, SessionName(f"{batch} by {_user()}"))
+    return ledger.settle(
+        Settlement(
+            kind=EntryKind.DISCARD,
+            session=session,
+            batch=batch,
+            records=tuple((record.producer_id, record.sequence_id) for record in records),
+            write_rows=lambda _: None,
+        )
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "an unknown user"
+
+
+# Arguments.
+
+
+def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
+    """What each command may be told."""
+    match action:
+        case "list":
+            _selection_arguments(command)
+            _state_argument(command)
+        case "show":
+            command.add_argument("id", type=int, metavar="ID", help="the record's id, as `quarantine list` shows it")
+            command.add_argument("--all", action="store_true", help="all of its bytes, however many")
+        case "export":
+            command.add_argument("file", type=Path, metavar="FILE", help="the file to write, for you alone to read")
+            _selection_arguments(command, by_id=True)
+        case "retry":
+            file_arguments(command)
+            _selection_arguments(command, by_id=True)
+            _retry_arguments(command)
+        case "discard":
+            _selection_arguments(command, by_id=True)
+            command.add_argument("--yes", action="store_true", help="do it; otherwise it only says how many")
+
+
+def _selection_arguments(command: argparse.ArgumentParser, *, by_id: bool = False) -> None:
+    command.add_argument("--reason", metavar="TEXT", help="those whose reason holds this text, in whatever case")
+    command.add_argument("--file", metavar="NAME", dest="producer", help="those of this file, by its whole name")
+    if by_id:
+        teaches = "this record; may be given several times"
+        command.add_argument("--id", type=int, action="append", dest="ids", metavar="N", help=teaches)
+
+
+def _state_argument(command: argparse.ArgumentParser) -> None:
+    states = [*map(str, QuarantineState), _ANY_STATE]
+    default = str(QuarantineState.HELD)
+    command.add_argument("--state", choices=states, default=default, help="what became of them (default: held)")
+
+
+def _retry_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--from", type=Path, dest="mended", metavar="EXPORTED", help="the records of an exported file, as mended in it"
+    )
+    command.add_argument("--limit", type=int, metavar="N", help="at most so many, the oldest first")
+    command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
+
+
+def _selection(
+    arguments: Arguments,
+    pipeline: str,
+    *,
+    state: QuarantineState | None = QuarantineState.HELD,
+    mended: Mapping[QuarantineId, Mended] | None = None,
+) -> Selection:
+    ids = getattr(arguments, "ids", None)
+    if mended:
+        strange = [str(each) for each in ids or () if each not in mended]
+        if strange:
+            raise SettingRefused("--id", ", ".join(strange), f"ids that stand in {arguments.mended}")
+        ids = ids or list(mended)
+    return Selection(
+        pipeline=pipeline,
+        ids=None if ids is None else tuple(dict.fromkeys(map(QuarantineId, ids))),
+        reason=arguments.reason,
+        file=arguments.producer,
+        state=state,
+    )
+
+
+def _state(word: str) -> QuarantineState | None:
+    return None if word == _ANY_STATE else QuarantineState(word)
+
+
+# Words for people.
+
+
+def _show_reasons(reasons: Sequence[dict[str, object]]) -> None:
+    if not reasons:
+        return
+    show_table(reasons[:_REASONS_SHOWN], nothing="")
+    if len(reasons) > _REASONS_SHOWN:
+        words("there are more reasons; --reason TEXT looks for one")
+    _print([""])
+
+
+def _nothing_selected(selection: Selection) -> str:
+    named = [
+        f"{word} {value!r}" for word, value in (("reason", selection.reason), ("file", selection.file)) if value
+    ] + ([f"id {', '.join(map(str, selection.ids))}"] if selection.ids else [])
+    which = f" with {' and '.join(named)}" if named else ""
+    state = "" if selection.state is None else f" {selection.state}"
+    return f"pipeline {selection.pipeline}: no record{which} is{state} in quarantine; there is nothing to do"
+
+
+def _say_settled(chosen: Chosen) -> None:
+    for record in chosen.settled:
+        words(f"record {record.quarantine_id} was {record.state} at position {record.settled_position} already")
+
+
+def _say_retried(report: "RetryReport", *, json: bool) -> None:
+    if json:
+        still_bad = [{"id": each, **asdict(refusal)} for each, refusal in report.still_bad.items()]
+        show_json({**asdict(report), "still_bad": still_bad})
+    for quarantine_id, refusal in list(report.still_bad.items())[:_REASONS_SHOWN]:
+        column = f"{refusal.column}: " if refusal.column else ""
+        words(f"record {quarantine_id} is still bad: {column}{refusal.reason}")
+    if len(report.still_bad) > _REASONS_SHOWN:
+        words(f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see `onceload quarantine list`")
+    if report.settled_elsewhere:
+        words(f"{report.settled_elsewhere:,} were settled meanwhile by somebody else")
+    words(
+        f"pipeline {report.pipeline}: {report.retried:,} retried, {len(report.still_bad):,} still held; "
+        f"position {report.position}"
+    )
+
+
+def _what_to_do(record: KeptRecord) -> list[str]:
+    if record.state is not QuarantineState.HELD:
+        return [f"it was {record.state} at position {record.settled_position}; nothing is left to do"]
+    named = f"--id {record.quarantine_id}"
+    return [
+        f"retry it:   onceload quarantine retry PIPELINE.yaml {named}",
+        f"mend it:    onceload quarantine export FILE --pipeline {record.pipeline} {named}",
+        f"discard it: onceload quarantine discard --pipeline {record.pipeline} {named} --yes",
+    ]
+
+
+def _some_ids(records: Sequence[KeptRecord]) -> str:
+    return ", ".join(str(record.quarantine_id) for record in records[:5])
+
+
+def _row(record: KeptRecord) -> dict[str, object]:
+    return {
+        "id": record.quarantine_id,
+        "file": record.file,
+        "sequence_id": record.sequence_id,
+        "column": record.column,
+        "reason": record.reason,
+        "when": record.quarantined_at,
+    }
+
+
+def _summary(record: KeptRecord) -> dict[str, object]:
+    return {
+        "id": record.quarantine_id,
+        "pipeline": record.pipeline,
+        "file": record.file,
+        "generation": record.generation,
+        "sequence_id": record.sequence_id,
+        "column": record.column,
+        "reason": record.reason,
+        "quarantined_at": record.quarantined_at,
+        "position": record.position,
+        "state": record.state,
+        "settled_position": record.settled_position,
+        "raw_bytes": record.raw_bytes,
+    }
+
+
+def readable(raw: bytes, *, is_cut: bool = False) -> list[str]:
+    """Lines that do no harm to a terminal: text where it is text, the rest escaped."""
+    text = _whole_characters(raw, is_cut=is_cut).decode("utf-8", "backslashreplace")
+    # Other characters end lines as well, but only for those who want to hide something behind them.
+    return [_harmless(line) for line in text.split("\n")]
+
+
+def _whole_characters(raw: bytes, *, is_cut: bool) -> bytes:
+    """A cut may go through a character, which would make bytes of a text."""
+    if not is_cut:
+        return raw
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    return decoder.decode(raw).encode("utf-8", "surrogateescape")
+
+
+def _harmless(value: object) -> str:
+    text = "-" if value is None else str(value)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _print(lines: Sequence[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,121 @@
+"""Quarantined records as a file for mending: one JSON document a line.
+
+It appears under its name whole or not at all, and nobody else may read it: rows may be secrets. Each line names its
+record three times, by id, file and sequence id, so that what was exported from one database mends nothing in another.
+"""
+
+import json
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from dedup_core.errors import SettingRefused
+from dedup_core.postgres.quarantine import KeptRecord, QuarantineId
+
+_EXPECTED = "the lines that `onceload quarantine export` writes, with `raw` mended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mended:
+    """One line of the file."""
+
+    file: str
+    sequence_id: int
+    raw: bytes
+
+
+def write_records(records: Iterable[KeptRecord], path: Path) -> int:
+    """Write beside the place, make it durable, then put it there; answers with how many there are."""
+    unfinished: Path | None = None
+    written = 0
+    try:
+        # Such a file is readable and writable by its owner alone.
+        with NamedTemporaryFile(dir=path.parent, prefix=".onceload-", delete=False) as file:
+            unfinished = Path(file.name)
+            for record in records:
+                file.write(json.dumps(_line_of(record), ensure_ascii=False).encode() + b"\n")
+                written += 1
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        _make_durable(path.parent)
+    except OSError as error:
+        found = f"{path} ({error.strerror})"
+        raise SettingRefused("the exported file", found, "a place that may be written and has room") from error
+    finally:
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
+    return written
+
+
+def read_mended(path: Path) -> dict[QuarantineId, Mended]:
+    """Read an exported file back, mended or not; a record may stand in it once."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise SettingRefused("--from", f"{path} ({error.strerror})", "a file that can be read") from error
+    mended: dict[QuarantineId, Mended] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            quarantine_id, found = _mended_in(line, where=f"{path}, line {number}")
+            if quarantine_id in mended:
+                raise SettingRefused(f"{path}, line {number}", f"record {quarantine_id} again", "each record once")
+            mended[quarantine_id] = found
+    if not mended:
+        raise SettingRefused("--from", f"{path}, which holds no record", _EXPECTED)
+    return mended
+
+
+def check_mended(mended: Mapping[QuarantineId, Mended], records: Sequence[KeptRecord]) -> None:
+    """Refuse a file of another database, where the same ids are other records."""
+    for record in records:
+        line = mended[record.quarantine_id]
+        if (line.file, line.sequence_id) != (record.file, record.sequence_id):
+            found = f"record {record.quarantine_id} as sequence id {line.sequence_id} of {line.file}"
+            raise SettingRefused("--from", found, f"sequence id {record.sequence_id} of {record.file}, as it is here")
+
+
+def raw_fields(raw: bytes) -> dict[str, str]:
+    """Text where it is text, and bytes otherwise, as JSON can hold them."""
+    try:
+        return {"raw": raw.decode()}
+    except UnicodeDecodeError:
+        return {"raw_base64": b64encode(raw).decode()}
+
+
+def _line_of(record: KeptRecord) -> dict[str, object]:
+    return {
+        "id": record.quarantine_id,
+        "file": record.file,
+        "sequence_id": record.sequence_id,
+        "column": record.column,
+        "reason": record.reason,
+        **raw_fields(record.raw),
+    }
+
+
+def _mended_in(line: bytes, *, where: str) -> tuple[QuarantineId, Mended]:
+    try:
+        values: dict[str, Any] = json.loads(line)
+        quarantine_id, file, sequence_id = values["id"], values["file"], values["sequence_id"]
+        given = [name for name in ("raw", "raw_base64") if name in values]
+        if (type(quarantine_id), type(file), type(sequence_id), len(given)) != (int, str, int, 1):
+            raise SettingRefused(where, "a line without an id, a file, a sequence_id and one raw", _EXPECTED)
+        text = values[given[0]]
+        raw = text.encode() if given == ["raw"] else b64decode(text, validate=True)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingRefused(where, f"something else ({type(error).__name__}: {error})", _EXPECTED) from error
+    return QuarantineId(quarantine_id), Mended(file=file, sequence_id=sequence_id, raw=raw)
+
+
+def _make_durable(folder: Path) -> None:
+    """A rename lasts through a power cut only once its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

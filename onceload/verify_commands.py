@@ -1,0 +1,249 @@
+"""The commands that prove what is in: verify for all of a pipeline, why for one file."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import ExitCode, NotFound
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.audit import History, Life, Taken, history_of, names_of
+from onceload.load_commands import read_declared
+from onceload.terminal import on_terminal, show_json, show_table, words
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    from spark_jobs.declared import Declared
+    from spark_jobs.plan import FileToRead, Note
+    from spark_jobs.verify import Difference, Verification
+
+Arguments = argparse.Namespace
+_NAMES_SHOWN = 5
+
+
+def verify_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--deep",
+        action="store_true",
+        help="also parse the files again, and compare every value of every row",
+    )
+
+
+def why_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="the file's path below the source's root")
+
+
+# verify
+
+
+def verify(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Compare the files and the rows with the ledger, and name what differs."""
+    from spark_jobs.verify import verify as verify_now
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: reading its files and counting its rows")
+    found = verify_now(declared, engine, deep=arguments.deep)
+    if arguments.json:
+        show_json({**asdict(found), "differing": found.differing})
+    elif found.differences:
+        show_table([_difference_row(each) for each in found.differences], nothing="")
+    for note in found.not_compared:
+        words(f"{note.name}: {note.reason}")
+    if found.differing > len(found.differences):
+        words(f"only the first of each kind are named: {len(found.differences)} of {found.differing:,}")
+    for kind, count in found.counts.items():
+        words(f"{kind} ({count:,}): {_MEANING[kind]}")
+    words(_compared(found))
+    return ExitCode.NEEDS_A_PERSON if found.differing else ExitCode.DONE
+
+
+def _difference_row(each: "Difference") -> dict[str, object]:
+    place = each.span if each.sequence_id is None else str(each.sequence_id)
+    if each.column is not None:
+        place = f"{place} {each.column}"
+    return {
+        "producer": each.producer,
+        "kind": str(each.kind),
+        "at": place,
+        "expected": each.expected,
+        "found": each.found,
+    }
+
+
+def _compared(found: "Verification") -> str:
+    rows = "no rows" if found.rows is None else f"{found.rows:,} rows"
+    values = f", the values of {found.rows_compared:,} rows" if found.is_deep else ""
+    what = f"{found.files:,} files ({found.bytes:,} bytes) and {rows}{values}"
+    outcome = f"{found.differing:,} differences" if found.differing else "all of it is as it was loaded"
+    return f"pipeline {found.pipeline} at position {found.position}: compared {what}; {outcome}"
+
+
+#: What each kind of difference means, and what to do.
+_MEANING = {
+    "file missing": (
+        "its rows stay, but nothing can prove or repeat them; put the file back, or note that it was archived"
+    ),
+    "file shorter": "a part of what was loaded is not there any more; restore the file from a copy",
+    "file unreadable": "what was loaded of it cannot be compared; mend its rights, or put a whole copy in its place",
+    "bytes changed": (
+        "the file was changed after it was loaded, and its rows are of the earlier content; restore the file, or set "
+        "on_rewrite to load the new one"
+    ),
+    "row missing": (
+        "rows were deleted or changed by others after they were loaded; see `onceload recover --help` for how to load "
+        "them again from the file"
+    ),
+    "row doubled": "somebody copied rows: Onceload writes each once; delete all but one of each _sequence",
+    "row from nowhere": "somebody else wrote these rows; delete them, or keep them in a table of their own",
+    "value changed": (
+        "rows were updated by others after they were loaded, or the pipeline reads the file in another way since; set "
+        "the values right, or see `onceload recover --help`"
+    ),
+    "quarantine differs": "quarantined records were deleted or moved by others; their raw bytes are still in the files",
+    "table missing": "the target was dropped or renamed; restore it, or see `onceload recover --help`",
+}
+
+
+# why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """All that is known of one name, and what the next load would do with it."""
+
+    name: str
+    is_there: bool
+    history: History
+    next_load: str
+    needs_a_person: bool = False
+
+
+def why(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Say why a file is or is not loaded."""
+    declared = read_declared(arguments)
+    found = _explain(declared, engine, arguments.name)
+    if arguments.json:
+        show_json(_document(declared, found))
+    else:
+        rows = [_commit_row(declared, each) for each in found.history.commits]
+        show_table(rows, nothing="no commit has taken anything of it")
+        for sentence in _sentences(found):
+            words(f"{found.name}: {sentence}")
+    return ExitCode.NEEDS_A_PERSON if found.needs_a_person else ExitCode.DONE
+
+
+def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
+    from spark_jobs.plan import make_plan
+    from spark_jobs.sources.files import list_files
+
+    listing = list_files(declared.source.path)
+    there = {each.name for each in listing.files}
+    name = _name_of(declared, asked)
+    history = _history(declared, engine, name)
+    plan = make_plan(declared, PostgresLedger(engine), now_s=time.time())
+    noted = {note.name: note for note in plan.notes}
+    # What the source refuses to read is named as Python writes it.
+    note = noted.get(name) or noted.get(repr(name))
+    if name not in there and note is None and not history.lives:
+        raise NotFound("file", name, _near(name, [*there, *_known(declared, engine)]))
+    to_read = next((each for each in plan.to_read if each.listed.name == name), None)
+    return Explanation(
+        name=name,
+        is_there=name in there or note is not None,
+        history=history,
+        next_load=_next_load(to_read, note, is_there=name in there),
+        needs_a_person=note is not None and note.needs_a_person,
+    )
+
+
+def _name_of(declared: "Declared", asked: str) -> str:
+    """A name as the ledger has it: a path that leads to the file is as good."""
+    from spark_jobs.sources.files import root_of
+
+    root = root_of(declared.source.path)
+    return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked
+
+
+def _history(declared: "Declared", engine: Engine, name: str) -> History:
+    try:
+        return history_of(engine, declared.name, name)
+    except NotFound:
+        # Asked before its first load: nothing is known of any file.
+        return History(lives=(), commits=(), claims=())
+
+
+def _known(declared: "Declared", engine: Engine) -> Sequence[str]:
+    try:
+        return names_of(engine, declared.name)
+    except NotFound:
+        return ()
+
+
+def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Names that may have been meant; without any such, some that there are."""
+    ends = sorted(each for each in set(known) if each.endswith(f"/{name}"))
+    alike = get_close_matches(name, sorted(set(known)), n=_NAMES_SHOWN, cutoff=0.5)
+    return tuple(dict.fromkeys([*ends, *alike]))[:_NAMES_SHOWN] or tuple(sorted(set(known))[:_NAMES_SHOWN])
+
+
+def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
+    if to_read is not None:
+        spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
+        return f"reads {spans} as generation {to_read.generation}"
+    if note is not None:
+        return f"does not read it: {note.reason}"
+    if is_there:
+        return "does nothing: all of it is in"
+    return "does nothing: there is no such file in the source; what was loaded of it stays"
+
+
+def _sentences(found: Explanation) -> list[str]:
+    said = [_of_life(life) for life in found.history.lives] or ["nothing of it was ever loaded"]
+    said += [
+        f"session {each.session} (batch {each.batch}) is loading {each.spans} until {each.until:%Y-%m-%d %H:%M:%S}Z"
+        for each in found.history.claims
+    ]
+    return [*said, f"the next load {found.next_load}"]
+
+
+def _of_life(life: Life) -> str:
+    consumed = f"{life.consumed} is in" if life.consumed else "nothing is in"
+    quarantined = f", {life.quarantined:,} records of it went to quarantine" if life.quarantined else ""
+    forgotten = "; it was idle, and its state was let go" if life.is_forgotten else ""
+    return f"generation {life.generation} ({life.condition}): {consumed}{quarantined}{forgotten}"
+
+
+def _commit_row(declared: "Declared", each: Taken) -> dict[str, object]:
+    return {
+        "position": each.position,
+        "time": each.committed_at,
+        "batch": each.batch,
+        "kind": each.kind,
+        "spans": str(each.spans),
+        "rows": each.rows,
+        "bytes": _bytes_of(declared, each),
+    }
+
+
+def _bytes_of(declared: "Declared", each: Taken) -> int | None:
+    """Where ids are places in a file, they say how many bytes there were."""
+    from spark_jobs.declared import Format
+
+    return each.spans.count if each.is_of_file and declared.source.format is not Format.PARQUET else None
+
+
+def _document(declared: "Declared", found: Explanation) -> dict[str, object]:
+    return {
+        "pipeline": declared.name,
+        "file": found.name,
+        "is_there": found.is_there,
+        "lives": [{**asdict(each), "consumed": str(each.consumed)} for each in found.history.lives],
+        "commits": [{**_commit_row(declared, each), "generation": each.generation} for each in found.history.commits],
+        "claims": [{**asdict(each), "spans": str(each.spans)} for each in found.history.claims],
+        "next_load": found.next_load,
+        "needs_a_person": found.needs_a_person,
+    }

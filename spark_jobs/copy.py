@@ -1,0 +1,113 @@
+"""Rows of Arrow into Postgres, by binary COPY.
+
+Postgres spends half of a load parsing text otherwise. A column travels in a type that binary COPY takes; the few
+arrays that the encoder cannot name rightly travel as arrays of text, and the server casts them.
+"""
+
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any, cast
+from uuid import UUID
+
+import pgpq
+import psycopg2.extensions
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection, CursorResult
+from sqlalchemy.exc import DBAPIError
+
+from spark_jobs.columns import Column, ColumnType, Kind
+
+_BATCH_ROWS = 65_536
+_READ_BYTES = 2**20
+_TEXT = ColumnType(kind=Kind.TEXT)
+_TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
+#: The encoder writes their elements under the name of another type, and the server refuses that.
+_MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
+
+
+def travels_as(column: Column) -> ColumnType:
+    """The type of the column that its values are copied into."""
+    if column.as_text:
+        return _TEXT
+    return _TEXT_ARRAY if column.type.is_array and column.type.kind in _MISNAMED else column.type
+
+
+def is_cast(columns: Sequence[Column]) -> bool:
+    """Whether some column does not travel in its own type, so that the server has to cast it."""
+    return any(travels_as(column) != column.type for column in columns)
+
+
+def encode(rows: pa.Table, columns: Sequence[Column]) -> bytes:
+    """Rows as the binary COPY format holds them; columns beyond the declared ones go as they are."""
+    travelling = rows
+    for column in columns:
+        at = rows.schema.get_field_index(column.name)
+        travelling = travelling.set_column(at, column.name, _travelling(rows.column(at), column))
+    # The encoder looks fields up by name, and names may be anything; theirs do not matter to COPY.
+    travelling = travelling.rename_columns([f"c{number}" for number in range(travelling.num_columns)])
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(travelling.schema)
+    encoded = [encoder.write_header()]
+    encoded += [encoder.write_batch(batch) for batch in travelling.to_batches(max_chunksize=_BATCH_ROWS)]
+    encoded.append(encoder.finish())
+    return b"".join(encoded)
+
+
+def copy_in(connection: Connection, *, table: str, names: Sequence[str], encoded: bytes) -> None:
+    """Write encoded rows; the table's name is given as SQL writes it, the columns' as they are called."""
+    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
+    listed = ", ".join(map(quoted, names))
+    statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
+    try:
+        with driver.cursor() as cursor:
+            cursor.copy_expert(statement, BytesIO(encoded), _READ_BYTES)
+    except psycopg2.Error as error:
+        if driver.closed:
+            connection.invalidate()
+        # What the driver says reaches the core in the clothes that it knows.
+        raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
+
+
+def run(connection: Connection, statement: str) -> CursorResult[*tuple[Any, ...]]:
+    """Run a statement that is complete: a percent sign or a colon in a name stands for itself."""
+    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
+def literal(value: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """Any name is just a name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    column_type = column.type
+    if column.as_text:
+        return values
+    if column_type.kind is Kind.JSONB and not column_type.is_array:
+        # The binary form of jsonb is its text behind the number of a version.
+        return pc.binary_join_element_wise(b"\x01", values.cast(pa.binary()), b"")
+    if travels_as(column) == column_type:
+        return values
+    return pa.chunked_array([_texts(chunk, column_type) for chunk in values.chunks], type=pa.list_(pa.string()))
+
+
+def _texts(lists: pa.ListArray, column_type: ColumnType) -> pa.Array:
+    """Arrays of text that the server can cast; they are rare, so they may take their time."""
+    write: Callable[[Any], str] = _WRITTEN.get(column_type.kind, str)
+    return pa.array(
+        [
+            None if each is None else [None if value is None else write(value) for value in each]
+            for each in lists.to_pylist()
+        ],
+        type=pa.list_(pa.string()),
+    )
+
+
+_WRITTEN: dict[Kind, Callable[[Any], str]] = {
+    Kind.UUID: lambda value: str(UUID(bytes=value)),
+    Kind.TIMESTAMPTZ: lambda value: str(value.isoformat()),
+}

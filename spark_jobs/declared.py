@@ -1,0 +1,164 @@
+"""A pipeline as its file declares it: what to read, as what, and where to put it. The face reads the YAML."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dedup_core.delivery import Mode
+from dedup_core.pipeline import Pipeline
+from dedup_core.verdicts import Order
+from spark_jobs.columns import Column
+
+
+class Format(StrEnum):
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Identity(StrEnum):
+    """What makes a file the one that was loaded before."""
+
+    #: Its path below the source's root.
+    PATH = "path"
+    #: Its path, or the same content under another path.
+    CONTENT = "content"
+
+
+class UnknownFields(StrEnum):
+    """What becomes of a field that no column is declared for."""
+
+    IGNORE = "ignore"
+    #: Its record goes to quarantine.
+    FAIL = "fail"
+    #: The target gets a column for it, in the same commit.
+    ADD = "add"
+
+
+class Publish(StrEnum):
+    STAGED = "staged"
+    DIRECT = "direct"
+
+
+class Write(StrEnum):
+    APPEND = "append"
+    MERGE = "merge"
+
+
+class OnRewrite(StrEnum):
+    """What to do with a file that no longer starts with what was loaded of it."""
+
+    STOP = "stop"
+    NEW_GENERATION = "new_generation"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvOptions:
+    header: bool = True
+    delimiter: str = ","
+    #: Empty: nothing is quoted.
+    quote: str = '"'
+    #: Left out, a quote inside quotes is doubled.
+    escape: str | None = None
+    #: The unquoted text that stands for null.
+    null: str = ""
+    #: Newlines inside quotes belong to the value.
+    multiline: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    #: A pattern of any fsspec URL; its part before the first wildcard is the root that names start below.
+    path: str
+    format: Format
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    identity: Identity = Identity.PATH
+    #: After how many seconds without a change a file is complete, so that a last line without newline counts;
+    #: 0: files are complete when they appear; left out: never.
+    sealed_after_s: float | None = None
+    #: How much one commit takes, or one staged part.
+    chunk_bytes: int = 32 * 2**20
+    record_bytes_max: int = 64 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordProducer:
+    """A producer that is named by the records themselves."""
+
+    name: str
+    sequence: str
+    order: Order = Order.ANY
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageId:
+    """The columns that identify a record whatever file it comes in, and for how long."""
+
+    columns: tuple[str, ...]
+    keep_days: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    schema: str
+    table: str
+    write: Write = Write.APPEND
+    key: tuple[str, ...] = ()
+    #: A boolean column of the records: where it is true, the key's row is deleted (merge only).
+    deleted: str | None = None
+    #: Whether rows carry _producer_id and _sequence; rewind and verification need them.
+    lineage: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineLimit:
+    """More than this in one batch, and nothing of it is published."""
+
+    records: int | None = None
+    share: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.records} records" if self.records is not None else f"{self.share:.4%} of the records"
+
+    def is_passed(self, *, quarantined: int, records: int) -> bool:
+        if self.records is not None:
+            return quarantined > self.records
+        return self.share is not None and quarantined > self.share * records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """How chunks are handed to sessions, and how often one is tried."""
+
+    mode: Mode = Mode.KEY_SHARED
+    sessions: int = 4
+    ack_deadline_s: float = 600.0
+    deliveries_max: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A pipeline file, whole and without contradictions."""
+
+    #: What the ledger has to know.
+    pipeline: Pipeline
+    source: Source
+    columns: tuple[Column, ...]
+    target: Target
+    unknown_fields: UnknownFields = UnknownFields.IGNORE
+    producer: RecordProducer | None = None
+    message_id: MessageId | None = None
+    #: Spark SQL over the view `records`.
+    transform: str | None = None
+    publish: Publish = Publish.STAGED
+    delivery: Delivery = field(default_factory=Delivery)
+    on_rewrite: OnRewrite = OnRewrite.STOP
+    #: The path of the expectations that a batch must meet before it is published.
+    quality_suite: str | None = None
+    quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
+    #: A cron text; left out, somebody else says when.
+    schedule: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.name

@@ -1,0 +1,370 @@
+"""One load: plan, claim, let Spark's tasks read and write, and say what the ledger says.
+
+Nothing here decides whether rows are new: the claims keep others from doing the same work, and every commit is
+refused by the ledger if any part of it took effect before. A load that is killed anywhere may just be called again.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import uuid4
+
+from sqlalchemy import Connection, Engine
+
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, OnceloadError
+from dedup_core.names import Batch, Position, ProducerId, SessionName
+from dedup_core.pipeline import Guarantee
+from dedup_core.ports import Advance, Claim, Commit, Session
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.replay import Counts, Run
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.columns import Column
+from spark_jobs.declared import Declared, Format, Source, UnknownFields
+from spark_jobs.loading import Delivery, Job
+from spark_jobs.plan import FileToRead, Note, Plan, is_stream, make_plan
+from spark_jobs.publish import publish
+from spark_jobs.sources.files import read_at
+from spark_jobs.sources.pieces import cuts, find_newline
+from spark_jobs.sources.records import Chunk
+from spark_jobs.stage import empty_stage, is_whole, open_stage, staged_parts
+from spark_jobs.target import ensure_target, table_name, undeclared_columns
+
+
+class Tasks(Protocol):
+    """Where the work is done."""
+
+    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        """Run each delivery at least once, and say what could not be read."""
+
+    def writing(self, job: Job) -> Job:
+        """The job, with the columns that it will write."""
+
+
+_LEASE_S = 120.0
+_BEATS_PER_LEASE = 4
+#: A crash of the server empties what is unlogged; the next staging then starts from nothing.
+_STAGINGS_MAX = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """Where a load runs, and on which database."""
+
+    ledger: LedgerSettings
+    switch: Guarantee = Guarantee.EXACTLY_ONCE
+    #: Left out, this machine.
+    master: str | None = None
+    spark_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a load did, as the ledger says."""
+
+    pipeline: str
+    batch: Batch
+    position: Position
+    loaded: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    session_start_seconds: float = 0.0
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def rows_per_s(self) -> int:
+        return round(self.loaded / self.seconds) if self.seconds else 0
+
+
+def new_batch() -> Batch:
+    """A name for what one run loads, for those who have none."""
+    return Batch(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
+
+
+def load(
+    declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None, tasks: Tasks | None = None
+) -> Report:
+    """Load what is new; nothing new takes no Spark."""
+    engine = connect(settings.ledger)
+    started = time.monotonic()
+    try:
+        ledger = PostgresLedger(engine, switch=settings.switch)
+        ledger.declare(declared.pipeline)
+        plan = make_plan(declared, ledger, now_s=time.time())
+        before = ledger.position(declared.name)
+        if not (plan.to_read or plan.noticed):
+            seconds = time.monotonic() - started
+            return Report(pipeline=declared.name, batch=batch, position=before, notes=plan.notes, seconds=seconds)
+        columns = _columns(declared)
+        if declared.unknown_fields is UnknownFields.ADD:
+            with engine.begin() as connection:
+                known = [column.name for column in columns]
+                columns += undeclared_columns(connection, table_name(declared.target), known=known)
+        job = Job(
+            declared=declared,
+            columns=columns,
+            written=columns,
+            ledger=settings.ledger,
+            switch=settings.switch,
+            session=ledger.open_session(declared.name, SessionName(batch)),
+            batch=batch,
+            run=run,
+        )
+        starting_s, notes = _load_all(engine, ledger, job, plan, settings=settings, tasks=tasks)
+        PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
+        return replace(
+            _report(ledger, job, after=before),
+            seconds=time.monotonic() - started - starting_s,
+            session_start_seconds=starting_s,
+            notes=(*plan.notes, *notes),
+        )
+    finally:
+        engine.dispose()
+
+
+def _load_all(
+    engine: Engine, ledger: PostgresLedger, job: Job, plan: Plan, *, settings: LoadSettings, tasks: Tasks | None
+) -> tuple[float, list[Note]]:
+    """Claim what is planned, and let tasks load it; answers with the time that their start took."""
+    ids = ledger.register(job.declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
+    replaced = {
+        ids[file.listed.name, file.generation]: file.replaces for file in plan.to_read if file.replaces is not None
+    }
+    job = replace(job, replaced=replaced)
+    _note(ledger, job, plan, ids)
+    with (
+        _claimed(ledger, job, _bundles(job.declared, plan.to_read, ids)) as (deliveries, notes),
+        ExitStack() as running,
+    ):
+        if not deliveries:
+            return 0.0, notes
+        starting = time.monotonic()
+        if tasks is None:
+            from spark_jobs.spark import SparkTasks
+
+            spark = SparkTasks.started(job.declared.name, settings.master, settings.spark_options)
+            tasks = running.enter_context(spark)
+        starting_s = time.monotonic() - starting
+        job = tasks.writing(job)
+        ensure_target(engine, job.declared, columns=job.written)
+        if job.is_direct:
+            return starting_s, notes + tasks.run(job, deliveries)
+        return starting_s, notes + _run_staged(engine, ledger, job, tasks, deliveries)
+
+
+def _columns(declared: Declared) -> tuple[Column, ...]:
+    """What rows are found by may not be null: such a record is quarantined, instead of failing all of them."""
+    needed = {*declared.target.key, *(declared.message_id.columns if declared.message_id else ())}
+    needed |= {declared.producer.name, declared.producer.sequence} if declared.producer else set()
+    return tuple(replace(column, not_null=True) if column.name in needed else column for column in declared.columns)
+
+
+def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, int], ProducerId]) -> None:
+    """Write down what the plan found out without reading any record."""
+    twins = [(ids[file.listed.name, file.generation], file.twin) for file in plan.to_read if file.twin]
+    # What is in under another name is consumed under this one too, and its records are duplicates.
+    advances = [
+        Advance(
+            producer_id=producer_id,
+            spans=twin.consumed,
+            digest=twin.digest,
+            fingerprint=twin.fingerprint,
+            size=twin.size,
+        )
+        for producer_id, twin in twins
+    ]
+    advances += [
+        Advance(
+            producer_id=producer_id,
+            spans=SpanSet(),
+            fingerprint=state.fingerprint,
+            size=state.size,
+            condition=condition,
+        )
+        for producer_id, state, condition in plan.noticed
+    ]
+    if advances:
+        commit: Commit[Connection] = Commit(
+            session=job.session,
+            batch=job.batch,
+            advances=tuple(advances),
+            write_rows=lambda _: None,
+            counts=Counts(duplicate=sum(twin.records for _, twin in twins)),
+            run=job.run,
+        )
+        ledger.commit(commit)
+
+
+@contextmanager
+def _claimed(
+    ledger: PostgresLedger, job: Job, bundles: Iterable[Sequence[Chunk]]
+) -> Iterator[tuple[tuple[Delivery, ...], list[Note]]]:
+    """Hold what is to be read while the block runs, so that no other run does the same work."""
+    claims = _Claims(ledger, job)
+    with _heartbeat(ledger, job.session):
+        try:
+            deliveries = claims.each(bundles) if job.is_direct else claims.at_once(bundles)
+            yield tuple(deliveries), claims.notes
+        finally:
+            claims.release()
+
+
+class _Claims:
+    """What commits by itself is held by itself; what is published at once is held at once."""
+
+    def __init__(self, ledger: PostgresLedger, job: Job) -> None:
+        self._ledger = ledger
+        self._job = job
+        self._held: list[Claim] = []
+        self.notes: list[Note] = []
+
+    def each(self, bundles: Iterable[Sequence[Chunk]]) -> Iterator[Delivery]:
+        for chunks in bundles:
+            try:
+                claim = self._claim(chunks)
+            except (ClaimedElsewhere, AlreadyConsumed) as taken:
+                # Another run was faster; what it leaves is found by the next plan.
+                self.notes += [Note(name=chunk.name, reason=str(taken)) for chunk in chunks]
+            else:
+                yield Delivery(number=len(self._held) - 1, chunks=tuple(chunks), claim=claim)
+
+    def at_once(self, bundles: Iterable[Sequence[Chunk]]) -> Iterator[Delivery]:
+        gathered = list(bundles)
+        claim = self._claim([chunk for chunks in gathered for chunk in chunks])
+        for number, chunks in enumerate(gathered):
+            yield Delivery(number=number, chunks=tuple(chunks), claim=claim)
+
+    def _claim(self, chunks: Sequence[Chunk]) -> Claim:
+        claim = self._ledger.claim(self._job.session, _spans_of(chunks), batch=self._job.batch, lease_s=_LEASE_S)
+        self._held.append(claim)
+        return claim
+
+    def release(self) -> None:
+        """Acked ones are gone; the rest fall back now instead of when their lease ends."""
+        for claim in self._held:
+            with suppress(OnceloadError):
+                self._ledger.release(claim)
+
+
+@contextmanager
+def _heartbeat(ledger: PostgresLedger, session: Session) -> Iterator[None]:
+    """Renew the session's claims while the block runs."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(_LEASE_S / _BEATS_PER_LEASE):
+            # A missed beat is made good by the next; when the lease has ended, the commits are refused.
+            with suppress(OnceloadError):
+                ledger.renew(session, lease_s=_LEASE_S)
+
+    thread = threading.Thread(target=beat, name="onceload heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _bundles(
+    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
+) -> Iterator[list[Chunk]]:
+    """Large files are cut, small ones put together: what one task takes is about as much as one commit does."""
+    held: list[Chunk] = []
+    held_bytes = 0
+    for file in files:
+        for chunk in _chunks(declared, file, ids[file.listed.name, file.generation]):
+            size = (chunk.size if chunk.end is None else chunk.end) - chunk.first
+            if held and held_bytes + size > declared.source.chunk_bytes:
+                yield held
+                held, held_bytes = [], 0
+            held.append(chunk)
+            held_bytes += max(size, 0)
+    if held:
+        yield held
+
+
+def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+    source, listed = declared.source, file.listed
+    header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
+    for first, end in file.spans:
+        chunk = Chunk(
+            producer_id=producer_id,
+            name=listed.name,
+            url=listed.url,
+            first=first,
+            end=end,
+            size=listed.size,
+            sealed=file.sealed,
+            header=header,
+        )
+        if end is None or is_stream(source, listed.name):
+            yield chunk
+        else:
+            yield from _cut(source, chunk, end)
+
+
+def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
+    begins = _begins(chunk, end)
+    sizes = {"chunk_bytes": source.chunk_bytes, "record_bytes_max": source.record_bytes_max}
+    edges = cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]
+    for first, cut_end in edges:
+        if first == begins and begins != chunk.first:
+            yield replace(chunk, begins=begins, end=cut_end)
+        else:
+            yield replace(chunk, first=first, end=cut_end)
+
+
+def _begins(chunk: Chunk, end: int) -> int:
+    """Where the first record starts: what is left of one that took effect is none."""
+    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
+        return chunk.first
+    newline = find_newline(chunk.url, first=chunk.first, end=end)
+    return end if newline is None else newline + 1
+
+
+def _spans_of(chunks: Sequence[Chunk]) -> dict[ProducerId, SpanSet]:
+    spans: dict[ProducerId, SpanSet] = {}
+    for chunk in chunks:
+        span = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
+        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | span
+    return spans
+
+
+def _run_staged(
+    engine: Engine, ledger: PostgresLedger, job: Job, tasks: Tasks, deliveries: Sequence[Delivery]
+) -> list[Note]:
+    """Stage all of it, as often as the server loses what was staged, and publish it in one commit."""
+    name = hashlib.sha256(f"{job.declared.name}\0{job.batch}\0{job.session.epoch}".encode()).hexdigest()[:16]
+    with open_stage(engine, name, job.written, job.declared.target, lineage=job.has_lineage) as stage:
+        for _ in range(_STAGINGS_MAX):
+            notes = tasks.run(replace(job, stage=stage), deliveries)
+            with engine.begin() as connection:
+                parts = staged_parts(connection, stage)
+            if is_whole(parts, deliveries=len(deliveries)):
+                publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
+                return notes
+            empty_stage(engine, stage)
+    raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times by crashing")
+
+
+def _report(ledger: PostgresLedger, job: Job, *, after: Position) -> Report:
+    """The ledger alone knows what took effect, whatever became of tasks and answers."""
+    entries = [entry for entry in ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
+    return Report(
+        pipeline=job.declared.name,
+        batch=job.batch,
+        position=entries[-1].position if entries else ledger.position(job.declared.name),
+        loaded=sum(entry.counts.loaded for entry in entries),
+        duplicates=sum(entry.counts.duplicate for entry in entries),
+        quarantined=sum(entry.counts.quarantined for entry in entries),
+        filtered=sum(entry.counts.filtered for entry in entries),
+        bytes=sum(entry.bytes for entry in entries),
+    )

@@ -1,0 +1,290 @@
+"""What a task does with a delivery: read its chunks, and commit or stage them piece by piece.
+
+The ledger is authoritative. A task may be run again, twice at once, or killed anywhere: what it commits is refused
+as soon as any part of it took effect before, and what it stages is kept once for each piece.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TypeVar
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    OnceloadError,
+    PipelineBusy,
+    SettingRefused,
+    TooManyQuarantined,
+)
+from dedup_core.names import Batch, ProducerId
+from dedup_core.pipeline import Guarantee
+from dedup_core.ports import Claim, Commit, QuarantinedRecord, Session
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.connection import translated
+from dedup_core.replay import Counts, Run
+from dedup_core.spans import SpanSet
+from spark_jobs.columns import Column
+from spark_jobs.declared import Declared, Publish
+from spark_jobs.plan import Note
+from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
+from spark_jobs.read import read_parts, read_records
+from spark_jobs.sources.records import BadRecord, Chunk, Records
+from spark_jobs.stage import Stage, StagedPart, note_part, stage_part
+from spark_jobs.write import Writer, refused_rows
+
+Answer = TypeVar("Answer")
+#: How long a task goes on calling a database that restarts.
+_PATIENCE_S = 120.0
+_PAUSE_S = (0.1, 5.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Chunks that one task loads: one large, or many small."""
+
+    number: int
+    chunks: tuple[Chunk, ...]
+    claim: Claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a task has to know; it travels to wherever the task runs."""
+
+    declared: Declared
+    #: What is read of the records, and what is written of them: another, where a transform makes it.
+    columns: tuple[Column, ...]
+    written: tuple[Column, ...]
+    ledger: LedgerSettings
+    switch: Guarantee
+    session: Session
+    batch: Batch
+    run: Run | None = None
+    #: Generations whose rows go when those of a later one come: the later one's id, and theirs.
+    replaced: Mapping[ProducerId, ProducerId] = field(default_factory=dict)
+    #: Left out, every piece commits itself.
+    stage: Stage | None = None
+
+    @property
+    def names_records(self) -> bool:
+        """Whether records say themselves who they are."""
+        return self.declared.producer is not None or self.declared.message_id is not None
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether staged rows know which record they were made from."""
+        return self.declared.transform is None or self.declared.target.lineage
+
+    @property
+    def is_direct(self) -> bool:
+        return self.declared.publish is Publish.DIRECT
+
+
+def deliver(job: Job, delivery: Delivery) -> list[Note]:
+    """Load one delivery; what could not be read of it is noted, and the rest is loaded."""
+    notes: list[Note] = []
+    for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
+        if job.stage is None:
+            _commit_piece(job, parts, claim=delivery.claim if is_last else None)
+        else:
+            _stage_piece(job, job.stage, parts, place=(delivery.number, number), is_last=is_last)
+    return notes
+
+
+def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[list[ReadPart], bool]]:
+    """What is committed together: one part, or small ones up to the size of a chunk; and whether it is the last."""
+    held: list[ReadPart] = []
+    held_bytes = 0
+    for chunk in delivery.chunks:
+        try:
+            for part in read_parts(chunk, job.declared.source):
+                if held and held_bytes + len(part.part.raw) > job.declared.source.chunk_bytes:
+                    yield held, False
+                    held, held_bytes = [], 0
+                held.append(part)
+                held_bytes += len(part.part.raw)
+        except OnceloadError as error:
+            if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
+                raise
+            notes.append(Note(name=chunk.name, reason=str(error), needs_a_person=error.exit_code == 4))
+    yield held, True
+
+
+def read_delivery(job: Job, delivery: Delivery) -> Iterator[pa.Table]:
+    """Read one delivery for a transform: its proof is noted, and its rows go on."""
+    notes: list[Note] = []
+    for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
+        prepared = prepare(parts, _records(job, parts, _stage_of(job).writer)[0], consumed={})
+        noted = replace(StagedPart.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
+        patience = Patience()
+        patience.until_answered(partial(_note, job, noted))
+        yield prepared.rows
+
+
+def _note(job: Job, part: StagedPart) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"):
+        note_part(engine_of(job), _stage_of(job), part)
+
+
+def _stage_of(job: Job) -> Stage:
+    if job.stage is None:
+        raise SettingRefused("publish", "direct", "staged, where a transform sees the whole batch")
+    return job.stage
+
+
+def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> int:
+    """Keep the rows that a transform made in one of its partitions, once."""
+    rows = pa.concat_tables(tables)
+    part = StagedPart(
+        delivery=-1 - partition,
+        number=0,
+        is_last=True,
+        advances=(),
+        rows=rows.num_rows,
+        records=0,
+        quarantined=(),
+        bytes=0,
+    )
+    stage = _stage_of(job)
+    encoded = stage.writer.encode(rows)
+
+    def keep() -> None:
+        with translated(pipeline=job.declared.name, doing="staging rows"):
+            stage_part(engine_of(job), stage, part, encoded=encoded, writer=stage.writer)
+
+    Patience().until_answered(keep)
+    return part.rows
+
+
+def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> None:
+    """Commit until it is certain that it took effect, by whoever's hand."""
+    engine = engine_of(job)
+    ledger = PostgresLedger(engine, switch=job.switch)
+    records, writer = _records(job, parts, Writer.into_target(job.declared.target, job.written))
+    consumed: Mapping[ProducerId, SpanSet] = {}
+    patience = Patience()
+    while True:
+        prepared = prepare(parts, records, consumed=consumed)
+        try:
+            if not prepared.advances:
+                if claim:
+                    ledger.release(claim)
+                return
+            ledger.commit(_commit(job, prepared, writer=writer, claim=claim))
+        except AlreadyConsumed:
+            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+        except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+            patience.wait(error)
+            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+        except (SettingRefused, DBAPIError) as error:
+            records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> dict[ProducerId, SpanSet]:
+    known = ledger.know(job.session, list({each.part.producer_id for each in parts}))
+    return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
+
+
+def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim | None) -> Commit[Connection]:
+    encoded = writer.encode(prepared.rows)
+    return Commit(
+        session=job.session,
+        batch=job.batch,
+        advances=prepared.advances,
+        write_rows=lambda connection: writer.write(connection, encoded),
+        claim=claim,
+        counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
+        bytes=prepared.bytes,
+        quarantined=prepared.quarantined,
+        run=job.run,
+    )
+
+
+def _stage_piece(job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[int, int], is_last: bool) -> None:
+    engine = engine_of(job)
+    records, writer = _records(job, parts, stage.writer)
+    patience = Patience()
+    while True:
+        prepared = prepare(parts, records, consumed={})
+        encoded = writer.encode(prepared.rows)
+        staged = StagedPart.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+        try:
+            with translated(pipeline=job.declared.name, doing="staging rows"):
+                stage_part(engine, stage, staged, encoded=encoded, writer=writer)
+        except (DatabaseLost, PipelineBusy) as error:
+            patience.wait(error)
+        except (SettingRefused, DBAPIError) as error:
+            records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def _records(job: Job, parts: Sequence[ReadPart], writer: Writer) -> tuple[Records, Writer]:
+    """Read parts, and say how their rows are written: with more columns, where fields turn up that get some."""
+    records = read_records(job.declared, job.columns, parts)
+    if records.unknown:
+        writer = writer.adding(records.unknown)
+        records = read_records(job.declared, writer.columns, parts)
+    if job.declared.producer is not None:
+        records = without_strange_ids(records, job.declared.producer.sequence, [each.part for each in parts])
+    check_quarantine(job, records.bad, records=records.count)
+    return records, writer
+
+
+def check_quarantine(job: Job, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:
+    """Refuse all of it if more is bad than the pipeline allows: then it is the source that is wrong."""
+    limit = job.declared.quarantine_limit
+    if limit.is_passed(quarantined=len(bad), records=records):
+        raise TooManyQuarantined(job.declared.name, len(bad), records, str(limit), bad[0].reason)
+
+
+def _without_refused(
+    job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
+) -> Records:
+    """Quarantine the rows that the server refuses; whatever else it refused is not theirs."""
+    refused = refused_rows(engine, writer, records.rows)
+    if not refused:
+        raise cause
+    left = without_rows(records, refused, [each.part for each in parts])
+    check_quarantine(job, left.bad, records=left.count)
+    return left
+
+
+class Patience:
+    """Waits longer each time, and gives up with the last error when its time is over."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _PATIENCE_S
+        self._pause_s = _PAUSE_S[0]
+
+    def wait(self, error: OnceloadError) -> None:
+        if time.monotonic() >= self._until:
+            raise error
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S[1])
+
+    def until_answered(self, ask: Callable[[], Answer]) -> Answer:
+        while True:
+            try:
+                return ask()
+            except (DatabaseLost, PipelineBusy) as error:
+                self.wait(error)
+
+
+def engine_of(job: Job) -> Engine:
+    """The pool of this process; the next task finds it open."""
+    return _engine(job.ledger)
+
+
+@cache
+def _engine(settings: LedgerSettings) -> Engine:
+    return connect(settings)

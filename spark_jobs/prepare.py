@@ -1,0 +1,189 @@
+"""Parts of files become what one commit holds: rows, bad records, and how far each producer advances."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, QuarantinedRecord
+from dedup_core.replay import Condition
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, BadRecord, Chunk, Part, Records
+
+_DIGEST = Struct(">QQ16s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPart:
+    """A part as it was read, and what its commit notes of the file."""
+
+    chunk: Chunk
+    part: Part
+    fingerprint: bytes
+    #: The file's size as it was listed; only where nothing of the file is left to read.
+    size: int | None = None
+    condition: Condition = Condition.OPEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What of some parts is new, ready to be committed."""
+
+    advances: tuple[Advance, ...]
+    rows: pa.Table
+    bad: tuple[BadRecord, ...]
+    duplicate: int
+    bytes: int
+
+    @property
+    def quarantined(self) -> tuple[QuarantinedRecord, ...]:
+        return tuple(
+            QuarantinedRecord(
+                producer_id=each.producer_id,
+                sequence_id=each.sequence_id,
+                raw=each.raw,
+                reason=each.reason,
+                column=each.column,
+            )
+            for each in self.bad
+        )
+
+
+def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[ProducerId, SpanSet]) -> Prepared:
+    """Leave out what took effect before; what is left advances its producers by just that."""
+    by_producer: dict[ProducerId, list[ReadPart]] = {}
+    for each in parts:
+        by_producer.setdefault(each.part.producer_id, []).append(each)
+    new = {
+        producer_id: _offered(some) - consumed.get(producer_id, SpanSet()) for producer_id, some in by_producer.items()
+    }
+    rows, bad = records.rows, records.bad
+    if any(consumed.get(producer_id, SpanSet()).overlaps(_offered(some)) for producer_id, some in by_producer.items()):
+        rows = rows.filter(_is_new(rows, new))
+        bad = tuple(each for each in bad if each.sequence_id in new[each.producer_id])
+    rows_of = _rows_by_producer(rows)
+    advances = tuple(
+        _advance(producer_id, some, spans=new[producer_id], rows=rows_of.get(producer_id, 0))
+        for producer_id, some in by_producer.items()
+        if new[producer_id] or not _offered(some)
+    )
+    left_out = records.count - rows.num_rows - len(bad)
+    return Prepared(advances=advances, rows=rows, bad=bad, duplicate=left_out, bytes=_bytes_of(parts, new))
+
+
+def _bytes_of(parts: Sequence[ReadPart], new: Mapping[ProducerId, SpanSet]) -> int:
+    """How much was read of what is new; where ids count rows, a part is new as a whole or not at all."""
+    return sum(len(each.part.raw) for each in parts if new[each.part.producer_id].overlaps(_offered([each])))
+
+
+def _offered(parts: Iterable[ReadPart]) -> SpanSet:
+    return SpanSet(Span(each.part.first, each.part.end) for each in parts if each.part.first < each.part.end)
+
+
+def _is_new(rows: pa.Table, new: Mapping[ProducerId, SpanSet]) -> pa.Array:
+    producers, sequences = _lineage(rows)
+    kept = np.zeros(len(sequences), dtype=bool)
+    for producer_id, spans in new.items():
+        of_it = producers == producer_id
+        for span in spans:
+            kept |= of_it & (sequences >= span.first) & (sequences < span.end)
+    return pa.array(kept)
+
+
+def _lineage(rows: pa.Table) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", ...]:
+    return tuple(rows.column(name).to_numpy() for name in (PRODUCER_ID, SEQUENCE))
+
+
+def _rows_by_producer(rows: pa.Table) -> dict[ProducerId, int]:
+    counted = pc.value_counts(rows.column(PRODUCER_ID))
+    return dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+
+
+def _advance(producer_id: ProducerId, parts: Sequence[ReadPart], *, spans: SpanSet, rows: int) -> Advance:
+    last = parts[-1]
+    return Advance(
+        producer_id=producer_id,
+        spans=spans,
+        rows=rows,
+        digest=b"".join(digest for each in parts for digest in _digests(each.part, spans)),
+        fingerprint=last.fingerprint,
+        size=last.size,
+        condition=last.condition,
+    )
+
+
+def _digests(part: Part, spans: SpanSet) -> Iterable[bytes]:
+    """Span by span, so that any of them can be compared with the file alone."""
+    raw = memoryview(part.raw)
+    if not raw:
+        return
+    whole = Span(part.first, part.end)
+    if len(raw) != len(whole):
+        # Ids that count rows do not tell where their bytes are.
+        yield digest_of(whole, raw)
+        return
+    for span in spans & SpanSet([whole]):
+        yield digest_of(span, raw[span.first - part.first : span.end - part.first])
+
+
+def digest_of(span: Span, raw: bytes | memoryview) -> bytes:
+    """A span and the digest of its bytes."""
+    return _DIGEST.pack(span.first, span.end, hashlib.blake2b(raw, digest_size=16).digest())
+
+
+def digests_in(stored: bytes) -> tuple[tuple[Span, bytes], ...]:
+    """The spans and digests of a receipt."""
+    return tuple((Span(first, end), digest) for first, end, digest in _DIGEST.iter_unpack(stored))
+
+
+def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part]) -> Records:
+    """Turn rows that the server refused, by their number, into bad records."""
+    if not refused:
+        return records
+    bad = []
+    for number, reason in refused.items():
+        producer_id = records.rows.column(PRODUCER_ID)[number].as_py()
+        sequence_id = records.rows.column(SEQUENCE)[number].as_py()
+        raw = raw_of(producer_id, sequence_id, records=records, parts=parts) or _rendered(records.rows, number)
+        bad.append(BadRecord(producer_id=producer_id, sequence_id=sequence_id, raw=raw, reason=reason))
+    kept = np.ones(records.rows.num_rows, dtype=bool)
+    kept[list(refused)] = False
+    return replace(records, rows=records.rows.filter(pa.array(kept)), bad=(*records.bad, *bad))
+
+
+def _rendered(rows: pa.Table, number: int) -> bytes:
+    """A record whose bytes nobody can cut out of its file."""
+    (row,) = rows.slice(number, 1).drop_columns([PRODUCER_ID, SEQUENCE]).to_pylist()
+    return json.dumps(row, default=str, ensure_ascii=False).encode()
+
+
+def without_strange_ids(records: Records, sequence: str, parts: Sequence[Part]) -> Records:
+    """A record whose own sequence id cannot be one is bad."""
+    ids = records.rows.column(sequence).to_numpy()
+    strange = np.flatnonzero((ids < 0) | (ids >= SEQUENCE_END))
+    reasons = {
+        int(number): f"{sequence}: {ids[number]} is no sequence id (0 to {SEQUENCE_END - 1})" for number in strange
+    }
+    return without_rows(records, reasons, parts)
+
+
+def raw_of(producer_id: ProducerId, sequence_id: int, *, records: Records, parts: Sequence[Part]) -> bytes:
+    """The bytes of one record: up to where the next one of its part starts."""
+    for part in parts:
+        if (
+            len(part.raw) == part.end - part.first
+            and part.producer_id == producer_id
+            and part.first <= sequence_id < part.end
+        ):
+            producers, sequences = _lineage(records.rows)
+            later = sequences[(producers == producer_id) & (sequences > sequence_id) & (sequences < part.end)]
+            ends = [*later[:1].tolist(), part.end]
+            ends += [b.sequence_id for b in records.bad if b.producer_id == producer_id and b.sequence_id > sequence_id]
+            return part.raw[sequence_id - part.first : min(ends) - part.first].rstrip(b"\r\n")
+    return b""

@@ -1,0 +1,153 @@
+"""All staged rows of a batch, and all that they prove, in one commit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from dedup_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, RowsRefused
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, Claim, Commit
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.connection import first_line
+from dedup_core.replay import Condition, Counts
+from dedup_core.spans import SpanSet
+from spark_jobs.columns import Column
+from spark_jobs.copy import quoted, run
+from spark_jobs.declared import Target, Write
+from spark_jobs.dedupe import new_rows
+from spark_jobs.loading import Job, Patience, check_quarantine
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
+from spark_jobs.stage import Stage, StagedPart
+from spark_jobs.target import table_name, undeclared_columns
+from spark_jobs.write import Writer, arrived
+
+
+def publish(
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, claim: Claim
+) -> None:
+    """Commit until it is certain that it took effect."""
+    read = merged(parts)
+    if not read:
+        return
+    quarantined = tuple(record for part in parts for record in part.quarantined)
+    staged, records = sum(part.rows for part in parts), sum(part.records for part in parts)
+    check_quarantine(job, quarantined, records=records + len(quarantined))
+    replaced = [old for new, old in job.replaced.items() if new in {advance.producer_id for advance in read}]
+    read += tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
+    probe = next((advance for advance in read if advance.spans), None)
+    patience = Patience()
+    with new_rows(engine, ledger, job, stage) as sieve:
+        while True:
+            new = sieve.sift(read, staged=staged)
+            commit: Commit[Connection] = Commit(
+                session=job.session,
+                batch=job.batch,
+                advances=new.advances,
+                write_rows=partial(_write, job=job, stage=stage, rows=new.table, replaced=replaced),
+                claim=claim,
+                counts=Counts(
+                    loaded=new.count,
+                    duplicate=staged - new.count,
+                    quarantined=len(quarantined),
+                    # A transform may also make several rows of one record; then nothing was filtered out.
+                    filtered=max(0, records - staged),
+                ),
+                bytes=sum(part.bytes for part in parts),
+                message_ids=new.message_ids,
+                quarantined=quarantined,
+                run=job.run,
+            )
+            try:
+                ledger.commit(commit)
+            except IntegrityError as error:
+                raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
+            except AlreadyConsumed as error:
+                # Of records that say who they are, another run may have brought some; of files, only a stranger.
+                if not job.names_records:
+                    raise
+                patience.wait(error)
+            except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+                patience.wait(error)
+                if probe and patience.until_answered(partial(_took_effect, ledger, job, probe)):
+                    return
+            else:
+                return
+
+
+def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
+    """A commit is there whole or not at all, so that one of its spans tells."""
+    known = ledger.know(job.session, [advance.producer_id])
+    return known[advance.producer_id].state.consumed.covers(advance.spans)
+
+
+def merged(parts: Sequence[StagedPart]) -> tuple[Advance, ...]:
+    """One advance for each producer: what its parts proved, in their order."""
+    in_order = sorted(
+        (advance for part in parts for advance in part.advances),
+        key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1),
+    )
+    return tuple(_merge(list(some)) for _, some in groupby(in_order, key=lambda advance: advance.producer_id))
+
+
+def _merge(advances: list[Advance]) -> Advance:
+    spans = SpanSet(span for advance in advances for span in advance.spans)
+    digest = b"".join(advance.digest or b"" for advance in advances)
+    return replace(advances[-1], spans=spans, rows=sum(advance.rows for advance in advances), digest=digest)
+
+
+def _write(connection: Connection, *, job: Job, stage: Stage, rows: str, replaced: Sequence[ProducerId]) -> None:
+    target = job.declared.target
+    added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
+    writer = Writer.into_target(target, job.written).adding(added)
+    writer.write(connection, b"")
+    if replaced:
+        gone = ", ".join(map(str, replaced))
+        run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")
+    match target.write:
+        case Write.APPEND:
+            _append(connection, target, rows, writer.columns)
+        case Write.MERGE:
+            merge_in(connection, target, rows, writer.columns)
+
+
+def _append(connection: Connection, target: Target, rows: str, columns: tuple[Column, ...]) -> None:
+    names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
+    arriving = f"SELECT {arrived(columns, lineage=target.lineage)} FROM {rows}"
+    run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}")
+
+
+def merge_in(connection: Connection, target: Target, rows: str, columns: tuple[Column, ...]) -> None:
+    """The last record of each key wins: inside the batch, and against a row that the same producer left earlier."""
+    table, key = table_name(target), ", ".join(map(quoted, target.key))
+    run(
+        connection,
+        f"CREATE TEMPORARY TABLE latest ON COMMIT DROP AS SELECT DISTINCT ON ({key}) * FROM {rows}"
+        f" ORDER BY {key}, {PRODUCER_ID} DESC, {SEQUENCE} DESC",
+    )
+    is_newer = (
+        f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}"
+        if target.lineage
+        else "true"
+    )
+    kept = "true"
+    if target.deleted:
+        kept = f"{quoted(target.deleted)} IS NOT TRUE"
+        same_key = " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
+        run(
+            connection,
+            f"DELETE FROM {table} AS there USING latest"
+            f" WHERE {same_key} AND latest.{quoted(target.deleted)} AND ({is_newer})",
+        )
+    names = Writer.into_target(target, columns).names
+    changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
+    guard = is_newer.replace("latest.", "excluded.")
+    run(
+        connection,
+        f"INSERT INTO {table} AS there ({', '.join(map(quoted, names))})"
+        f" SELECT {arrived(columns, lineage=target.lineage)} FROM latest WHERE {kept}"
+        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{key} = excluded.{key}'} WHERE {guard}",
+    )

@@ -1,0 +1,183 @@
+"""Chunks into parts, and parts into records, whatever their format."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dedup_core.replay import Condition
+from spark_jobs.columns import Column, arrow_schema
+from spark_jobs.declared import Declared, Format, Source
+from spark_jobs.prepare import ReadPart
+from spark_jobs.sources.csv import read_csv
+from spark_jobs.sources.files import Compression, Incomplete, open_stream, read_at
+from spark_jobs.sources.fingerprints import (
+    Fingerprint,
+    Marks,
+    StreamMarks,
+    fingerprint_of,
+    fingerprint_of_packed,
+)
+from spark_jobs.sources.jsonl import read_jsonl
+from spark_jobs.sources.parquet import read_parquet
+from spark_jobs.sources.pieces import pieces
+from spark_jobs.sources.records import LINEAGE, Chunk, Part, Records
+
+
+def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed."""
+    if source.format is Format.PARQUET:
+        yield from _row_group_parts(chunk)
+    elif Compression.of(chunk.url) is Compression.NONE:
+        yield from _plain_parts(chunk, source)
+    else:
+        yield from _packed_parts(chunk, source)
+
+
+def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
+    if chunk.begins is not None:
+        # The rest of a record that took effect already; it is consumed, and nothing is made of it.
+        rest = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.begins, raw=b"")
+        fingerprint = fingerprint_of(chunk.url, end=rest.end)
+        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+        chunk = replace(chunk, first=chunk.begins, begins=None)
+    if chunk.first == chunk.end:
+        return
+    for part in pieces(chunk, source):
+        fingerprint = _fingerprint_of(chunk, part)
+        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+
+
+def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
+    if part.first == 0 and not part.too_long:
+        marks = StreamMarks()
+        marks.feed(part.raw)
+        return Fingerprint(stream=marks.marks)
+    return fingerprint_of(chunk.url, end=part.end)
+
+
+def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    """Only the last part may say that the file was read to its end, so each waits for the next."""
+    seen = StreamMarks()
+    held: tuple[Part, Marks] | None = None
+    broken: Incomplete | None = None
+    try:
+        for part in pieces(chunk, source, marks=seen):
+            if held:
+                yield _packed_part(chunk, *held, is_whole=False)
+            held = (part, seen.marks)
+    except Incomplete as error:
+        broken = error
+    # A file without any new record is noted too, so that nobody unpacks it again to know.
+    part, marks = held or (_nothing(chunk), seen.marks)
+    yield _packed_part(chunk, part, marks, is_whole=broken is None)
+    if broken:
+        raise broken
+
+
+def _nothing(chunk: Chunk) -> Part:
+    return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
+
+
+def _packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_whole: bool) -> ReadPart:
+    size = chunk.size if is_whole else None
+    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=size)
+    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
+    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
+
+
+def _row_group_parts(chunk: Chunk) -> Iterator[ReadPart]:
+    """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
+    fingerprint = fingerprint_of(chunk.url, end=chunk.size).to_bytes()
+    with open_stream(chunk.url) as stream:
+        extents = _extents(stream)
+        for number, extent in enumerate(extents, start=1):
+            if extent.end <= chunk.first:
+                continue
+            raw = read_at(chunk.url, offset=extent.first_byte, size=extent.end_byte - extent.first_byte)
+            part = Part(producer_id=chunk.producer_id, first=extent.first, end=extent.end, raw=raw)
+            size = chunk.size if number == len(extents) else None
+            yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
+        if not extents:
+            yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=fingerprint, size=chunk.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Extent:
+    """A row group: its rows, and where its bytes are."""
+
+    first: int
+    end: int
+    first_byte: int
+    end_byte: int
+
+
+def _extents(stream: BinaryIO) -> list[_Extent]:
+    metadata = pq.read_metadata(stream)
+    extents, first = [], 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        starts = [min(filter(None, (each.dictionary_page_offset, each.data_page_offset))) for each in columns]
+        ends = [start + each.total_compressed_size for start, each in zip(starts, columns, strict=True)]
+        end = first + group.num_rows
+        extents.append(_Extent(first=first, end=end, first_byte=min(starts), end_byte=max(ends)))
+        first = end
+    return extents
+
+
+def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """All records of some parts."""
+    there = [each for each in parts if each.part.raw]
+    if not there:
+        return Records(rows=_schema(columns).empty_table())
+    match declared.source.format:
+        case Format.JSONL:
+            return read_jsonl([each.part for each in there], columns, unknown_fields=declared.unknown_fields)
+        case Format.CSV:
+            # Files whose columns are named alike are parsed as one.
+            headers = sorted({each.chunk.header for each in there})
+            some = [_read_csv(declared, columns, there, header) for header in headers]
+        case Format.PARQUET:
+            some = [_read_parquet(declared, columns, each) for each in there]
+    return some[0] if len(some) == 1 else _joined(some)
+
+
+def _read_csv(
+    declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart], header: tuple[str, ...]
+) -> Records:
+    return read_csv(
+        [each.part for each in parts if each.chunk.header == header],
+        columns,
+        header=header,
+        options=declared.source.csv,
+        unknown_fields=declared.unknown_fields,
+    )
+
+
+def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPart) -> Records:
+    with open_stream(each.chunk.url) as stream:
+        return read_parquet(
+            stream,
+            producer_id=each.part.producer_id,
+            first=each.part.first,
+            end=each.part.end,
+            columns=columns,
+            unknown_fields=declared.unknown_fields,
+        )
+
+
+def _joined(some: Sequence[Records]) -> Records:
+    unknown = {column.name: column for each in some for column in each.unknown}
+    return Records(
+        rows=pa.concat_tables([each.rows for each in some]),
+        bad=tuple(bad for each in some for bad in each.bad),
+        unknown=tuple(unknown.values()),
+    )
+
+
+def _schema(columns: tuple[Column, ...]) -> pa.Schema:
+    return pa.schema([*arrow_schema(columns), *LINEAGE])

@@ -1,0 +1,117 @@
+"""Rebuild: a new database in place of one that is gone, loaded from the sources, and compared with what was known.
+
+An exported snapshot outlives its database and says how much of each producer had taken effect. Ids and generations
+begin anew in a new database, so that producers are compared by name, each in its latest life.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.replay import Condition, ProducerState, Snapshot, States
+from spark_jobs.declared import Declared
+from spark_jobs.load import LoadSettings, Report, Tasks, load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A producer of which less is there than had taken effect."""
+
+    producer: str
+    generation: int
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The states of a new database beside those of a snapshot."""
+
+    snapshot_position: Position
+    same: int
+    #: Of these more is there now: files have grown, or are new.
+    ahead: tuple[str, ...]
+    different: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """What was loaded, and how it compares; without a snapshot, nothing tells."""
+
+    report: Report
+    comparison: Comparison | None
+
+
+def rebuild(
+    declared: Declared,
+    settings: LoadSettings,
+    *,
+    batch: Batch,
+    snapshot: Snapshot | None = None,
+    tasks: Tasks | None = None,
+) -> Rebuild:
+    """Load all sources into a database that has none of them, and compare with the snapshot."""
+    if snapshot and snapshot.pipeline != declared.name:
+        raise SettingRefused("--snapshot", f"one of pipeline {snapshot.pipeline}", f"one of {declared.name}")
+    _refuse_loaded(declared, settings.ledger)
+    report = load(declared, settings, batch=batch, tasks=tasks)
+    if snapshot is None:
+        return Rebuild(report=report, comparison=None)
+    return Rebuild(report=report, comparison=compare_states(snapshot, _states(declared, settings.ledger)))
+
+
+def _refuse_loaded(declared: Declared, settings: LedgerSettings) -> None:
+    engine = connect(settings)
+    try:
+        position = PostgresLedger(engine).position(declared.name)
+    except NotFound:
+        return
+    finally:
+        engine.dispose()
+    if position:
+        found = f"pipeline {declared.name} with {position} commits already"
+        expected = (
+            "a database without any of it: make a new one and run `onceload init`, or load to go on with this one"
+        )
+        raise SettingRefused("rebuilding", found, expected)
+
+
+def _states(declared: Declared, settings: LedgerSettings) -> States:
+    engine = connect(settings)
+    try:
+        return PostgresLedger(engine).states(declared.name).states
+    finally:
+        engine.dispose()
+
+
+def compare_states(snapshot: Snapshot, live: States) -> Comparison:
+    """Whether all that had taken effect is there again."""
+    known, there = _latest(snapshot.states), _latest(live)
+    same = [name for name, state in known.items() if name in there and there[name].consumed == state.consumed]
+    different = [_missing(state, there.get(name)) for name, state in known.items() if not _is_there(state, there)]
+    # The rows of an earlier life are of bytes that no file holds any more, unless they went with it.
+    past = [state for state in snapshot.states.values() if state is not known[state.name]]
+    different += [_missing(state, None) for state in past if state.condition is not Condition.REPLACED]
+    lacking = {each.producer for each in different}
+    return Comparison(
+        snapshot_position=snapshot.position,
+        same=len(same),
+        ahead=tuple(sorted(there.keys() - set(same) - lacking)),
+        different=tuple(sorted(different, key=lambda each: (each.producer, each.generation))),
+    )
+
+
+def _latest(states: States) -> dict[str, ProducerState]:
+    """Each name in its latest life."""
+    return {state.name: state for state in sorted(states.values(), key=lambda state: state.generation)}
+
+
+def _is_there(state: ProducerState, there: Mapping[str, ProducerState]) -> bool:
+    return state.name in there and there[state.name].consumed.covers(state.consumed)
+
+
+def _missing(state: ProducerState, found: ProducerState | None) -> Missing:
+    there = str(found.consumed) if found else "nothing: no file holds it any more"
+    return Missing(producer=state.name, generation=state.generation, expected=str(state.consumed), found=there)

@@ -1,0 +1,1 @@
+"""One module per format: complete records in, Arrow with sequence ids out."""

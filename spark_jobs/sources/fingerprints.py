@@ -1,0 +1,164 @@
+"""How a file is recognised: by the first and the last bytes of what was loaded of it, never by its time.
+
+A fingerprint is marks of the unpacked stream, up to where it was consumed. That of a compressed file may hold
+marks of the packed file too, as it lay there when its stream was read to the end: while they hold, nothing in it
+can be new, and nobody has to unpack it to know. Leave them out while more of the stream is to come.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from struct import Struct
+
+from dedup_core.spans import SEQUENCE_END
+from spark_jobs.sources.files import Compression, Incomplete, Listed, Unreadable, open_stream, read_at
+
+_VERSION = b"\x01"
+EDGE_BYTES = 4096
+_READ_BYTES = 2**20
+_MARKS = Struct(">Q16s16s")
+
+
+class Resemblance(StrEnum):
+    """What became of a file since it was loaded."""
+
+    SAME = "same"
+    #: It starts with what was loaded, and there is more of it.
+    GROWN = "grown"
+    #: It ends before what was loaded does.
+    SHORTER = "shorter"
+    #: Something else stands where that was.
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The bytes `[0, end)` of something, told by their edges."""
+
+    end: int
+    head: bytes
+    tail: bytes
+
+    @classmethod
+    def of(cls, *, end: int, head: bytes, tail: bytes) -> "Marks":
+        # Most files are small, and then both edges are the same bytes.
+        digest = _digest(head)
+        return cls(end, digest, digest if tail == head else _digest(tail))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    stream: Marks
+    #: The packed file: only where its whole stream was read.
+    packed: Marks | None = None
+
+    def to_bytes(self) -> bytes:
+        parts = (self.stream,) if self.packed is None else (self.stream, self.packed)
+        return _VERSION + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "Fingerprint":
+        if stored[:1] != _VERSION or len(stored) not in {1 + _MARKS.size, 1 + 2 * _MARKS.size}:
+            raise ValueError(f"no fingerprint of version 1: {stored[:8].hex()}… of {len(stored)} bytes")
+        stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[1:]))
+        if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
+            raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
+        return cls(stream=stream, packed=packed[0] if packed else None)
+
+
+@dataclass
+class StreamMarks:
+    """Marks of a stream that is read once: feed it block after block, and ask at the end of any."""
+
+    end: int = 0
+    _head: bytes = field(default=b"", repr=False)
+    _tail: bytes = field(default=b"", repr=False)
+
+    def feed(self, block: bytes) -> None:
+        self.end += len(block)
+        if len(self._head) < EDGE_BYTES:
+            self._head += block[: EDGE_BYTES - len(self._head)]
+        self._tail = (self._tail + block if len(block) < EDGE_BYTES else block)[-EDGE_BYTES:]
+
+    @property
+    def marks(self) -> Marks:
+        return Marks.of(end=self.end, head=self._head, tail=self._tail)
+
+
+def fingerprint_of(url: str, *, end: int) -> Fingerprint:
+    """Recognise a file that is not compressed, or not read as a stream, by its bytes `[0, end)`."""
+    return Fingerprint(stream=_get_marks(url, end=end))
+
+
+def fingerprint_of_packed(url: str, *, stream: Marks, size: int | None) -> Fingerprint:
+    """Recognise a compressed file; give the size it was listed with only if its stream was read to the end."""
+    return Fingerprint(stream=stream, packed=None if size is None else _get_marks(url, end=size))
+
+
+def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
+    """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
+    if Compression.of(listed.url) is Compression.NONE:
+        return _compare_plain(listed, fingerprint.stream, consumed_end=consumed_end)
+    packed = fingerprint.packed
+    if packed is not None and listed.size >= packed.end and _find_marks(listed.url, end=packed.end) == packed:
+        return Resemblance.SAME if listed.size == packed.end else Resemblance.GROWN
+    return _compare_unpacked(listed.url, fingerprint.stream, consumed_end=consumed_end)
+
+
+def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
+    """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
+    marks = fingerprint.stream
+    is_same = listed.size == marks.end and _find_marks(listed.url, end=marks.end) == marks
+    return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def _compare_plain(listed: Listed, marks: Marks, *, consumed_end: int) -> Resemblance:
+    if listed.size < max(marks.end, consumed_end):
+        return Resemblance.SHORTER
+    found = _find_marks(listed.url, end=marks.end)
+    if found is None:
+        return Resemblance.SHORTER
+    if found != marks:
+        return Resemblance.CHANGED
+    return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
+
+
+def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblance:
+    seen = StreamMarks()
+    with open_stream(url) as stream:
+
+        def read_to(end: int) -> bool:
+            """An upload that breaks off counts as far as it came, as a plain file would."""
+            try:
+                while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
+                    seen.feed(block)
+            except Incomplete:
+                pass
+            return seen.end >= end
+
+        if not read_to(marks.end):
+            return Resemblance.SHORTER
+        if seen.marks != marks:
+            return Resemblance.CHANGED
+        if not read_to(consumed_end):
+            return Resemblance.SHORTER
+        return Resemblance.GROWN if read_to(consumed_end + 1) else Resemblance.SAME
+
+
+def _get_marks(url: str, *, end: int) -> Marks:
+    marks = _find_marks(url, end=end)
+    if marks is None:
+        raise Unreadable(url, f"it ends before byte {end}")
+    return marks
+
+
+def _find_marks(url: str, *, end: int) -> Marks | None:
+    """Read the edges of `[0, end)`; a file that is smaller by now has none."""
+    head = read_at(url, offset=0, size=min(end, EDGE_BYTES))
+    tail = head if end <= EDGE_BYTES else read_at(url, offset=end - EDGE_BYTES, size=EDGE_BYTES)
+    whole = min(end, EDGE_BYTES)
+    return Marks.of(end=end, head=head, tail=tail) if len(head) == len(tail) == whole else None
+
+
+def _digest(edge: bytes) -> bytes:
+    return blake2b(edge, digest_size=16).digest()

@@ -1,0 +1,306 @@
+"""JSON lines: one object in each line.
+
+Arrow parses whole blocks. It sees a block as a stream of objects rather than as lines, counts `{}{}` as two rows, joins
+an object over two lines and dies of a first `null`: therefore only lines that start and end like an object reach it,
+and as many rows must come back. Then every line was one object.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from spark_jobs.columns import Column, ColumnType, Kind, arrow_type
+from spark_jobs.declared import UnknownFields
+from spark_jobs.sources.records import Part, Records
+from spark_jobs.sources.tiers import (
+    Indices,
+    Lines,
+    Mask,
+    RecordRefused,
+    Settled,
+    bad_of_too_long,
+    declared_value,
+    lines_of,
+    may_be_added,
+    not_utf8,
+    one_array,
+    read_in_tiers,
+    settle,
+)
+from spark_jobs.sources.values import ValueRefused, end_of_value, from_json
+
+_BLANKS = b" \t\r"
+#: What Arrow parses at once; its offsets end at twice this.
+_BLOCK_BYTES_MAX = 2**30
+_MANY = 1000
+#: The types that Arrow reads from JSON as they are; the rest it reads as texts, to be cast.
+_DIRECT = {
+    Kind.TEXT,
+    Kind.VARCHAR,
+    Kind.BOOLEAN,
+    Kind.SMALLINT,
+    Kind.INTEGER,
+    Kind.BIGINT,
+    Kind.REAL,
+    Kind.DOUBLE,
+    Kind.NUMERIC,
+}
+_BIGINT = re.compile(r"-?[0-9]{1,19}")
+
+
+def read_jsonl(parts: Sequence[Part], columns: tuple[Column, ...], *, unknown_fields: UnknownFields) -> Records:
+    """Read the lines of all parts; a blank line is no record."""
+    lines = lines_of([part for part in parts if not part.too_long], blanks=_BLANKS)
+    reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields)
+    suspects = _looks_unlike_an_object(lines) | not_utf8(lines)
+    records = read_in_tiers(
+        lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
+    )
+    return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown.columns())
+
+
+def _looks_unlike_an_object(lines: Lines) -> Mask:
+    unlike: Mask = (lines.firsts != ord("{")) | (lines.lasts != ord("}"))
+    return unlike
+
+
+# The fields of one object, each as its raw text.
+
+_WS = r"[ \t\r\n]*+"
+_PLAIN_STRING = r'"[^"\\\x00-\x1f]*+"'
+_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+_BEHIND = rf"{_WS}(?:,{_WS}|(?P<end>\}}){_WS})"
+_OBJECT = re.compile(rf"{_WS}\{{{_WS}")
+_EMPTY = re.compile(rf"\}}{_WS}")
+#: Most members: nothing in them is escaped or nested, and one look is enough.
+_MEMBER = re.compile(
+    rf"(?P<name>{_PLAIN_STRING}){_WS}:{_WS}(?P<raw>{_PLAIN_STRING}|{_NUMBER}|true|false|null){_BEHIND}"
+)
+_COLON = re.compile(rf"{_WS}:{_WS}")
+_NEXT = re.compile(_BEHIND)
+
+
+def fields_of(text: str) -> tuple[dict[str, str], set[str]]:
+    """The raw value of each field as it is written, and the names that occur twice."""
+    found, twice = dict[str, str](), set[str]()
+    opening = _OBJECT.match(text)
+    if opening is None:
+        raise RecordRefused("the line is no JSON object")
+    empty = _EMPTY.match(text, opening.end())
+    at, is_open = (empty or opening).end(), empty is None
+    while is_open:
+        member = _MEMBER.match(text, at)
+        if member is not None:
+            name, raw, at, is_open = member["name"][1:-1], member["raw"], member.end(), member["end"] is None
+        else:
+            name, raw, at, is_open = _any_member(text, at)
+        if name in found:
+            twice.add(name)
+        found[name] = raw
+    if at != len(text):
+        raise RecordRefused(f"the line goes on after its object, at character {at}")
+    return found, twice
+
+
+def _any_member(text: str, at: int) -> tuple[str, str, int, bool]:
+    name, start = _name_at(text, at)
+    end = end_of_value(text, start)
+    following = _NEXT.match(text, end)
+    if following is None:
+        raise RecordRefused(f"invalid JSON at character {end}")
+    return name, text[start:end], following.end(), following["end"] is None
+
+
+def _name_at(text: str, at: int) -> tuple[str, int]:
+    if not text.startswith('"', at):
+        raise RecordRefused(f"invalid JSON at character {at}")
+    end = end_of_value(text, at)
+    colon = _COLON.match(text, end)
+    if colon is None:
+        raise RecordRefused(f"invalid JSON at character {end}")
+    # An undeclared name may hold anything, half a surrogate pair too.
+    return str(json.loads(text[at:end])), colon.end()
+
+
+# What becomes of fields that nobody declared.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """The undeclared fields of records that are rows, by the types that would take all their values."""
+
+    kinds: dict[str, set[Kind]] = field(default_factory=dict)
+
+    def see(self, fields: dict[str, str]) -> None:
+        for name, raw in fields.items():
+            if raw != "null":
+                self.kinds.setdefault(name, set()).add(_kind_of(raw))
+
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(
+            Column(name=name, type=ColumnType(kind=_kind_for_all(kinds))) for name, kinds in sorted(self.kinds.items())
+        )
+
+
+def _kind_of(raw: str) -> Kind:
+    match raw[0]:
+        case '"':
+            return Kind.TEXT
+        case "{" | "[":
+            return Kind.JSONB
+        case "t" | "f":
+            return Kind.BOOLEAN
+        case _:
+            return Kind.BIGINT if _BIGINT.fullmatch(raw) and -(2**63) <= int(raw) < 2**63 else Kind.DOUBLE
+
+
+def _kind_for_all(kinds: set[Kind]) -> Kind:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    if Kind.JSONB in kinds:
+        return Kind.JSONB
+    return Kind.DOUBLE if kinds == {Kind.BIGINT, Kind.DOUBLE} else Kind.TEXT
+
+
+# The two tiers.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """One way for Arrow to read lines; of several, the first that gets through is taken."""
+
+    #: What happens to fields without a column, in Arrow's words.
+    unexpected: str
+    #: Look at every line for raw JSON and for unknown fields as well.
+    scans: bool
+    #: Read points in time as texts: that takes more ways to write them.
+    times_as_texts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    lines: Lines
+    columns: tuple[Column, ...]
+    unknown_fields: UnknownFields
+    unknown: Unknown = field(default_factory=Unknown)
+
+    def read_many(self, group: Indices) -> Settled | None:
+        block = self.lines.together(group)
+        if block.size > _BLOCK_BYTES_MAX:
+            return None
+        for way in self._ways(len(group)):
+            table = _parse(block, self._schema(way), unexpected=way.unexpected)
+            if table is not None and table.num_rows == len(group):
+                settled = settle(self._arrays(table), self._without_scanned(), count=len(group))
+                return self._scanned(settled, group) if way.scans else settled
+        return None
+
+    def read_one(self, index: int) -> list[object]:
+        found, twice = self._fields(index)
+        row = [self._value(column, found, twice) for column in self.columns]
+        self._note_unknown(found)
+        return row
+
+    def _ways(self, count: int) -> Iterator[_Way]:
+        ignores = self.unknown_fields is UnknownFields.IGNORE
+        has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
+        if not ignores and not has_raw:
+            yield _Way(unexpected="error", scans=False)
+        yield _Way(unexpected="ignore", scans=has_raw or not ignores)
+        # A few lines are as quickly read one by one as tried in yet another way.
+        if count >= _MANY and any(column.type.kind is Kind.TIMESTAMPTZ for column in self.columns):
+            yield _Way(unexpected="ignore", scans=has_raw or not ignores, times_as_texts=True)
+
+    def _schema(self, way: _Way) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field(column.name, _read_type(column.type, times_as_texts=way.times_as_texts))
+                for column in self.columns
+                if column.type.kind is not Kind.JSONB
+            ]
+        )
+
+    def _arrays(self, table: pa.Table) -> list[pa.Array]:
+        return [
+            # The scan fills it in.
+            pa.nulls(table.num_rows, arrow_type(column.type))
+            if column.type.kind is Kind.JSONB
+            else one_array(table.column(column.name))
+            for column in self.columns
+        ]
+
+    @cached_property
+    def _declared(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns)
+
+    def _without_scanned(self) -> tuple[Column, ...]:
+        return tuple(
+            replace(column, not_null=False) if column.type.kind is Kind.JSONB else column for column in self.columns
+        )
+
+    def _scanned(self, settled: Settled, group: Indices) -> Settled:
+        """Take raw JSON out of the lines, and look for unknown fields."""
+        places = [at for at, column in enumerate(self.columns) if column.type.kind is Kind.JSONB]
+        values: list[list[object]] = [[None] * len(group) for _ in places]
+        doubted = settled.doubted.copy()
+        for row in np.flatnonzero(~doubted).tolist():
+            try:
+                found, twice = self._fields(group[row])
+                for place, column_values in zip(places, values, strict=True):
+                    column_values[row] = self._value(self.columns[place], found, twice)
+                self._note_unknown(found)
+            except RecordRefused:
+                doubted[row] = True
+        rows = settled.rows
+        for place, column_values in zip(places, values, strict=True):
+            rows = rows.set_column(place, rows.field(place), pa.array(column_values, rows.field(place).type))
+        return Settled(rows=rows, doubted=doubted)
+
+    def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
+        try:
+            return fields_of(self.lines.text(index))
+        except ValueRefused as refused:
+            raise RecordRefused(str(refused)) from None
+
+    def _value(self, column: Column, found: dict[str, str], twice: set[str]) -> object:
+        if column.name in twice:
+            raise RecordRefused("the field occurs twice", column=column.name)
+        return declared_value(column, lambda: from_json(found.get(column.name, "null"), column.type))
+
+    def _note_unknown(self, found: dict[str, str]) -> None:
+        if self.unknown_fields is UnknownFields.IGNORE:
+            return
+        unknown = {name: raw for name, raw in found.items() if name not in self._declared}
+        for name in unknown:
+            if self.unknown_fields is UnknownFields.FAIL:
+                raise RecordRefused(f"the field {name!r} is not declared", column=name)
+            if not may_be_added(name):
+                raise RecordRefused(f"the field {name!r} cannot be the name of a column")
+        self.unknown.see(unknown)
+
+
+def _read_type(column_type: ColumnType, *, times_as_texts: bool) -> pa.DataType:
+    if column_type.is_array:
+        return pa.list_(_read_type(column_type.element, times_as_texts=times_as_texts))
+    is_direct = column_type.kind in _DIRECT or (column_type.kind is Kind.TIMESTAMPTZ and not times_as_texts)
+    return arrow_type(column_type) if is_direct else pa.string()
+
+
+def _parse(block: pa.Buffer, schema: pa.Schema, *, unexpected: str) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(block),
+            # The next chunk is another task's, so threads would only get in its way.
+            read_options=pj.ReadOptions(use_threads=False, block_size=block.size + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=unexpected
+            ),
+        )
+    except pa.ArrowException:
+        return None

@@ -1,0 +1,387 @@
+"""Parquet: rows by their number in the file, already typed.
+
+A cast that Arrow calls safe is taken as it is. Everything else goes through the text of the value, which makes the
+rules those of the other formats: a double becomes a numeric by its shortest digits, and never by rounding.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dedup_core.names import ProducerId
+from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.declared import UnknownFields
+from spark_jobs.sources.records import Records
+from spark_jobs.sources.tiers import (
+    Indices,
+    Mask,
+    Origins,
+    RecordRefused,
+    Settled,
+    breaks_contract,
+    cast_texts,
+    declared_value,
+    mask_of,
+    may_be_added,
+    one_array,
+    read_in_tiers,
+    rows_of,
+)
+from spark_jobs.sources.values import ValueRefused, from_json, from_text
+
+
+def row_groups(source: BinaryIO) -> tuple[tuple[int, int], ...]:
+    """The rows of each row group, first and end."""
+    metadata = pq.ParquetFile(source).metadata
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    ends = np.cumsum([0, *counts]).tolist()
+    return tuple(pairwise(ends))
+
+
+def read_parquet(
+    source: BinaryIO,
+    *,
+    producer_id: ProducerId,
+    first: int,
+    end: int,
+    columns: tuple[Column, ...],
+    unknown_fields: UnknownFields,
+) -> Records:
+    """Read the rows from first to end, and no row group beside them."""
+    table, undeclared = _read(source, first=first, end=end, columns=columns, unknown_fields=unknown_fields)
+    refusal = _refusal(undeclared, unknown_fields)
+    reader = _Reader(table, columns, refusal=refusal)
+    origins = Origins(
+        producer_ids=np.full(table.num_rows, producer_id, np.int64),
+        sequence_ids=np.arange(first, first + table.num_rows),
+        raw=reader.raw,
+    )
+    suspects = np.full(table.num_rows, refusal is not None)
+    records = read_in_tiers(origins, columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one)
+    if unknown_fields is not UnknownFields.ADD or not records.rows.num_rows:
+        return records
+    return replace(records, unknown=_unknown(table, undeclared))
+
+
+def _read(
+    source: BinaryIO, *, first: int, end: int, columns: tuple[Column, ...], unknown_fields: UnknownFields
+) -> tuple[pa.Table, tuple[str, ...]]:
+    # In nanoseconds, int96 would overflow after the year 2262.
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    names = file.schema_arrow.names
+    declared = [column.name for column in columns]
+    undeclared = tuple(name for name in names if name not in declared)
+    # A record that is bad for its fields is kept whole, with all of them.
+    wanted = names if unknown_fields is not UnknownFields.IGNORE else [name for name in names if name in declared]
+    spans = row_groups(source)
+    overlapping = [at for at, (start, stop) in enumerate(spans) if start < end and first < stop]
+    rows_before = spans[overlapping[0]][0] if overlapping else first
+    table = file.read_row_groups(overlapping, columns=wanted, use_threads=False).slice(first - rows_before, end - first)
+    if not wanted:
+        count = sum(max(0, min(end, stop) - max(first, start)) for start, stop in spans)
+        table = pa.table({"": pa.nulls(count)})
+    return pa.table([_plain(one_array(column)) for column in table.columns], names=table.column_names), undeclared
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Values as they are meant, not as they are stored: no dictionaries, and time in microseconds."""
+    if isinstance(array, pa.ExtensionArray):
+        return _plain(array.storage)
+    return next((plain(array) for holds, plain in _PLAIN if holds(array.type)), array)
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return any(holds(arrow) for holds in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _plain_list(array: pa.Array) -> pa.Array:
+    return _lists(array, _plain(array.flatten()))
+
+
+def _lists(array: pa.Array, elements: pa.Array) -> pa.Array:
+    # Flattening left out what lies under nulls and outside of a slice.
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, elements, mask=array.is_null())
+
+
+def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Halves go to even, as Postgres rounds."""
+    if array.type.unit != "ns":
+        return array.cast(target)
+    nanoseconds = array.cast(pa.int64()).fill_null(0).to_numpy()
+    whole, rest = np.divmod(nanoseconds, 1000)
+    rounded = whole + ((rest > 500) | ((rest == 500) & (whole % 2 == 1)))
+    return pa.array(rounded, mask=mask_of(array.is_null())).cast(target)
+
+
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
+    (pa.types.is_dictionary, lambda array: _plain(array.dictionary_decode())),
+    (pa.types.is_large_string, lambda array: array.cast(pa.string())),
+    (pa.types.is_string_view, lambda array: array.cast(pa.string())),
+    (pa.types.is_large_binary, lambda array: array.cast(pa.binary())),
+    (pa.types.is_binary_view, lambda array: array.cast(pa.binary())),
+    (pa.types.is_float16, lambda array: array.cast(pa.float32())),
+    (pa.types.is_timestamp, lambda array: _microseconds(array, pa.timestamp("us", array.type.tz))),
+    (pa.types.is_time, lambda array: _microseconds(array, pa.time64("us"))),
+    (_is_list, _plain_list),
+)
+
+
+def _refusal(undeclared: tuple[str, ...], unknown_fields: UnknownFields) -> RecordRefused | None:
+    for name in undeclared:
+        if unknown_fields is UnknownFields.FAIL:
+            return RecordRefused(f"the field {name!r} is not declared", column=name)
+        if unknown_fields is UnknownFields.ADD and not may_be_added(name):
+            return RecordRefused(f"the field {name!r} cannot be the name of a column")
+    return None
+
+
+def _unknown(table: pa.Table, undeclared: tuple[str, ...]) -> tuple[Column, ...]:
+    filled = (name for name in undeclared if table.column(name).null_count < table.num_rows)
+    return tuple(Column(name=name, type=_type_for(table.schema.field(name).type)) for name in filled)
+
+
+def _type_for(arrow: pa.DataType) -> ColumnType:
+    if pa.types.is_decimal(arrow) and arrow.precision <= PRECISION_MAX and 0 <= arrow.scale <= arrow.precision:
+        return ColumnType(kind=Kind.NUMERIC, precision=arrow.precision, scale=arrow.scale)
+    if pa.types.is_uint64(arrow):
+        return ColumnType(kind=Kind.NUMERIC, precision=20, scale=0)
+    if pa.types.is_timestamp(arrow):
+        return ColumnType(kind=Kind.TIMESTAMPTZ if arrow.tz else Kind.TIMESTAMP)
+    for holds, kind in _KINDS:
+        if holds(arrow):
+            return ColumnType(kind=kind)
+    return ColumnType(kind=Kind.JSONB)
+
+
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
+    (pa.types.is_boolean, Kind.BOOLEAN),
+    (pa.types.is_integer, Kind.BIGINT),
+    (pa.types.is_floating, Kind.DOUBLE),
+    (pa.types.is_string, Kind.TEXT),
+    (pa.types.is_decimal, Kind.TEXT),
+    (pa.types.is_date, Kind.DATE),
+    (pa.types.is_time, Kind.TIME),
+    (pa.types.is_binary, Kind.BYTEA),
+    (pa.types.is_fixed_size_binary, Kind.BYTEA),
+)
+
+
+# The two tiers.
+
+
+class _Reader:
+    def __init__(self, table: pa.Table, columns: tuple[Column, ...], *, refusal: RecordRefused | None) -> None:
+        self._table = table
+        self._columns = columns
+        self._refusal = refusal
+
+    def raw(self, index: int) -> bytes:
+        return _json_of_object(self._row(index)).encode(errors="backslashreplace")
+
+    def read_many(self, group: Indices) -> Settled | None:
+        rows = self._table if len(group) == self._table.num_rows else self._table.take(pa.array(group))
+        doubted, arrays = np.zeros(len(group), np.bool_), []
+        for column in self._columns:
+            array, unread = self._cast(rows, column)
+            doubted |= unread | breaks_contract(array, column)
+            arrays.append(array)
+        return Settled(rows=pa.Table.from_arrays(arrays, schema=arrow_schema(self._columns)), doubted=doubted)
+
+    def read_one(self, index: int) -> list[object]:
+        if self._refusal is not None:
+            raise self._refusal
+        row = self._row(index)
+        return [
+            declared_value(column, partial(converted, row.get(column.name), column.type)) for column in self._columns
+        ]
+
+    def _cast(self, rows: pa.Table, column: Column) -> tuple[pa.Array, Mask]:
+        if column.name not in rows.column_names:
+            return pa.nulls(len(rows), arrow_type(column.type)), np.zeros(len(rows), np.bool_)
+        return _cast(one_array(rows.column(column.name)), column.type)
+
+    def _row(self, index: int) -> dict[str, object]:
+        return {name: _python(self._table.column(name)[index]) for name in self._table.column_names if name}
+
+
+class _Unreadable(str):
+    """What stands for a value that Python cannot hold, such as a text that is none."""
+
+    __slots__ = ()
+
+
+def _python(scalar: pa.Scalar) -> object:
+    try:
+        value = scalar.as_py()
+    except UnicodeDecodeError:
+        return _Unreadable(repr(scalar.as_buffer().to_pybytes()) if pa.types.is_string(scalar.type) else "no UTF-8")
+    except (OverflowError, ValueError):
+        return _Unreadable(str(scalar.cast(pa.int64())))
+    return _Real(value) if value is not None and pa.types.is_float32(scalar.type) else value
+
+
+class _Real(float):
+    """A float of 32 bits, which is written with fewer digits than the same number as a double."""
+
+    __slots__ = ()
+
+
+def converted(value: object, column_type: ColumnType) -> object:
+    """One value, of any type that Parquet has, as its column takes it."""
+    if isinstance(value, _Unreadable):
+        raise ValueRefused(f"{value} cannot be read as a value")
+    match value:
+        case None:
+            return None
+        case list() if column_type.is_array:
+            return [converted(element, column_type.element) for element in value]
+        case bytes():
+            return _from_bytes(value, column_type)
+        case float() if column_type.kind in _FLOATS and not column_type.is_array:
+            return _from_float(value, column_type)
+        case _:
+            return _from_written(value, column_type)
+
+
+def _from_written(value: object, column_type: ColumnType) -> object:
+    if isinstance(value, str):
+        return from_text(value, column_type)
+    if isinstance(value, datetime) and column_type.kind is Kind.DATE and value.time() == time():
+        return from_text(value.date().isoformat(), column_type)
+    return from_json(_json_of(value), column_type)
+
+
+def _from_bytes(value: bytes, column_type: ColumnType) -> object:
+    if column_type.kind is Kind.BYTEA or (column_type.kind is Kind.UUID and len(value) == 16):
+        return value
+    try:
+        return from_text(value.decode(), column_type)
+    except UnicodeDecodeError:
+        raise ValueRefused(f"{len(value)} bytes, which are no text, are no {column_type}") from None
+
+
+def _from_float(value: float, column_type: ColumnType) -> float:
+    if column_type.kind is Kind.REAL and math.isfinite(value) and abs(value) > _REAL_MAX:
+        raise ValueRefused(f"{value} is no {column_type}: out of range")
+    return value
+
+
+#: The first double that rounds to no finite real is half a step behind the last one.
+_REAL_MAX = math.nextafter(float(np.finfo(np.float32).max) + 2.0**103, 0)
+
+
+def _json_of(value: object) -> str:
+    """The value as JSON; bytes are written as Postgres writes them."""
+    write = next((write for types, write in _WRITTEN if isinstance(value, types)), None)
+    return json.dumps(str(value), ensure_ascii=False) if write is None else write(value)
+
+
+def _json_of_object(fields: dict[str, object]) -> str:
+    written = (f"{json.dumps(name, ensure_ascii=False)}:{_json_of(value)}" for name, value in fields.items())
+    return f"{{{','.join(written)}}}"
+
+
+_WRITTEN: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
+    ((_Real,), lambda real: str(np.float32(real)).replace("inf", "Infinity").replace("nan", "NaN")),
+    ((type(None), bool, int, float), json.dumps),
+    ((Decimal,), lambda number: f"{number:f}"),
+    ((bytes,), lambda octets: json.dumps(f"\\x{octets.hex()}")),
+    ((date, time), lambda moment: json.dumps(moment.isoformat())),
+    ((list, tuple), lambda values: f"[{','.join(map(_json_of, values))}]"),
+    ((dict,), _json_of_object),
+)
+
+
+def _cast(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
+    """Cast a whole column; what Arrow does in its own way goes value by value."""
+    if column_type.is_array and pa.types.is_list(array.type):
+        elements, refused = _cast(array.flatten(), column_type.element)
+        return _lists(array, elements).cast(arrow_type(column_type)), rows_of(refused, array)
+    if pa.types.is_string(array.type):
+        broken = _not_utf8(array)
+        if broken.any():
+            array = pc.if_else(pa.array(broken), pa.scalar(None, pa.string()), array)
+        is_text = column_type.kind in (Kind.TEXT, Kind.VARCHAR) and not column_type.is_array
+        values, refused = (array, broken) if is_text else cast_texts(array, column_type)
+        return values, refused | broken
+    try:
+        values = None if column_type.is_array else _cast_at_once(array, column_type)
+    except pa.ArrowException:
+        values = None
+    return _cast_one_by_one(array, column_type) if values is None else (values, _lost(array, values))
+
+
+def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
+    target = arrow_type(column_type)
+    if any(holds(array.type) and column_type.kind in kinds for holds, kinds in _CAST_ALIKE):
+        return array.cast(target)
+    if pa.types.is_timestamp(array.type):
+        if column_type.kind is Kind.TIMESTAMPTZ:
+            return array.cast(target)
+        clock = pc.local_timestamp(array) if array.type.tz else array
+        return clock.cast(target) if column_type.kind in (Kind.TIMESTAMP, Kind.DATE) else None
+    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        # The shortest digits of a number are what was meant by it.
+        return array.cast(pa.string()).cast(target) if column_type.kind is Kind.NUMERIC else None
+    return None
+
+
+_INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
+_FLOATS = (Kind.REAL, Kind.DOUBLE)
+#: Where Arrow's safe cast is what the slow tier does.
+_CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] = (
+    (pa.types.is_boolean, (Kind.BOOLEAN, Kind.TEXT)),
+    (pa.types.is_integer, (*_INTEGERS, Kind.TEXT)),
+    (pa.types.is_floating, (*_INTEGERS, *_FLOATS)),
+    (pa.types.is_decimal, (*_INTEGERS, Kind.NUMERIC)),
+    (pa.types.is_date, (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)),
+    (pa.types.is_time, (Kind.TIME,)),
+    (pa.types.is_binary, (Kind.BYTEA,)),
+    (pa.types.is_fixed_size_binary, (Kind.BYTEA,)),
+    (lambda arrow: arrow == pa.binary(16), (Kind.UUID,)),
+)
+
+
+def _lost(array: pa.Array, values: pa.Array) -> Mask:
+    """What a cast that Arrow calls safe changed: times cut off dates, and numbers made infinite."""
+    if pa.types.is_floating(values.type) and pa.types.is_floating(array.type):
+        return mask_of(pc.and_(pc.is_inf(values), pc.invert(pc.is_inf(array))))
+    if pa.types.is_date(values.type) and pa.types.is_timestamp(array.type):
+        clock = pc.local_timestamp(array) if array.type.tz else array
+        return mask_of(pc.not_equal(values.cast(clock.type), clock))
+    return np.zeros(len(values), np.bool_)
+
+
+def _cast_one_by_one(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
+    refused = np.zeros(len(array), np.bool_)
+    values = list[object]()
+    for at, scalar in enumerate(array):
+        try:
+            values.append(converted(_python(scalar), column_type))
+        except ValueRefused:
+            values.append(None)
+            refused[at] = True
+    return pa.array(values, arrow_type(column_type)), refused
+
+
+def _not_utf8(texts: pa.Array) -> Mask:
+    broken = np.zeros(len(texts), np.bool_)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        for at, scalar in enumerate(texts):
+            broken[at] = isinstance(_python(scalar), _Unreadable)
+    return broken

@@ -1,0 +1,450 @@
+"""One value at a time: what a column takes by the rules of its Postgres type, and why it refuses the rest.
+
+This is the slow tier of every format, and the reference for the fast one: whatever that reads, this reads alike.
+A value comes back as Arrow takes it for the column's type: points in time as microseconds, days and times as numbers.
+Three rules differ from Postgres' own on purpose: nothing is rounded into a numeric, nothing is infinitely far in
+time, and a timestamptz without a zone is in UTC, because the session's zone would make the result depend on who loads.
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Context, Decimal
+from json.scanner import make_scanner
+from typing import Any
+
+import pyarrow as pa
+
+from spark_jobs.columns import PRECISION_MAX, ColumnType, Kind
+
+
+class ValueRefused(Exception):
+    """A value that its column does not take; the text says why."""
+
+
+def from_json(raw: str, column_type: ColumnType) -> object:
+    """Read the raw text of one valid JSON value."""
+    if raw == "null":
+        return None
+    if column_type.is_array:
+        return [from_json(element, column_type.element) for element in _json_elements(raw, column_type)]
+    if column_type.kind is Kind.JSONB:
+        _check_jsonb(raw)
+        return raw
+    if raw[0] == '"':
+        return from_text(string_of(raw), column_type)
+    if raw[0] in "[{":
+        raise ValueRefused(f"{'an array' if raw[0] == '[' else 'an object'} is no {column_type}")
+    if column_type.kind not in _WRITTEN_BARE:
+        raise _refused(raw, column_type)
+    return from_text(raw, column_type)
+
+
+def from_text(text: str, column_type: ColumnType) -> object:
+    """Read a text, which is never null: that of a JSON string or of a CSV field."""
+    if column_type.is_array:
+        return _array(text, column_type)
+    return _READERS[column_type.kind](text, column_type)
+
+
+def string_of(raw: str) -> str:
+    """What a JSON string says; half a surrogate pair is no character."""
+    if "\\" not in raw:
+        return raw[1:-1]
+    text: str = json.loads(raw)
+    if _SURROGATE.search(text):
+        raise ValueRefused("half a surrogate pair is no character")
+    return text
+
+
+def end_of_value(text: str, start: int) -> int:
+    """Where the JSON value ends that starts here."""
+    try:
+        return _scan(text, start)[1]
+    except (StopIteration, ValueError, RecursionError):
+        # The slow scanner knows no depth that is too deep, and `Inf`, which Arrow takes for a number.
+        return _end_of_any_value(text, start)
+
+
+def _refused(text: str, column_type: ColumnType, why: str = "") -> ValueRefused:
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    return ValueRefused(f"{shown!r} is no {column_type}{why and ': '}{why}")
+
+
+# Texts, booleans and numbers.
+
+#: What Postgres skips around a value.
+_BLANKS = " \t\n\r\v\f"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
+_TRUE = ("t", "true", "y", "yes", "on", "1")
+_FALSE = ("f", "false", "n", "no", "off", "0")
+_BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+_BITS = {Kind.SMALLINT: 15, Kind.INTEGER: 31, Kind.BIGINT: 63}
+_EXACT = Context(prec=PRECISION_MAX, traps=[])
+
+
+def _text(text: str, column_type: ColumnType) -> str:
+    if "\0" in text:
+        raise ValueRefused(f"{column_type} takes no NUL character")
+    if column_type.length is not None and len(text) > column_type.length:
+        raise ValueRefused(f"{len(text)} characters are too many for {column_type}")
+    return text
+
+
+def _boolean(text: str, column_type: ColumnType) -> bool:
+    word = _BOOLEANS.get(text.strip(_BLANKS).lower())
+    if word is None:
+        raise _refused(text, column_type)
+    return word
+
+
+def _decimal(text: str, column_type: ColumnType) -> Decimal:
+    written = text.strip(_BLANKS)
+    if not _NUMBER.fullmatch(written):
+        raise _refused(text, column_type)
+    try:
+        return Decimal(written)
+    except ArithmeticError:
+        raise _refused(text, column_type, "its exponent is beyond every range") from None
+
+
+def _integer(text: str, column_type: ColumnType) -> int:
+    if _INTEGER.fullmatch(text):
+        number = int(text)
+    else:
+        decimal = _decimal(text, column_type)
+        # An exponent may stand for more digits than fit in memory.
+        if decimal and (decimal.adjusted() > 19 or decimal != decimal.to_integral_value()):
+            raise _refused(text, column_type, "out of range" if decimal.adjusted() > 19 else "it has a fraction")
+        number = int(decimal) if decimal else 0
+    bound = 1 << _BITS[column_type.kind]
+    if not -bound <= number < bound:
+        raise _refused(text, column_type, "out of range")
+    return number
+
+
+def _numeric(text: str, column_type: ColumnType) -> Decimal:
+    number = _decimal(text, column_type)
+    scale, precision = column_type.scale or 0, column_type.precision or PRECISION_MAX
+    if not number:
+        return Decimal(0)
+    if number.adjusted() >= precision - scale:
+        raise _refused(text, column_type, "too many digits before the point")
+    exact = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    if exact != number:
+        raise _refused(text, column_type, f"it would be rounded to {scale} digits after the point")
+    return exact
+
+
+def _floating(text: str, column_type: ColumnType) -> float:
+    written = text.strip(_BLANKS)
+    if _NOT_FINITE.fullmatch(written):
+        return float(written)
+    if not _NUMBER.fullmatch(written):
+        raise _refused(text, column_type)
+    # Rounding to double first would round twice.
+    number = pa.scalar(written).cast(pa.float32()).as_py() if column_type.kind is Kind.REAL else float(written)
+    if math.isinf(number):
+        raise _refused(text, column_type, "out of range")
+    return float(number)
+
+
+# Days and times.
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_SECOND = 1_000_000
+DAY_US = 86_400 * _SECOND
+#: The days and microseconds, first and last, that are within the years 1 to 9999.
+DAYS = (1 - _EPOCH, date.max.toordinal() - _EPOCH)
+MICROSECONDS = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
+_DATE_PATTERN = r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
+_SECONDS_PATTERN = r":(?P<second>[0-9]{2})(?:[.,](?P<fraction>[0-9]+))?"
+_ZONE_PATTERN = r"(?P<zone>[ ]?(?:[Zz]|(?P<sign>[+-])(?P<hours>[0-9]{2})(?::?(?P<minutes>[0-9]{2}))?))?"
+_DATE = re.compile(_DATE_PATTERN)
+_TIME = re.compile(rf"(?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}})(?:{_SECONDS_PATTERN})?{_ZONE_PATTERN}")
+_TIMESTAMP = re.compile(
+    rf"{_DATE_PATTERN}(?:[Tt ](?P<hour>[0-9]{{2}})(?::(?P<minute>[0-9]{{2}})(?:{_SECONDS_PATTERN})?)?{_ZONE_PATTERN})?"
+)
+
+
+def _parts(pattern: re.Pattern[str], text: str, column_type: ColumnType) -> re.Match[str]:
+    found = pattern.fullmatch(text.strip(_BLANKS))
+    if found is None:
+        why = "infinity is no point in time here" if "inf" in text.lower() else ""
+        raise _refused(text, column_type, why)
+    return found
+
+
+def _date(text: str, column_type: ColumnType) -> int:
+    return _days(_parts(_DATE, text, column_type), column_type)
+
+
+def _days(parts: re.Match[str], column_type: ColumnType) -> int:
+    try:
+        return date(int(parts["year"]), int(parts["month"]), int(parts["day"])).toordinal() - _EPOCH
+    except ValueError:
+        raise _refused(parts[0], column_type, "there is no such day from year 1 to 9999") from None
+
+
+def _time(text: str, column_type: ColumnType) -> int:
+    parts = _parts(_TIME, text, column_type)
+    _offset(parts, column_type)
+    microseconds = _of_day(parts, column_type)
+    if microseconds >= DAY_US:
+        raise _refused(text, column_type, "it rounds to the end of the day")
+    return microseconds
+
+
+def _of_day(parts: re.Match[str], column_type: ColumnType) -> int:
+    hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        raise _refused(parts[0], column_type, "there is no such time of day")
+    return ((hour * 60 + minute) * 60 + second) * _SECOND + _fraction(parts["fraction"] or "")
+
+
+def _fraction(digits: str) -> int:
+    if len(digits) <= 6:
+        return int(digits.ljust(6, "0"))
+    # As Postgres rounds it, bit for bit: through a double, and halves to even.
+    return round(float(f"0.{digits}") * 1_000_000)
+
+
+def _timestamp(text: str, column_type: ColumnType) -> int:
+    """The wall clock: like Postgres, it ignores a zone."""
+    parts = _parts(_TIMESTAMP, text, column_type)
+    _offset(parts, column_type)
+    return _in_range(_days(parts, column_type) * DAY_US + _of_day(parts, column_type), parts, column_type)
+
+
+def _timestamptz(text: str, column_type: ColumnType) -> int:
+    parts = _parts(_TIMESTAMP, text, column_type)
+    wall_clock = _days(parts, column_type) * DAY_US + _of_day(parts, column_type)
+    return _in_range(wall_clock - _offset(parts, column_type), parts, column_type)
+
+
+def _offset(parts: re.Match[str], column_type: ColumnType) -> int:
+    if not parts["sign"]:
+        return 0
+    hours, minutes = int(parts["hours"]), int(parts["minutes"] or 0)
+    if hours > 23 or minutes > 59:
+        raise _refused(parts[0], column_type, "there is no such zone")
+    offset = (hours * 60 + minutes) * 60 * _SECOND
+    return -offset if parts["sign"] == "-" else offset
+
+
+def _in_range(microseconds: int, parts: re.Match[str], column_type: ColumnType) -> int:
+    if not MICROSECONDS[0] <= microseconds <= MICROSECONDS[1]:
+        raise _refused(parts[0], column_type, "only years 1 to 9999 are taken")
+    return microseconds
+
+
+# Bytes.
+
+_UUID = re.compile(r"(?:[0-9a-f]{4}-?){7}[0-9a-f]{4}", re.IGNORECASE)
+
+
+def _uuid(text: str, column_type: ColumnType) -> bytes:
+    digits = text.strip(_BLANKS)
+    if digits.startswith("{") and digits.endswith("}"):
+        digits = digits[1:-1]
+    if not _UUID.fullmatch(digits):
+        raise _refused(text, column_type)
+    return bytes.fromhex(digits.replace("-", ""))
+
+
+def _bytea(text: str, column_type: ColumnType) -> bytes:
+    r"""Hex after `\x`, as Postgres writes it, or else base64."""
+    try:
+        if text.startswith("\\x"):
+            return bytes.fromhex(text[2:])
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise _refused(text, column_type, r"it is neither hex after \x nor base64") from None
+
+
+# JSON.
+
+#: Postgres gives up where its stack ends; this is far before.
+DEPTH_MAX = 1000
+#: Digits that a numeric has at most before and after its point.
+_DIGITS_MAX, _FRACTION_MAX = 131_072, 16_383
+_WS = r"[ \t\r\n]*+"
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+_BARE_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+_BARE_NOT_FINITE = r"-?(?:NaN|Inf(?:inity)?)"
+_SCALAR = rf"(?:{_STRING}|{_BARE_NUMBER}|{_BARE_NOT_FINITE}|true|false|null)"
+_OPENING = re.compile(
+    rf"{_WS}(?:\[{_WS}\]|\{{{_WS}\}}|(?P<array>\[)|(?P<object>\{{{_WS}{_STRING}{_WS}:)|{_SCALAR})",
+)
+_FOLLOWING = re.compile(rf"{_WS}(?:(?P<closing>[\]}}])|,(?P<name>{_WS}{_STRING}{_WS}:)?)")
+_LEAF = re.compile(rf"(?P<string>{_STRING})|(?P<number>{_BARE_NUMBER})|(?P<not_finite>{_BARE_NOT_FINITE})")
+_SUSPECT = re.compile(r"\\u|NaN|Inf|[0-9][eE][+-]?[0-9]{4}")
+_BLANK = re.compile(_WS)
+# An integer beyond 4300 digits is valid JSON, but Python refuses to make an int of it.
+_DECODER: Any = json.JSONDecoder(parse_int=float)
+_scan: Callable[[str, int], tuple[object, int]] = make_scanner(_DECODER)
+
+
+def _end_of_any_value(text: str, start: int, *, depth_max: int | None = None) -> int:
+    """Walk over a value of any depth without recursion."""
+    at, awaited = start, list[str]()
+    while True:
+        opening = _OPENING.match(text, at)
+        if opening is None:
+            raise ValueRefused(f"invalid JSON at character {at}")
+        at = opening.end()
+        if opening["array"] or opening["object"]:
+            awaited.append("]" if opening["array"] else "}")
+            if depth_max is not None and len(awaited) > depth_max:
+                raise ValueRefused(f"jsonb is taken up to {depth_max} levels deep")
+            continue
+        at = _end_of_containers(text, at, awaited)
+        if not awaited:
+            return at
+
+
+def _end_of_containers(text: str, at: int, awaited: list[str]) -> int:
+    """After a value: close what ends here, up to where the next value starts."""
+    while awaited:
+        following = _FOLLOWING.match(text, at)
+        if following is None:
+            raise ValueRefused(f"invalid JSON at character {at}")
+        at = following.end()
+        if not following["closing"]:
+            if bool(following["name"]) != (awaited[-1] == "}"):
+                raise ValueRefused(f"invalid JSON at character {at}")
+            return at
+        if awaited.pop() != following["closing"]:
+            raise ValueRefused(f"invalid JSON at character {at}")
+    return at
+
+
+def _jsonb(text: str, column_type: ColumnType) -> str:
+    written = text.strip(" \t\r\n")
+    if end_of_value(written, 0) != len(written):
+        raise _refused(text, column_type, "it goes on after the value's end")
+    _check_jsonb(written)
+    return written
+
+
+def _check_jsonb(raw: str) -> None:
+    """Refuse the valid JSON that jsonb cannot hold."""
+    if "\0" in raw:
+        raise ValueRefused("jsonb takes no NUL character")
+    if raw.count("[") + raw.count("{") > DEPTH_MAX:
+        _end_of_any_value(raw, 0, depth_max=DEPTH_MAX)
+    if len(raw) <= _FRACTION_MAX and not _SUSPECT.search(raw):
+        return
+    for leaf in _LEAF.finditer(raw):
+        if leaf["not_finite"]:
+            raise ValueRefused(f"jsonb takes no {leaf['not_finite']}")
+        if leaf["number"]:
+            _check_range(leaf["number"])
+        elif "\\u" in leaf["string"] and "\0" in string_of(leaf["string"]):
+            raise ValueRefused("jsonb takes no NUL character")
+
+
+def _check_range(written: str) -> None:
+    mantissa, _, exponent = written.lower().partition("e")
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    # Python refuses to make a number of very many digits, and no exponent in range has so many.
+    shift = int(exponent or "0") if len(exponent) < 12 else 2 * _DIGITS_MAX
+    if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > _FRACTION_MAX:
+        raise ValueRefused(f"{written[:57]} is out of the range of numbers in jsonb")
+
+
+# Arrays, of one dimension.
+
+_ELEMENT = re.compile(
+    r'[ \t\n\r\v\f]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"[ \t\n\r\v\f]*+|(?P<bare>(?:[^"\\{},]|\\.)++))(?P<end>[,}])',
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def _array(text: str, column_type: ColumnType) -> list[object]:
+    """A Postgres array literal, or a JSON array."""
+    written = text.strip(_BLANKS)
+    if written.startswith("["):
+        if end_of_value(written, 0) != len(written):
+            raise _refused(text, column_type)
+        return [from_json(element, column_type.element) for element in _json_elements(written, column_type)]
+    if not written.startswith("{"):
+        raise _refused(text, column_type)
+    return [
+        None if element is None else from_text(element, column_type.element)
+        for element in _literal_elements(written, column_type)
+    ]
+
+
+def _json_elements(raw: str, column_type: ColumnType) -> Iterator[str]:
+    if raw[0] != "[":
+        raise _refused(raw, column_type, "it is no JSON array")
+    at = _skip_blanks(raw, 1)
+    while raw[at] != "]":
+        end = end_of_value(raw, at)
+        if raw[at] == "[" and column_type.kind is not Kind.JSONB:
+            raise _refused(raw, column_type, "it has more than one dimension")
+        yield raw[at:end]
+        at = _skip_blanks(raw, end)
+        if raw[at] == ",":
+            at = _skip_blanks(raw, at + 1)
+
+
+def _skip_blanks(raw: str, at: int) -> int:
+    blanks: Any = _BLANK.match(raw, at)  # It matches nothing at the least.
+    return int(blanks.end())
+
+
+def _literal_elements(written: str, column_type: ColumnType) -> Iterator[str | None]:
+    if not written[1:-1].strip(_BLANKS) and written.endswith("}"):
+        return
+    at, end = 1, ","
+    while end == ",":
+        element = _ELEMENT.match(written, at)
+        if element is None:
+            raise _refused(written, column_type, "it is no array literal of one dimension")
+        at, end = element.end(), element["end"]
+        text = element["quoted"] if element["bare"] is None else _without_blanks(element["bare"])
+        if element["bare"] is not None and not text:
+            raise _refused(written, column_type, "it lacks an element")
+        is_null = element["bare"] is not None and text.upper() == "NULL"
+        yield None if is_null else _ESCAPED.sub(r"\1", text)
+    if at != len(written):
+        raise _refused(written, column_type, "it goes on after its end")
+
+
+def _without_blanks(bare: str) -> str:
+    text = bare.strip(_BLANKS)
+    # A blank that is escaped belongs to the element.
+    is_escaped = (len(text) - len(text.rstrip("\\"))) % 2 == 1
+    return bare.lstrip(_BLANKS)[: len(text) + 1] if is_escaped else text
+
+
+#: The types whose values JSON may write without quotes.
+_WRITTEN_BARE = {Kind.TEXT, Kind.VARCHAR, Kind.BOOLEAN, *_BITS, Kind.REAL, Kind.DOUBLE, Kind.NUMERIC}
+_READERS: dict[Kind, Callable[[str, ColumnType], object]] = {
+    Kind.TEXT: _text,
+    Kind.VARCHAR: _text,
+    Kind.BOOLEAN: _boolean,
+    Kind.SMALLINT: _integer,
+    Kind.INTEGER: _integer,
+    Kind.BIGINT: _integer,
+    Kind.REAL: _floating,
+    Kind.DOUBLE: _floating,
+    Kind.NUMERIC: _numeric,
+    Kind.DATE: _date,
+    Kind.TIME: _time,
+    Kind.TIMESTAMP: _timestamp,
+    Kind.TIMESTAMPTZ: _timestamptz,
+    Kind.UUID: _uuid,
+    Kind.JSONB: _jsonb,
+    Kind.BYTEA: _bytea,
+}

@@ -1,0 +1,275 @@
+"""Where the rows of a batch wait until all of them are there: two tables that live as long as the batch.
+
+One holds rows, the other which pieces they came from. A piece and its rows are written in one transaction, and a
+piece has a name that no two have: whoever reads it twice stages it once. Both tables are unlogged, so a crash of the
+server empties both, and whoever publishes finds that pieces are missing.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import DatabaseLost
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, QuarantinedRecord
+from dedup_core.replay import Condition
+from dedup_core.spans import SpanSet
+from spark_jobs.columns import Column
+from spark_jobs.copy import is_cast, quoted, run, travels_as
+from spark_jobs.declared import Target
+from spark_jobs.prepare import Prepared
+from spark_jobs.sources.records import LINEAGE
+from spark_jobs.target import table_name
+from spark_jobs.write import Writer
+
+SCHEMA = "onceload_stage"
+_HOLD = text("SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
+_TRY_HOLD = text("SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
+_LET_GO = text("SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0))")
+_COLUMNS = text(
+    "SELECT CAST(attname AS text) FROM pg_attribute"
+    " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+_STAGES = text(
+    "SELECT DISTINCT split_part(relname, ' ', 1) FROM pg_class"
+    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The two tables of one attempt at a batch, as SQL writes them."""
+
+    rows: str
+    parts: str
+    columns: tuple[Column, ...]
+    #: Rows know which record they were made from; only a transform may lose that.
+    lineage: bool
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(table=self.rows, columns=self.columns, lineage=self.lineage, is_cast=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedPart:
+    """What a piece of a delivery will prove, once its rows are published."""
+
+    #: Below zero: rows that a transform made, and that prove nothing by themselves.
+    delivery: int
+    number: int
+    is_last: bool
+    advances: tuple[Advance, ...]
+    rows: int
+    quarantined: tuple[QuarantinedRecord, ...]
+    bytes: int
+    #: How many good records were read; a transform may make more rows of them, or fewer.
+    records: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.delivery, self.number
+
+    @classmethod
+    def of(cls, prepared: Prepared, *, delivery: int, number: int, is_last: bool) -> "StagedPart":
+        return cls(
+            delivery=delivery,
+            number=number,
+            is_last=is_last,
+            advances=prepared.advances,
+            rows=prepared.rows.num_rows,
+            records=prepared.rows.num_rows,
+            quarantined=prepared.quarantined,
+            bytes=prepared.bytes,
+        )
+
+
+@contextmanager
+def open_stage(
+    engine: Engine, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool
+) -> Iterator[Stage]:
+    """Two empty tables for as long as the block runs; what processes left behind that were killed goes first."""
+    stage = Stage(
+        rows=f"{SCHEMA}.{quoted(name + ' rows')}",
+        parts=f"{SCHEMA}.{quoted(name + ' parts')}",
+        columns=columns,
+        lineage=lineage,
+    )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
+        # Held by the connection, so that a stage whose owner is gone can be told from one in use.
+        holder.execute(_HOLD, {"name": name})
+        _sweep(holder)
+        _create_rows(holder, stage, target)
+        run(
+            holder,
+            f"CREATE UNLOGGED TABLE {stage.parts} (delivery integer, number integer, is_last boolean NOT NULL,"
+            " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL,"
+            " PRIMARY KEY (delivery, number))",
+        )
+        try:
+            yield stage
+        finally:
+            with suppress(DBAPIError), engine.begin() as connection:
+                run(connection, f"DROP TABLE IF EXISTS {stage.rows}, {stage.parts}")
+            with suppress(DBAPIError):
+                holder.execute(_LET_GO, {"name": name})
+
+
+def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
+    """Like the target, so that what it would refuse is found row by row while there is time to quarantine it."""
+    run(
+        holder,
+        f"CREATE UNLOGGED TABLE {stage.rows} (LIKE {table_name(target)} INCLUDING GENERATED INCLUDING CONSTRAINTS)",
+    )
+    staged = {*(column.name for column in stage.columns), *(field.name for field in LINEAGE)}
+    there = holder.execute(_COLUMNS, {"table": stage.rows}).scalars().all()
+    changes = [f"DROP COLUMN {quoted(name)} CASCADE" for name in there if name not in staged]
+    changes += [f"ADD COLUMN {field.name} bigint" for field in LINEAGE if field.name not in there]
+    for column in stage.columns:
+        if is_cast([column]):
+            # Not cast yet, so that what is said of its values cannot be checked here.
+            of_type = travels_as(column)
+            changes += [f"DROP COLUMN {quoted(column.name)} CASCADE", f"ADD COLUMN {quoted(column.name)} {of_type}"]
+    if changes:
+        run(holder, f"ALTER TABLE {stage.rows} {', '.join(changes)}")
+
+
+def _sweep(holder: Connection) -> None:
+    """Drop the stages that nobody holds."""
+    for name in holder.execute(_STAGES).scalars().all():
+        if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
+            run(holder, f"DROP TABLE IF EXISTS {SCHEMA}.{quoted(name + ' rows')}, {SCHEMA}.{quoted(name + ' parts')}")
+            holder.execute(_LET_GO, {"name": name})
+
+
+def empty_stage(engine: Engine, stage: Stage) -> None:
+    """Start over, after the server lost a part of it."""
+    with engine.begin() as connection:
+        run(connection, f"TRUNCATE {stage.rows}, {stage.parts}")
+
+
+def stage_part(engine: Engine, stage: Stage, part: StagedPart, *, encoded: bytes, writer: Writer) -> None:
+    """Keep a piece and its rows, unless another hand has done so already."""
+    with engine.connect() as connection, connection.begin() as transaction:
+        if not _keep(connection, stage, part):
+            transaction.rollback()
+            return
+        writer.write(connection, encoded)
+
+
+def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
+    """Keep what a piece proves while its rows go elsewhere; read again, it must be the same piece."""
+    with engine.connect() as connection, connection.begin():
+        if not _keep(connection, stage, part):
+            (kept,) = (each for each in staged_parts(connection, stage) if each.place == part.place)
+            if kept != part:
+                raise DatabaseLost(f"reading piece {part.place} again", "its file has changed since it was first read")
+
+
+def _keep(connection: Connection, stage: Stage, part: StagedPart) -> bool:
+    # Names of stages are ours, so no colon in them passes for a parameter.
+    kept = connection.execute(
+        text(
+            f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
+            " ON CONFLICT DO NOTHING"
+        ),
+        {
+            "delivery": part.delivery,
+            "number": part.number,
+            "is_last": part.is_last,
+            "rows": part.rows,
+            "bytes": part.bytes,
+            "records": part.records,
+            "proof": _written(part),
+        },
+    )
+    return kept.rowcount == 1
+
+
+def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]:
+    """All that was staged, in order."""
+    rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number")
+    return tuple(_read(row) for row in rows)
+
+
+def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
+    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last."""
+    numbers: dict[int, list[StagedPart]] = {}
+    for part in (part for part in parts if part.delivery >= 0):
+        numbers.setdefault(part.delivery, []).append(part)
+    return len(numbers) == deliveries and all(
+        [each.number for each in some] == list(range(len(some))) and some[-1].is_last for some in numbers.values()
+    )
+
+
+def _written(part: StagedPart) -> str:
+    return json.dumps(
+        {
+            "advances": [
+                [
+                    each.producer_id,
+                    str(each.spans),
+                    each.rows,
+                    _text(each.digest),
+                    _text(each.fingerprint),
+                    each.size,
+                    each.condition,
+                ]
+                for each in part.advances
+            ],
+            "quarantined": [
+                [each.producer_id, each.sequence_id, _text(each.raw), each.reason, each.column]
+                for each in part.quarantined
+            ],
+        }
+    )
+
+
+def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that its statement gives it.
+    proof = json.loads(row.proof)
+    return StagedPart(
+        delivery=row.delivery,
+        number=row.number,
+        is_last=row.is_last,
+        rows=row.rows,
+        bytes=row.bytes,
+        records=row.records,
+        advances=tuple(map(_advance, proof["advances"])),
+        quarantined=tuple(
+            QuarantinedRecord(
+                producer_id=ProducerId(producer_id),
+                sequence_id=sequence_id,
+                raw=_bytes(raw) or b"",
+                reason=reason,
+                column=column,
+            )
+            for producer_id, sequence_id, raw, reason, column in proof["quarantined"]
+        ),
+    )
+
+
+def _advance(written: Sequence[Any]) -> Advance:
+    producer_id, spans, rows, digest, fingerprint, size, condition = written
+    return Advance(
+        producer_id=ProducerId(producer_id),
+        spans=SpanSet.parse(spans),
+        rows=rows,
+        digest=_bytes(digest),
+        fingerprint=_bytes(fingerprint),
+        size=size,
+        condition=Condition(condition),
+    )
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else b64encode(raw).decode()
+
+
+def _bytes(written: str | None) -> bytes | None:
+    return None if written is None else b64decode(written)

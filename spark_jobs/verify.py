@@ -1,0 +1,511 @@
+"""The proof for users: files compared with their receipts byte by byte, and rows with their receipts one by one.
+
+Nothing is changed. Rows and receipts are those of one moment, so that loads which go on meanwhile are no difference.
+Receipts count rows and do not know their values: that a row holds what its record says is for the deep form to prove.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import Position, ProducerId
+from dedup_core.pipeline import Guarantee
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.audit import AuditView, FileReceipts, ReceiptOfRows, RowCounts, audit_view, files_up_to
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.declared import Declared, Format, Source, Write
+from spark_jobs.plan import Note
+from spark_jobs.prepare import digests_in
+from spark_jobs.read import read_parts
+from spark_jobs.sources.files import Incomplete, local_path, open_stream, root_of, told
+from spark_jobs.sources.pieces import KEPT_BYTES
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk
+from spark_jobs.target import table_name
+
+_BLOCK_BYTES = 2**20
+#: Of each kind of difference, so that a thousand of one do not hide the single one of another.
+_NAMED_MAX = 20
+
+
+class Kind(StrEnum):
+    """What may differ between what was loaded and what is there."""
+
+    FILE_MISSING = "file missing"
+    FILE_SHORTER = "file shorter"
+    FILE_UNREADABLE = "file unreadable"
+    BYTES_CHANGED = "bytes changed"
+    ROW_MISSING = "row missing"
+    ROW_DOUBLED = "row doubled"
+    ROW_FROM_NOWHERE = "row from nowhere"
+    VALUE_CHANGED = "value changed"
+    QUARANTINE_DIFFERS = "quarantine differs"
+    TABLE_MISSING = "table missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not as the ledger proves it was."""
+
+    producer: str
+    kind: Kind
+    expected: str
+    found: str
+    #: The record, where one is meant; else the span in which it is.
+    sequence_id: int | None = None
+    span: str | None = None
+    column: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What was compared, and all that differs."""
+
+    pipeline: str
+    position: Position
+    is_deep: bool
+    files: int
+    bytes: int
+    #: As the receipts promise them; without a number, counts do not tell.
+    rows: int | None
+    #: Rows whose values were compared one by one.
+    rows_compared: int
+    #: By kind, whether named or not.
+    counts: dict[Kind, int]
+    differences: tuple[Difference, ...]
+    #: What could not be compared, and why that is no difference.
+    not_compared: tuple[Note, ...]
+
+    @property
+    def differing(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass
+class Findings:
+    """Differences as they come: all are counted, and the first of each kind are named."""
+
+    counts: Counter[Kind] = field(default_factory=Counter)
+    named: list[Difference] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, difference: Difference, *, count: int = 1) -> None:
+        """Several that cannot be told apart are named once."""
+        if self.room(difference.kind):
+            self.named.append(difference)
+        self.counts[difference.kind] += count
+
+    def room(self, kind: Kind) -> int:
+        """How many more of a kind will be named."""
+        return _NAMED_MAX - sum(each.kind is kind for each in self.named)
+
+
+def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verification:
+    """Compare the sources and the target with the ledger; the deep form parses the sources again."""
+    findings = Findings()
+    position, rows, differing = _compare_rows(declared, engine, findings)
+    compared = _compare_files(declared, engine, findings, position)
+    rows_compared = 0
+    if deep:
+        # It parses and joins all there is, which the plain form does not have to know.
+        from spark_jobs.deep import compare_values
+
+        rows_compared = compare_values(declared, engine, findings, unproven=compared.unproven, differing=differing)
+    return Verification(
+        pipeline=declared.name,
+        position=position,
+        is_deep=deep,
+        files=compared.files,
+        bytes=compared.bytes,
+        rows=rows,
+        rows_compared=rows_compared,
+        counts=dict(findings.counts),
+        differences=tuple(findings.named),
+        not_compared=tuple(findings.notes),
+    )
+
+
+# Files against the digests of their receipts.
+
+
+def _compare_files(declared: Declared, engine: Engine, findings: Findings, position: Position) -> "_Bytes":
+    compared = _Bytes(declared, engine, findings)
+    for file in files_up_to(engine, declared.name, position):
+        compared.compare(file)
+    return compared
+
+
+class _Bytes:
+    """Compares file after file, each read once from its start."""
+
+    def __init__(self, declared: Declared, engine: Engine, findings: Findings) -> None:
+        self._pipeline = declared.name
+        self._source = declared.source
+        self._ledger = PostgresLedger(engine)
+        self._findings = findings
+        self.files = 0
+        self.bytes = 0
+        #: Producers whose file is not, or not any more, what was loaded of it.
+        self.unproven: set[ProducerId] = set()
+
+    def compare(self, file: FileReceipts) -> None:
+        if file.is_replaced:
+            self.unproven.add(file.producer_id)
+            return
+        found = list(self._differences(file)) if file.is_latest else []
+        if found or not file.is_latest:
+            self.unproven.add(file.producer_id)
+        if not file.is_latest or (found and self._has_begun_again(file)):
+            reason = f"generation {file.generation} is in, and the file has begun another life since: not comparable"
+            self._findings.notes.append(Note(name=file.name, reason=reason))
+            return
+        for difference in found:
+            self._findings.add(difference)
+        self.files += 1
+
+    def _has_begun_again(self, file: FileReceipts) -> bool:
+        """Whether a load has found the file rewritten while it was compared."""
+        latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
+        return latest is not None and latest[0] != file.producer_id
+
+    def _differences(self, file: FileReceipts) -> Iterator[Difference]:
+        url = url_of(self._source, file.name)
+        try:
+            if self._source.format is Format.PARQUET:
+                yield from self._compare_row_groups(file, url)
+            else:
+                yield from self._compare_stream(file, url)
+        except Incomplete as error:
+            yield _of_file(file, Kind.FILE_SHORTER, f"it breaks off after {error.end} unpacked bytes")
+        except (OnceloadError, OSError, pa.ArrowException) as error:
+            if isinstance(error.__cause__ or error, FileNotFoundError):
+                yield _of_file(file, Kind.FILE_MISSING, "no such file")
+            else:
+                yield _of_file(file, Kind.FILE_UNREADABLE, str(error))
+
+    def _compare_stream(self, file: FileReceipts, url: str) -> Iterator[Difference]:
+        checks = sorted((_Check(span, digest) for span, digest in digests_in(file.digests)), key=_first_of)
+        with open_stream(url) as stream:
+            end, settled = 0, 0
+            while settled < len(checks):
+                with told(url):
+                    block = memoryview(stream.read(_BLOCK_BYTES))
+                if not block:
+                    yield _of_file(file, Kind.FILE_SHORTER, f"it ends at {end}")
+                    return
+                for check in islice(checks, settled, None):
+                    if check.span.first >= end + len(block):
+                        break
+                    check.feed(block, at=end)
+                end += len(block)
+                while settled < len(checks) and checks[settled].span.end <= end:
+                    self.bytes += len(checks[settled].span)
+                    yield from checks[settled].differences(file)
+                    settled += 1
+
+    def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
+        """Their ids count rows, so that only the file's own end tells where its bytes are."""
+        expected = dict(digests_in(file.digests))
+        size = size_of(url)
+        if file.size is not None and size < file.size:
+            yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
+            return
+        for part in read_parts(_whole(file, url, size=size), self._source):
+            raw = part.part.raw
+            digest = expected.pop(Span(part.part.first, part.part.end), None) if raw else None
+            if digest is not None:
+                self.bytes += len(raw)
+                yield from _changed(file, Span(part.part.first, part.part.end), digest, (_digest(raw),))
+        for span, digest in expected.items():
+            yield _bytes_changed(file, span, digest, "no row group of just these rows")
+
+
+def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
+    return Chunk(producer_id=file.producer_id, name=file.name, url=url, first=0, end=None, size=size)
+
+
+def url_of(source: Source, name: str) -> str:
+    """Where the file of this name is, below the source's root."""
+    root = root_of(source.path)
+    local = local_path(root)
+    if local is not None:
+        return str(Path(local).expanduser().absolute() / name)
+    return root + name if root.endswith("/") else f"{root}/{name}"
+
+
+def size_of(url: str) -> int:
+    """How large a file is that is not packed."""
+    with told(url), open_stream(url) as stream:
+        return stream.seek(0, os.SEEK_END)
+
+
+class _Check:
+    """One digest of a receipt, and the same of the bytes that are there now."""
+
+    def __init__(self, span: Span, expected: bytes) -> None:
+        self.span = span
+        self._expected = expected
+        self._seen = hashlib.blake2b(digest_size=16)
+        self._fed = 0
+        self._beginning: bytes | None = None
+
+    def feed(self, block: memoryview, *, at: int) -> None:
+        inside = block[max(0, self.span.first - at) : max(0, self.span.end - at)]
+        # Of a record that was too long, only the beginning was kept, and digested in its place.
+        head = inside[: max(0, KEPT_BYTES - self._fed)]
+        self._seen.update(head)
+        if self._fed + len(head) == KEPT_BYTES and len(head):
+            self._beginning = self._seen.digest()
+        self._seen.update(inside[len(head) :])
+        self._fed += len(inside)
+
+    def differences(self, file: FileReceipts) -> Iterator[Difference]:
+        found = (self._seen.digest(), *filter(None, [self._beginning]))
+        yield from _changed(file, self.span, self._expected, found)
+
+
+def _first_of(check: _Check) -> tuple[int, int]:
+    return check.span.first, check.span.end
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def _changed(file: FileReceipts, span: Span, expected: bytes, found: Sequence[bytes]) -> Iterator[Difference]:
+    if expected not in found:
+        yield _bytes_changed(file, span, expected, f"digest {found[0].hex()}")
+
+
+def _bytes_changed(file: FileReceipts, span: Span, expected: bytes, found: str) -> Difference:
+    return Difference(
+        producer=file.name,
+        kind=Kind.BYTES_CHANGED,
+        span=str(span),
+        expected=f"digest {expected.hex()}",
+        found=found,
+    )
+
+
+def _of_file(file: FileReceipts, kind: Kind, found: str) -> Difference:
+    return Difference(
+        producer=file.name, kind=kind, span=str(file.consumed), expected="what was loaded of it", found=found
+    )
+
+
+# Rows against the counts of their receipts.
+
+
+def _compare_rows(
+    declared: Declared, engine: Engine, findings: Findings
+) -> tuple[Position, int | None, set[ProducerId | None]]:
+    """Count first, all at once; only where counts differ, look for the records."""
+    with audit_view(engine, declared.name) as view:
+        rows, differing = _count_rows(declared, view, findings)
+        _compare_quarantine(declared, view, findings)
+        return view.position, rows, differing
+
+
+def _count_rows(declared: Declared, view: AuditView, findings: Findings) -> tuple[int | None, set[ProducerId | None]]:
+    table = table_name(declared.target)
+    columns = view.columns_of(table)
+    if not columns and view.position:
+        expected = "the table that rows were loaded into"
+        findings.add(Difference(producer=table, kind=Kind.TABLE_MISSING, expected=expected, found="no such table"))
+    reason = _uncountable(declared, columns)
+    if reason:
+        findings.notes.append(Note(name=table, reason=reason))
+    if reason or not columns:
+        return None, set()
+    # A transform may make several rows of one record.
+    found = view.count_rows(table, one_row_each=declared.transform is None)
+    if found.repeated:
+        reason = f"{found.repeated} producers were loaded more than once, as at_least_once allows: not counted"
+        findings.notes.append(Note(name=table, reason=reason))
+    for counts in found.differing:
+        _Rows(declared, view, findings, counts).compare()
+    return found.expected, {counts.producer_id for counts in found.differing}
+
+
+def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
+    if declared.target.write is Write.MERGE:
+        return "its rows are merged by key, so that counts do not apply: the deep form compares them key by key"
+    if not declared.target.lineage or (columns and not columns >= {PRODUCER_ID, SEQUENCE}):
+        return "its rows do not say where they come from (target.lineage), so that they cannot be compared"
+    return None
+
+
+class _Rows:
+    """One receipt whose rows are not all there just once, or the rows that none covers."""
+
+    def __init__(self, declared: Declared, view: AuditView, findings: Findings, counts: RowCounts) -> None:
+        self._declared = declared
+        self._table = table_name(declared.target)
+        self._view = view
+        self._findings = findings
+        self._counts = counts
+
+    def compare(self) -> None:
+        counts = self._counts
+        if counts.position is None or counts.producer_id is None:
+            self._name_uncovered()
+            return
+        # Where one record may become several rows, none of them is a double.
+        distinct = counts.sequences if self._declared.transform is None else counts.rows
+        all_wanted = {
+            Kind.ROW_MISSING: counts.expected - distinct,
+            Kind.ROW_DOUBLED: counts.rows - distinct,
+            Kind.ROW_FROM_NOWHERE: distinct - counts.expected,
+        }
+        wanted = {kind: count for kind, count in all_wanted.items() if count > 0}
+        if not any(map(self._findings.room, wanted)):
+            # Enough are named; to look at the table for each of the others would take too long.
+            self._findings.counts.update(wanted)
+            return
+        self._name(self._view.receipt(counts.producer_id, counts.position), counts.producer_id, wanted)
+
+    def _name_uncovered(self) -> None:
+        producer_id, kind = self._counts.producer_id, Kind.ROW_FROM_NOWHERE
+        room = self._findings.room(kind)
+        ids: tuple[int | None, ...] = ()
+        if room:
+            spans = SpanSet() if producer_id is None else self._view.spans_of(producer_id)
+            ids = self._view.sequences_outside(self._table, producer_id, spans, at_most=room)
+        for sequence_id in ids:
+            expected = "no row: no receipt covers it"
+            producer = self._producer_of(producer_id)
+            self._findings.add(
+                Difference(producer=producer, kind=kind, sequence_id=sequence_id, expected=expected, found="a row")
+            )
+        self._findings.counts[kind] += self._counts.rows - len(ids)
+
+    def _producer_of(self, producer_id: ProducerId | None) -> str:
+        if producer_id is None:
+            return "(a row without _producer_id)"
+        return self._view.find_name(producer_id) or f"(unknown producer {producer_id})"
+
+    def _name(self, receipt: ReceiptOfRows, producer_id: ProducerId, wanted: dict[Kind, int]) -> None:
+        """Walk through what should be there and what is, side by side."""
+        left = {kind: min(count, self._findings.room(kind)) for kind, count in wanted.items()}
+        named: Counter[Kind] = Counter()
+        expected = self._expected_ids(receipt, producer_id)
+        found = self._view.sequences(self._table, producer_id, receipt.spans)
+        for kind, sequence_id in _apart(expected, found):
+            if named[kind] < left.get(kind, 0):
+                named[kind] += 1
+                self._add(receipt, kind, sequence_id=sequence_id)
+            if named.total() == sum(left.values()):
+                break
+        for kind, count in wanted.items():
+            if not named[kind]:
+                # Nothing can tell any more which ones they are.
+                self._add(receipt, kind, sequence_id=None, count=count)
+            else:
+                self._findings.counts[kind] += count - named[kind]
+
+    def _add(self, receipt: ReceiptOfRows, kind: Kind, *, sequence_id: int | None, count: int = 1) -> None:
+        expected, found = _IN_WORDS[kind]
+        if sequence_id is None:
+            expected, found = f"{self._counts.expected} rows", f"{self._counts.rows} rows, {count} of them {kind}"
+        self._findings.add(
+            Difference(
+                producer=receipt.producer,
+                kind=kind,
+                sequence_id=sequence_id,
+                span=str(receipt.spans),
+                expected=expected,
+                found=found,
+            ),
+            count=count,
+        )
+
+    def _expected_ids(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
+        """The sequence ids of all rows that a receipt promises, in order, where something can tell."""
+        left = receipt.spans - SpanSet.of_ids(receipt.held)
+        if left.count == self._counts.expected:
+            # Every id is a row, as where ids count rows.
+            return (sequence_id for span in left for sequence_id in range(span.first, span.end))
+        if not receipt.is_of_file or self._declared.transform is not None:
+            return None
+        return self._reread(receipt, producer_id)
+
+    def _reread(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
+        from spark_jobs.deep import reread_ids
+
+        quarantined = frozenset((*receipt.held, *receipt.retried))
+
+        def read() -> Iterator[int]:
+            ids = reread_ids(self._declared, receipt.producer, producer_id, receipt.spans)
+            return merge((each for each in ids if each not in quarantined), receipt.retried)
+
+        try:
+            # Read twice rather than held: a receipt may be of more rows than memory takes.
+            is_as_it_was = sum(1 for _ in read()) == self._counts.expected
+        except (OnceloadError, OSError, pa.ArrowException):
+            # That it cannot be read is a difference of its own.
+            return None
+        return read() if is_as_it_was else None
+
+
+_IN_WORDS = {
+    Kind.ROW_MISSING: ("a row", "none"),
+    Kind.ROW_DOUBLED: ("one row", "more than one"),
+    Kind.ROW_FROM_NOWHERE: ("no row: no record begins here", "a row"),
+}
+
+
+def _apart(expected: Iterator[int] | None, found: Iterator[int]) -> Iterator[tuple[Kind, int]]:
+    """Where two rows of ids in order part; what is there twice shows even if nothing tells what should be."""
+    wanted = None if expected is None else next(expected, None)
+    before: int | None = None
+    for sequence_id in found:
+        if sequence_id == before:
+            yield Kind.ROW_DOUBLED, sequence_id
+            continue
+        before = sequence_id
+        if expected is None:
+            continue
+        while wanted is not None and wanted < sequence_id:
+            yield Kind.ROW_MISSING, wanted
+            wanted = next(expected, None)
+        if wanted == sequence_id:
+            wanted = next(expected, None)
+        else:
+            yield Kind.ROW_FROM_NOWHERE, sequence_id
+    while expected is not None and wanted is not None:
+        yield Kind.ROW_MISSING, wanted
+        wanted = next(expected, None)
+
+
+def _compare_quarantine(declared: Declared, view: AuditView, findings: Findings) -> None:
+    """Records that could not be loaded are as much a part of the promise as rows."""
+    # A record that is quarantined again, as at_least_once allows, is kept once.
+    is_counted = declared.pipeline.guarantee is not Guarantee.AT_LEAST_ONCE
+    for counts in view.count_quarantined() if is_counted else ():
+        findings.add(
+            Difference(
+                producer=f"(position {counts.position}, batch {counts.batch})",
+                kind=Kind.QUARANTINE_DIFFERS,
+                expected=f"{counts.expected} quarantined records",
+                found=f"{counts.found}",
+            )
+        )
+    for producer_id, sequence_id in view.quarantined_outside():
+        findings.add(
+            Difference(
+                producer=view.find_name(producer_id) or f"(unknown producer {producer_id})",
+                kind=Kind.QUARANTINE_DIFFERS,
+                sequence_id=sequence_id,
+                expected="no quarantined record: no receipt covers it",
+                found="a quarantined record",
+            )
+        )

@@ -1,0 +1,94 @@
+"""A pipeline on a real Postgres and real files, loaded in this process or by Spark."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from dedup_core.names import Batch
+from dedup_core.pipeline import Pipeline, SnapshotPolicy
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload import schema
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Declared, Format, Publish, Source, Target
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.loading import Delivery, Job, deliver
+from spark_jobs.plan import Note
+
+COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
+
+
+class InThisProcess:
+    """What Spark's tasks do, one after the other."""
+
+    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        return [note for delivery in deliveries for note in deliver(job, delivery)]
+
+    def writing(self, job: Job) -> Job:
+        return job
+
+
+def line(number: int, amount: object = "1.50", note: str | None = "x") -> str:
+    return json.dumps({"id": number, "amount": amount, "note": note}) + "\n"
+
+
+@dataclass
+class Loads:
+    """One pipeline, its folder and its database."""
+
+    folder: Path
+    engine: Engine
+    dsn: str
+    declared: Declared
+
+    def load(self, *, batch: str | None = None, **changes: Any) -> Report:
+        settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn))
+        declared = replace(self.declared, **changes)
+        return load(declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def rows(self, columns: str = "id") -> list[Any]:
+        with self.engine.begin() as connection:
+            found = connection.execute(text(f"SELECT {columns} FROM target ORDER BY {columns}"))
+            return [tuple(row) if "," in columns else row[0] for row in found]
+
+    def ask(self, statement: str) -> list[Any]:
+        with self.engine.begin() as connection:
+            return [tuple(row) for row in connection.execute(text(statement))]
+
+    @property
+    def ledger(self) -> PostgresLedger:
+        return PostgresLedger(self.engine)
+
+
+def declared_for(folder: Path, *, columns: dict[str, str] = COLUMNS, pattern: str = "**/*.jsonl*") -> Declared:
+    return Declared(
+        pipeline=Pipeline(name="events", snapshot=SnapshotPolicy(every_commits=1_000_000, every_s=86_400)),
+        source=Source(path=str(folder / pattern), format=Format.JSONL, chunk_bytes=2**20),
+        columns=tuple(parse_column(name, of_type) for name, of_type in columns.items()),
+        target=Target(schema="public", table="target"),
+    )
+
+
+@pytest.fixture(params=[Publish.DIRECT, Publish.STAGED])
+def publish(request: pytest.FixtureRequest) -> Publish:
+    return Publish(request.param)
+
+
+@pytest.fixture
+def loads(tmp_path: Path, dsn: str, publish: Publish) -> Iterator[Loads]:
+    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
+    schema.upgrade(engine)
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    yield Loads(folder=folder, engine=engine, dsn=dsn, declared=replace(declared_for(folder), publish=publish))
+    engine.dispose()

@@ -1,0 +1,339 @@
+"""What a load promises of files, on either way to publish."""
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+
+from dedup_core.names import Position
+from dedup_core.replay import replay
+from dedup_core.spans import SpanSet
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Format, Identity, OnRewrite, Publish, QuarantineLimit, Target, UnknownFields, Write
+from spark_jobs.load import Report
+from tests.loads.conftest import line
+
+
+def counts(report: Report) -> tuple[int, int, int]:
+    return report.loaded, report.duplicates, report.quarantined
+
+
+def test_what_is_loaded_once_is_not_loaded_again(loads):
+    loads.write("a.jsonl", line(1) + line(2))
+
+    assert counts(loads.load()) == (2, 0, 0)
+    assert counts(loads.load()) == (0, 0, 0)
+    assert loads.rows() == [1, 2]
+
+
+def test_a_file_that_grows_goes_on_at_the_exact_byte(loads):
+    path = loads.write("a.jsonl", line(1) + '{"id": 2, "amo')
+    first = loads.load()
+    with path.open("a") as file:
+        file.write('unt": 2.5}\n' + line(3))
+
+    assert (counts(first), counts(loads.load())) == ((1, 0, 0), (2, 0, 0))
+    assert "no newline yet" in loads.load(batch="x").notes[0].reason if loads.load().notes else True
+    assert loads.rows() == [1, 2, 3]
+
+
+def test_many_small_files_are_one_commit_where_they_fit(loads):
+    for number in range(50):
+        loads.write(f"{number}.jsonl", line(number))
+
+    report = loads.load()
+
+    assert (report.loaded, report.position) == (50, 1)
+    assert loads.rows() == list(range(50))
+
+
+def test_a_large_file_is_cut_and_loaded_whole(loads):
+    source = replace(loads.declared.source, chunk_bytes=100)
+    loads.write("a.jsonl", "".join(line(number) for number in range(200)))
+
+    report = loads.load(source=source)
+
+    assert report.loaded == 200
+    assert loads.rows() == list(range(200))
+    assert len(loads.ledger.states("events").states) == 1
+    (state,) = loads.ledger.states("events").states.values()
+    assert state.consumed == SpanSet.of((0, (loads.folder / "a.jsonl").stat().st_size))
+    assert counts(loads.load(source=source)) == (0, 0, 0)
+
+
+def test_every_cut_of_a_prefix_that_took_effect_is_left_out(loads):
+    """A record belongs to the byte that it starts at, wherever what was consumed before ends."""
+    content = "".join(line(number) for number in range(40))
+    starts = [0, *accumulate(len(each) for each in content.splitlines(keepends=True))]
+    cuts = {f"{consumed}.jsonl": consumed for consumed in range(1, 1025)}
+    for name in cuts:
+        loads.write(name, content)
+    loads.ledger.declare(loads.declared.pipeline)
+    ids = loads.ledger.register("events", [(name, 1) for name in cuts])
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE onceload.producer"
+            " SET consumed = int8multirange(int8range(0, CAST(split_part(name, '.', 1) AS bigint)))"
+        )
+
+    loads.load()
+
+    found: dict[int, list[int]] = {}
+    for producer_id, number in loads.rows("_producer_id, id"):
+        found.setdefault(producer_id, []).append(number)
+    for name, consumed in cuts.items():
+        assert found[ids[name, 1]] == [number for number in range(40) if starts[number] >= consumed], consumed
+    assert counts(loads.load()) == (0, 0, 0)
+
+
+def test_bad_records_are_quarantined_and_their_neighbours_loaded(loads):
+    loads.write("a.jsonl", line(1) + "{broken\n" + line(2, amount="12345678901.5") + line(3))
+
+    report = loads.load()
+
+    assert counts(report) == (2, 0, 2)
+    assert loads.rows() == [1, 3]
+    assert [bytes(raw) for (raw,) in loads.ask("SELECT raw FROM onceload.quarantine ORDER BY sequence_id")] == [
+        b"{broken",
+        line(2, amount="12345678901.5").encode().rstrip(),
+    ]
+
+
+def test_what_only_the_server_refuses_is_quarantined_too(loads):
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"
+            " _producer_id bigint, _sequence bigint)"
+        )
+    loads.write("a.jsonl", "".join(line(number) for number in range(20)))
+
+    report = loads.load()
+
+    assert counts(report) == (19, 0, 1)
+    assert 7 not in loads.rows()
+    ((raw, reason),) = loads.ask("SELECT raw, reason FROM onceload.quarantine")
+    assert bytes(raw) == line(7).encode().rstrip()
+    assert "target_id_check" in reason
+
+
+def test_a_compressed_file_that_grows_by_a_member_goes_on(loads):
+    path = loads.write("a.jsonl.gz", gzip.compress((line(1) + line(2)).encode()))
+
+    assert counts(loads.load()) == (2, 0, 0)
+    assert counts(loads.load()) == (0, 0, 0)
+    with path.open("ab") as file:
+        file.write(gzip.compress(line(3).encode()))
+    assert counts(loads.load()) == (1, 0, 0)
+    assert loads.rows() == [1, 2, 3]
+
+
+def test_a_truncated_upload_gives_its_whole_lines_and_the_rest_later(loads):
+    whole = gzip.compress(
+        os.urandom(0) + "".join(line(number, note=os.urandom(20).hex()) for number in range(300)).encode()
+    )
+    path = loads.write("a.jsonl.gz", whole[: len(whole) // 2])
+
+    first = loads.load()
+    path.write_bytes(whole)
+    second = loads.load()
+
+    assert first.loaded > 0
+    assert any("breaks off" in note.reason for note in first.notes)
+    assert first.loaded + second.loaded == 300
+    assert loads.rows() == list(range(300))
+
+
+def test_a_rewritten_file_stops_and_no_other_does(loads):
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    path.write_text(line(8) + line(9))
+    loads.write("b.jsonl", line(3))
+
+    report = loads.load()
+
+    assert counts(report) == (1, 0, 0)
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("a.jsonl", True)]
+    assert loads.rows() == [1, 2, 3]
+    assert loads.ask("SELECT name FROM onceload.producer WHERE condition = 'conflicted'") == [("a.jsonl",)]
+    assert loads.load().position == report.position
+
+    path.write_text(line(1) + line(2) + line(4))
+    assert counts(loads.load()) == (1, 0, 0)
+    assert loads.ask("SELECT name FROM onceload.producer WHERE condition = 'conflicted'") == []
+    assert replay({}, loads.ledger.entries("events", after=Position(0))) == loads.ledger.states("events").states
+
+
+def test_a_rewritten_file_may_be_a_new_generation(loads):
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    path.write_text(line(8))
+
+    assert counts(loads.load(on_rewrite=OnRewrite.NEW_GENERATION)) == (1, 0, 0)
+    assert counts(loads.load(on_rewrite=OnRewrite.NEW_GENERATION)) == (0, 0, 0)
+    assert loads.rows() == [1, 2, 8]
+
+
+def test_a_rewritten_file_may_replace_what_was_loaded_of_it(loads):
+    if loads.declared.publish is Publish.DIRECT:
+        pytest.skip("pieces that commit themselves cannot replace anything at once")
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.write("b.jsonl", line(3))
+    loads.load()
+    path.write_text(line(8))
+
+    assert counts(loads.load(on_rewrite=OnRewrite.REPLACE)) == (1, 0, 0)
+    assert counts(loads.load(on_rewrite=OnRewrite.REPLACE)) == (0, 0, 0)
+    assert loads.rows() == [3, 8]
+    assert replay({}, loads.ledger.entries("events", after=Position(0))) == loads.ledger.states("events").states
+
+
+def test_too_many_bad_records_stop_the_batch(loads):
+    from dedup_core.errors import TooManyQuarantined
+
+    loads.write("a.jsonl", line(1) + "{\n{\n")
+
+    with pytest.raises(TooManyQuarantined, match="allows 1 records, but 2 of 3 are bad"):
+        loads.load(quarantine_limit=QuarantineLimit(records=1))
+
+    assert loads.ask("SELECT * FROM onceload.ledger") == []
+    assert counts(loads.load()) == (1, 0, 2)
+
+
+def test_a_last_line_counts_when_the_file_is_sealed(loads):
+    source = replace(loads.declared.source, sealed_after_s=0)
+    loads.write("a.jsonl", line(1) + line(2).rstrip())
+
+    assert counts(loads.load(source=source)) == (2, 0, 0)
+    assert counts(loads.load(source=source)) == (0, 0, 0)
+    (loads.folder / "a.jsonl").write_text(line(1) + line(2).rstrip() + "   \n")
+    report = loads.load(source=source)
+
+    assert (report.loaded, report.notes[0].needs_a_person) == (0, True)
+
+
+def test_exotic_columns_arrive_as_declared(loads):
+    columns = {"id": "uuid", "tags": "varchar(3)[]", "seen": "timestamptz[]", "more": "jsonb", "ids": "uuid[]"}
+    from spark_jobs.columns import parse_column
+
+    loads.write(
+        "a.jsonl",
+        '{"id":"6f1c7a52-93a8-4d0e-8e0f-0f3b0a5b9c11","tags":["a",null],"seen":["2026-01-01T00:00:00+02:00"],'
+        '"more":{"x":1.10},"ids":["6f1c7a52-93a8-4d0e-8e0f-0f3b0a5b9c11"]}\n'
+        '{"id":"6f1c7a52-93a8-4d0e-8e0f-0f3b0a5b9c12","tags":["long"]}\n',
+    )
+
+    report = loads.load(columns=tuple(parse_column(*each) for each in columns.items()))
+
+    assert counts(report) == (1, 0, 1)
+    assert loads.ask(
+        "SELECT CAST(id AS text), tags, CAST(seen AS text), CAST(more AS text), CAST(ids AS text) FROM target"
+    ) == [
+        (
+            "6f1c7a52-93a8-4d0e-8e0f-0f3b0a5b9c11",
+            ["a", None],
+            '{"2025-12-31 22:00:00+00"}',
+            '{"x": 1.10}',
+            "{6f1c7a52-93a8-4d0e-8e0f-0f3b0a5b9c11}",
+        )
+    ]
+
+
+@pytest.mark.parametrize("publish", ["staged"], indirect=False)
+def test_merge_keeps_the_last_of_each_key(loads):
+    from spark_jobs.declared import Publish
+
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
+    path = loads.write("a.jsonl", line(1, "1.00") + line(2, "2.00") + line(1, "3.00"))
+
+    loads.load(target=target, publish=Publish.STAGED)
+    with path.open("a") as file:
+        file.write(line(2, "5.00") + line(4, "4.00"))
+    loads.load(target=target, publish=Publish.STAGED)
+
+    assert [(key, str(amount)) for key, amount in loads.rows("id, amount")] == [(1, "3.00"), (2, "5.00"), (4, "4.00")]
+
+
+def test_csv_and_parquet_are_read_too(loads):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
+    loads.write("a.csv", "note,id\nhello,1\n,2\n")
+    assert counts(loads.load(source=csv)) == (2, 0, 0)
+    with (loads.folder / "a.csv").open("a") as file:
+        file.write("more,3\n")
+    assert counts(loads.load(source=csv)) == (1, 0, 0)
+    parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
+    table = pa.table({"id": list(range(10, 20)), "note": ["p"] * 10})
+    pq.write_table(table, loads.folder / "a.parquet", row_group_size=3)
+    assert counts(loads.load(source=parquet)) == (10, 0, 0)
+    assert counts(loads.load(source=parquet)) == (0, 0, 0)
+    assert loads.rows() == [1, 2, 3, *range(10, 20)]
+
+
+def test_fields_that_nobody_declared_get_columns_in_the_same_commit(loads):
+    loads.write("a.jsonl", '{"id": 1, "age": 7, "more": {"x": 1.10}}\n{"id": 2, "name": "b"}\n')
+    first = loads.load(unknown_fields=UnknownFields.ADD)
+    loads.write("b.jsonl", '{"id": 3, "age": 8}\n{"id": 4, "age": "old", "later": true}\n')
+    second = loads.load(unknown_fields=UnknownFields.ADD)
+
+    assert (counts(first), counts(second)) == ((2, 0, 0), (1, 0, 1))
+    assert loads.ask("SELECT id, age, name, CAST(more AS text) FROM target ORDER BY id") == [
+        (1, 7, None, '{"x": 1.10}'),
+        (2, None, "b", None),
+        (3, 8, None, None),
+    ]
+
+
+def test_fields_that_nobody_declared_may_be_refused(loads):
+    loads.write("a.jsonl", '{"id": 1, "age": 7}\n{"id": 2}\n')
+
+    assert counts(loads.load(unknown_fields=UnknownFields.FAIL)) == (1, 0, 1)
+    assert "age" in loads.ask("SELECT reason FROM onceload.quarantine")[0][0]
+
+
+def test_the_same_content_under_another_name_is_found_where_that_is_asked_for(loads):
+    """A copy, a log that was rotated away and had grown meanwhile, and another that only begins alike."""
+    source = replace(loads.declared.source, identity=Identity.CONTENT)
+    log = loads.write("app.jsonl", "".join(line(number) for number in range(300)) + "{bad\n")
+    loads.load(source=source)
+    loads.write("copy.jsonl", log.read_bytes())
+    log.rename(loads.folder / "app.1.jsonl")
+    with (loads.folder / "app.1.jsonl").open("a") as file:
+        file.write(line(300))
+    loads.write("other.jsonl", log_like := "".join(line(number) for number in range(250)) + line(999) * 60)
+
+    report = loads.load(source=source)
+
+    assert (report.loaded, report.duplicates) == (1 + log_like.count("\n"), 2 * 301)
+    assert counts(loads.load(source=source)) == (0, 0, 0)
+    assert loads.rows() == sorted([*range(301), *range(250), *[999] * 60])
+
+
+def test_a_compressed_copy_is_found_too(loads):
+    source = replace(loads.declared.source, identity=Identity.CONTENT)
+    packed = gzip.compress("".join(line(number) for number in range(300)).encode())
+    loads.write("a.jsonl.gz", packed)
+    loads.load(source=source)
+    loads.write("b.jsonl.gz", packed + gzip.compress(line(300).encode()))
+
+    report = loads.load(source=source)
+
+    assert (report.loaded, report.duplicates) == (1, 300)
+    assert counts(loads.load(source=source)) == (0, 0, 0)
+    assert loads.rows() == list(range(301))
+
+
+def test_any_name_is_just_a_name(loads):
+    name = 'x"; DROP TABLE target; -- :a %s %(b)s {}'
+    columns = tuple(parse_column(*each) for each in {"id": "bigint", name: "varchar(3)[]", "50%": "text"}.items())
+    target = Target(schema=name, table=name)
+    loads.write("a.jsonl", json.dumps({"id": 1, name: ["a"], "50%": "b"}) + "\n")
+
+    report = loads.load(columns=columns, target=target)
+
+    assert counts(report) == (1, 0, 0)
+    assert loads.ask("SELECT count(*) FROM pg_class WHERE relname LIKE 'x\"; DROP%' AND relkind = 'r'") == [(1,)]

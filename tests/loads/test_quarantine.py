@@ -1,0 +1,520 @@
+"""What a retry and a discard promise of records that could not be loaded."""
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import text
+
+from dedup_core.errors import CommitOutcomeUnknown, ExitCode, NotFound, SettingRefused
+from dedup_core.names import Position
+from dedup_core.ports import CommitStep, QuarantineState
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
+from dedup_core.postgres.quarantine import QuarantineId, Selection, choose, find_records
+from dedup_core.replay import EntryKind, replay
+from onceload import schema
+from onceload.cli import main
+from onceload.quarantine_commands import readable
+from onceload.quarantine_file import check_mended, read_mended, write_records
+from spark_jobs.declared import Format, Publish, Target, UnknownFields, Write
+from spark_jobs.load import new_batch
+from spark_jobs.retry import RetryReport, retry
+from spark_jobs.sources.pieces import KEPT_BYTES
+from tests.contract.conftest import Crash, crashing_at
+from tests.contract.test_ledger import SETTLING
+from tests.loads.conftest import Loads, line
+
+BROKEN = "{broken\n"
+
+
+def strange(number: int) -> str:
+    """A record with a field that is not declared; whether it is bad is the pipeline's word."""
+    return json.dumps({"id": number, "amount": "2.50", "note": "x", "surprise": 1}) + "\n"
+
+
+def held(loads: Loads) -> list[QuarantineId]:
+    return [each.quarantine_id for each in choose(loads.engine, Selection(pipeline="events")).held]
+
+
+def retry_all(
+    loads: Loads, *, ledger: PostgresLedger | None = None, mended: dict[Any, bytes] | None = None, **changes: Any
+) -> RetryReport:
+    asked = choose(loads.engine, Selection(pipeline="events")).held
+    declared = replace(loads.declared, **changes)
+    return retry(loads.engine, ledger or loads.ledger, declared, asked, batch=new_batch(), mended=mended)
+
+
+def states_of(loads: Loads) -> list[tuple[Any, ...]]:
+    return loads.ask("SELECT state, settled_position FROM onceload.quarantine ORDER BY sequence_id")
+
+
+def is_sound(loads: Loads) -> bool:
+    """Whether ledger, replay and live state agree."""
+    entries = list(loads.ledger.entries("events", after=Position(0)))
+    recovery = recover_state(loads.engine, "events", dry_run=True)
+    return replay({}, entries) == loads.ledger.states("events").states and not recovery.differing
+
+
+@pytest.fixture
+def two_strange(loads: Loads) -> Loads:
+    """1 and 4 are loaded; 2 and 3 are in quarantine, and good as soon as the pipeline ignores unknown fields."""
+    loads.write("a.jsonl", line(1) + strange(2) + strange(3) + line(4))
+    loads.load(unknown_fields=UnknownFields.FAIL)
+    assert loads.rows() == [1, 4]
+    return loads
+
+
+def test_what_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):
+    loads = two_strange
+
+    report = retry_all(loads)
+
+    assert (report.retried, report.still_bad, report.position) == (2, {}, 2)
+    assert loads.rows() == [1, 2, 3, 4]
+    content = (loads.folder / "a.jsonl").read_text()
+    starts = [content.index(f'{{"id": {number}') for number in (1, 2, 3, 4)]
+    assert [sequence for _, sequence in loads.rows("id, _sequence")] == starts
+    assert len({producer for producer, _ in loads.rows("_producer_id, id")}) == 1
+    assert states_of(loads) == [("retried", 2), ("retried", 2)]
+    *_, entry = loads.ledger.entries("events", after=Position(0))
+    assert (entry.kind, entry.counts.loaded, entry.batch) == (EntryKind.RETRY, 2, report.batch)
+    assert is_sound(loads)
+
+
+def test_retrying_again_finds_nothing_and_loading_again_finds_nothing_new(two_strange):
+    loads = two_strange
+    retry_all(loads)
+
+    assert retry_all(loads).retried == 0
+    assert loads.load().loaded == 0
+    assert loads.rows() == [1, 2, 3, 4]
+
+
+def test_what_is_still_bad_stays_held_with_its_new_reason_and_the_rest_is_loaded(loads):
+    loads.write("a.jsonl", strange(1) + BROKEN + strange(2) + line(3, amount="no number"))
+    loads.load(unknown_fields=UnknownFields.FAIL)
+    before = loads.ask("SELECT reason FROM onceload.quarantine ORDER BY sequence_id")
+
+    report = retry_all(loads, mended={held(loads)[1]: b'{"amount": 1}'})
+
+    assert (report.retried, len(report.still_bad)) == (2, 2)
+    assert loads.rows() == [1, 2]
+    after = loads.ask("SELECT state, column_name, reason FROM onceload.quarantine ORDER BY sequence_id")
+    assert [state for state, _, _ in after] == ["retried", "held", "retried", "held"]
+    assert after[1] == ("held", "id", "null, but declared not null") != before[1]
+    assert is_sound(loads)
+
+
+def test_nothing_good_makes_no_commit(loads):
+    loads.write("a.jsonl", line(1) + BROKEN)
+    loads.load()
+
+    report = retry_all(loads)
+
+    assert (report.retried, len(report.still_bad), report.position) == (0, 1, 1)
+    assert loads.ledger.position("events") == 1
+
+
+@pytest.mark.parametrize("step", SETTLING)
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_retry_killed_anywhere_and_called_again_loads_each_record_once(two_strange, step):
+    loads = two_strange
+    with pytest.raises(Crash):
+        retry_all(loads, ledger=PostgresLedger(loads.engine, reached=crashing_at(step)))
+
+    retry_all(loads)
+
+    assert loads.rows() == [1, 2, 3, 4]
+    assert loads.ledger.position("events") == 2
+    assert is_sound(loads)
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_commit_without_an_answer_is_looked_up_and_not_repeated(two_strange, lands):
+    loads = two_strange
+    unanswered = [True]
+
+    class Unanswered(PostgresLedger):
+        def settle(self, settlement: Any) -> Position:
+            if not unanswered:
+                return super().settle(settlement)
+            unanswered.pop()
+            if lands:
+                super().settle(settlement)
+            raise CommitOutcomeUnknown("events", settlement.batch, "the line went dead")
+
+    report = retry_all(loads, ledger=Unanswered(loads.engine))
+
+    assert (report.retried, report.settled_elsewhere, report.position) == (2, 0, 2)
+    assert loads.rows() == [1, 2, 3, 4]
+
+
+def test_two_retries_at_once_load_each_record_once(loads):
+    """Both stand in front of the commit lock with all rows written; one of them gets them all."""
+    count = 50
+    loads.write("a.jsonl", "".join(strange(number) for number in range(count)))
+    loads.load(unknown_fields=UnknownFields.FAIL)
+    asked = choose(loads.engine, Selection(pipeline="events")).held
+    meeting = threading.Barrier(2)
+    reports: list[RetryReport] = []
+
+    def run() -> None:
+        met: list[bool] = []
+
+        def reached(step: CommitStep) -> None:
+            if step is CommitStep.ROWS_WRITTEN and not met:
+                met.append(True)
+                meeting.wait(timeout=30)
+
+        engine = connect(LedgerSettings(dsn=loads.dsn))
+        ledger = PostgresLedger(engine, reached=reached)
+        reports.append(retry(engine, ledger, loads.declared, asked, batch=new_batch()))
+        engine.dispose()
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert sorted((each.retried, each.settled_elsewhere) for each in reports) == [(0, count), (count, 0)]
+    assert loads.rows() == list(range(count))
+    assert loads.ledger.position("events") == 2
+    assert is_sound(loads)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_retry_and_a_discard_at_once_settle_a_record_in_one_way(two_strange, capsys):
+    loads = two_strange
+    ids = held(loads)
+    environment = {"ONCELOAD_DSN": loads.dsn}
+
+    class Overtaken(PostgresLedger):
+        def settle(self, settlement: Any) -> Position:
+            discarding = ["quarantine", "discard", "--id", str(ids[0]), "--yes"]
+            with suppress(IndexError):
+                assert main([*discarding, *turns.pop()], environment) is ExitCode.DONE
+            return super().settle(settlement)
+
+    turns: list[list[str]] = [[]]
+    report = retry_all(loads, ledger=Overtaken(loads.engine))
+
+    assert (report.retried, report.settled_elsewhere) == (1, 1)
+    assert states_of(loads) == [("discarded", 2), ("retried", 3)]
+    assert loads.rows() == [1, 3, 4]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_what_only_the_server_refuses_stays_held_and_the_rest_is_loaded(loads):
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"
+            " _producer_id bigint, _sequence bigint)"
+        )
+    loads.write("a.jsonl", "".join(strange(number) for number in range(20)))
+    loads.load(unknown_fields=UnknownFields.FAIL)
+
+    first = retry_all(loads)
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE target DROP CONSTRAINT target_id_check")
+
+    (refusal,) = first.still_bad.values()
+    assert (first.retried, "target_id_check" in refusal.reason) == (19, True)
+    assert retry_all(loads).retried == 1
+    assert loads.rows() == list(range(20))
+
+
+def test_a_late_record_does_not_overwrite_a_newer_one_of_its_key(loads):
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
+    loads.write("a.jsonl", strange(1) + line(1, "9.00") + strange(2))
+    loads.write("b.jsonl", line(2, "8.00") + strange(3))
+    loads.load(target=target, publish=Publish.STAGED, unknown_fields=UnknownFields.FAIL)
+
+    report = retry_all(loads, target=target, publish=Publish.STAGED)
+
+    assert report.retried == 3
+    assert [(key, str(amount)) for key, amount in loads.rows("id, amount")] == [(1, "9.00"), (2, "8.00"), (3, "2.50")]
+    assert is_sound(loads)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_fields_that_nobody_declared_get_their_column_from_a_retry_as_from_a_load(two_strange):
+    retry_all(two_strange, unknown_fields=UnknownFields.ADD)
+
+    assert two_strange.rows("id, surprise") == [(1, None), (2, 1), (3, 1), (4, None)]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_csv_is_read_by_the_header_of_its_file_and_not_without_it(loads):
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
+    path = loads.write("a.csv", "note,id\nhello,1\nlater,x2\n")
+    loads.load(source=csv)
+    ids = held(loads)
+    content = path.read_text()
+
+    path.write_text(content.replace("note,id", "id,note"))
+    rewritten = retry_all(loads, source=csv, mended={ids[0]: b"later,2"})
+    path.write_text(content)
+    report = retry_all(loads, source=csv, mended={ids[0]: b"later,2"})
+
+    assert (rewritten.retried, "rewritten" in rewritten.still_bad[ids[0]].reason) == (0, True)
+    assert report.retried == 1
+    assert loads.rows("id, note") == [(1, "hello"), (2, "later")]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_row_of_parquet_is_retried_from_the_json_that_was_kept_of_it(loads):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
+    pq.write_table(pa.table({"id": [1, 2], "note": ["a", "é"], "surprise": [1, 2]}), loads.folder / "a.parquet")
+    loads.load(source=parquet, unknown_fields=UnknownFields.FAIL)
+
+    assert retry_all(loads, source=parquet).retried == 2
+    assert loads.rows("id, note, _sequence") == [(1, "a", 0), (2, "é", 1)]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize("mended", [b'{"id": 2}\n{"id": 3}', b"", b"\n"])
+def test_a_text_that_is_not_one_record_stays_held(two_strange, mended):
+    report = retry_all(two_strange, mended=dict.fromkeys(held(two_strange), mended))
+
+    assert report.retried == 0
+    assert {"instead of one" in each.reason for each in report.still_bad.values()} == {True}
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_blank_line_around_a_mended_record_does_not_move_its_id(two_strange):
+    ids = two_strange.ask("SELECT sequence_id FROM onceload.quarantine ORDER BY sequence_id")
+
+    retry_all(two_strange, mended=dict.fromkeys(held(two_strange), b'\n\n {"id": 9}\n'))
+
+    assert [(sequence,) for key, sequence in two_strange.rows("id, _sequence") if key == 9] == ids
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_the_beginning_of_a_record_that_was_too_long_never_passes_for_one(loads):
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
+    csv = replace(csv, chunk_bytes=2**20, record_bytes_max=2**20)
+    loads.write("a.csv", f"id,note\n1,{'x' * (KEPT_BYTES + 100)}\n2,short\n")
+    loads.load(source=csv)
+
+    report = retry_all(loads, source=csv)
+
+    assert (report.retried, len(report.still_bad)) == (0, 1)
+    assert loads.rows() == [2]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_strange):
+    with pytest.raises(SettingRefused, match="a declared transform"):
+        retry_all(two_strange, transform="SELECT * FROM records")
+
+    assert len(held(two_strange)) == 2
+
+
+# The exported file.
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_an_exported_file_is_for_its_owner_alone_and_gives_the_same_bytes_back(loads, tmp_path):
+    loads.write("a.jsonl", BROKEN.encode() + b"\xff\xfe\n" + "é\u2028{\n".encode())
+    loads.load()
+    path = tmp_path / "bad.jsonl"
+    records = list(find_records(loads.engine, Selection(pipeline="events")))
+
+    assert write_records(records, path) == 3
+
+    mended = read_mended(path)
+    check_mended(mended, records)
+    assert [mended[each.quarantine_id].raw for each in records] == [b"{broken", b"\xff\xfe", "é\u2028{".encode()]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_file_of_another_database_mends_nothing(two_strange, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    records = list(find_records(two_strange.engine, Selection(pipeline="events")))
+    write_records([replace(each, sequence_id=each.sequence_id + 1) for each in records], path)
+
+    with pytest.raises(SettingRefused, match=f"record {records[0].quarantine_id} as sequence id"):
+        check_mended(read_mended(path), records)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{\n",
+        "[]\n",
+        '{"id": 1}\n',
+        '{"id": "1", "file": "a", "sequence_id": 0, "raw": ""}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "raw": "", "raw_base64": ""}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "raw": "\\ud800"}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "raw_base64": "!"}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "raw": 7}\n',
+        '{"id": 1, "file": "a", "sequence_id": 0, "raw": ""}\n' * 2,
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path, content):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+
+    with pytest.raises(SettingRefused, match=r"bad\.jsonl"):
+        read_mended(path)
+
+
+# The command line.
+
+
+def pipeline_file(loads: Loads, folder: Path) -> Path:
+    path = folder / "events.yaml"
+    path.write_text(
+        f"pipeline: events\nsource: {{path: '{loads.folder}/*.jsonl', format: jsonl}}\n"
+        "columns: {id: bigint not null, amount: 'numeric(12,2)', note: text}\n"
+        "target: {table: public.target}\npublish: direct\n"
+    )
+    return path
+
+
+@pytest.fixture
+def call(loads, capsys):
+    """The command line in this process: its exit code, what it says, and its document."""
+
+    def run(*arguments: str) -> tuple[ExitCode, str, Any]:
+        capsys.readouterr()
+        code = main(["quarantine", *arguments], {"ONCELOAD_DSN": loads.dsn})
+        told = capsys.readouterr()
+        document = json.loads(told.out) if "--json" in arguments else told.out
+        return code, told.err, document
+
+    return run
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_from_looking_to_mending_to_retrying(loads, tmp_path, call):
+    loads.write("a.jsonl", line(1) + '{"id": "two"}\n{"id": "three"}\n' + BROKEN)
+    loads.load()
+    bad, yaml = tmp_path / "bad.jsonl", str(pipeline_file(loads, tmp_path))
+
+    code, _, table = call("list")
+    listed = call("list", "--json", "--reason", "BIGINT")[2]
+    exported = call("export", str(bad), "--reason", "bigint", "--json")[2]
+    bad.write_text(bad.read_text().replace('\\"two\\"', "2").replace('\\"three\\"', "3"))
+    report = call("retry", yaml, "--from", str(bad), "--json")[2]
+    again, said, _ = call("retry", yaml, "--from", str(bad))
+
+    assert (code, again) == (ExitCode.DONE, ExitCode.DONE)
+    assert table.splitlines()[0].split() == ["records", "column", "reason"]
+    assert [each["file"] for each in listed["records"]] == ["a.jsonl", "a.jsonl"]
+    assert sum(each["records"] for each in listed["reasons"]) == exported["records"] == report["retried"] == 2
+    assert "was retried at position 2 already" in said
+    assert loads.rows() == [1, 2, 3]
+    assert [each["id"] for each in call("list", "--json")[2]["records"]] == held(loads)
+    assert len(call("list", "--json", "--state", "any")[2]["records"]) == 3
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_record_is_shown_whole_and_does_no_harm_to_a_terminal(loads, call):
+    loads.write("a.jsonl", b"\x1b[31mred \xff " + "\u202eé".encode() + b"\n" + b"y" * 9000 + b"\n")
+    loads.load()
+    first, second = map(str, held(loads))
+
+    code, words, shown = call("show", first)
+
+    assert code is ExitCode.DONE
+    assert "\\x1b[31mred \\xff \\u202eé" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    assert f"quarantine discard --pipeline events --id {first} --yes" in words
+    assert ("a.jsonl" in shown, "generation" in shown, "position" in shown) == (True, True, True)
+    assert call("show", second)[2].count("y" * 4096) == 1
+    assert "y" * 9000 in call("show", second, "--all")[2]
+    assert call("show", second, "--json", "--all")[2]["raw"] == "y" * 9000
+    assert (call("show", "99")[0], "99" in call("show", "99")[1]) == (ExitCode.WRONG_USE, True)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_strange, call):
+    loads = two_strange
+    first = str(held(loads)[0])
+
+    would, said, _ = call("discard", "--id", first)
+    assert (would, held(loads)[0], loads.ledger.position("events")) == (ExitCode.DONE, int(first), 1)
+    done = call("discard", "--id", first, "--yes", "--json")[2]
+    again, said_again, _ = call("discard", "--id", first, "--yes")
+
+    assert f"1 records would be discarded, such as {first}" in said
+    assert done == {"pipeline": "events", "records": [int(first)], "discarded": True, "position": 2}
+    assert (again, f"record {first} was discarded at position 2 already" in said_again) == (ExitCode.DONE, True)
+    assert states_of(loads) == [("discarded", 2), ("held", None)]
+    *_, entry = loads.ledger.entries("events", after=Position(0))
+    assert (entry.kind, entry.counts.filtered) == (EntryKind.DISCARD, 1)
+    assert entry.session is not None
+    assert " by " in entry.session
+    assert is_sound(loads)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_nothing_selected_is_said_clearly(two_strange, call, tmp_path):
+    yaml = str(pipeline_file(two_strange, tmp_path))
+
+    for arguments in (["list"], ["retry", yaml], ["discard", "--yes"], ["export", str(tmp_path / "bad.jsonl")]):
+        code, said, _ = call(*arguments, "--reason", "no such words")
+        assert code is ExitCode.DONE
+        assert "no record with reason 'no such words' is held in quarantine" in said
+
+    assert not (tmp_path / "bad.jsonl").exists()
+    assert call("discard", "--yes")[0] is ExitCode.WRONG_USE
+    assert call("retry", yaml, "--id", "77")[0] is ExitCode.WRONG_USE
+    assert len(held(two_strange)) == 2
+
+
+def test_an_id_that_nobody_has_is_refused_by_its_name(two_strange):
+    asked = Selection(pipeline="events", ids=(QuarantineId(held(two_strange)[0]), QuarantineId(1234)))
+
+    with pytest.raises(NotFound, match="'1234'"):
+        choose(two_strange.engine, asked)
+
+
+def test_text_is_shown_as_text_and_bytes_are_escaped():
+    assert readable(b'{"a": "\\n"}') == ['{"a": "\\n"}']
+    assert readable("ä\tb\nc".encode()) == ["ä\\tb", "c"]
+    assert readable("ää".encode()[:3], is_cut=True) == ["ä"]
+    assert readable(b"\x00\x9b") == ["\\x00\\x9b"]
+
+
+# The schema.
+
+
+def test_records_that_were_quarantined_before_there_were_states_are_held_since_their_commit(dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA onceload"))
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(schema.MIGRATIONS))
+        command.upgrade(config, "0002")
+        for statement in (
+            "INSERT INTO onceload.pipeline (name, position, producers_max, islands_max, message_keep_days,"
+            " snapshot_every_commits, snapshot_every_s, snapshots_kept) VALUES ('events', 1, 9, 9, 0, 9, 9, 9)",
+            "INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, committed_at)"
+            " SELECT pipeline_id, 1, 'load', 'b', '2026-01-02' FROM onceload.pipeline",
+            "INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, reason)"
+            " SELECT pipeline_id, 1, 1, 5, '', 'old' FROM onceload.pipeline",
+        ):
+            connection.execute(text(statement))
+
+    schema.upgrade(engine)
+
+    (record,) = find_records(engine, Selection(pipeline="events"))
+    engine.dispose()
+    assert (record.state, record.settled_position, record.reason) == (QuarantineState.HELD, None, "old")
+    assert f"{record.quarantined_at:%Y-%m-%d}" == "2026-01-02"

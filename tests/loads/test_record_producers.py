@@ -1,0 +1,82 @@
+"""Producers that the records name, and business ids: what is new is decided record by record."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dedup_core.verdicts import Order
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import MessageId, Publish, RecordProducer
+from tests.loads.conftest import Loads
+
+COLUMNS = {"device": "text", "seq": "bigint", "amount": "numeric(12,2)"}
+
+
+def record(device: object, seq: object, amount: str = "1.00") -> str:
+    return json.dumps({"device": device, "seq": seq, "amount": amount}) + "\n"
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+@pytest.fixture(params=[Order.ANY, Order.ORDERED])
+def devices(loads: Loads, request: pytest.FixtureRequest) -> Loads:
+    loads.declared = replace(
+        loads.declared,
+        columns=tuple(parse_column(*each) for each in COLUMNS.items()),
+        producer=RecordProducer(name="device", sequence="seq", order=request.param),
+    )
+    return loads
+
+
+def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
+    devices.write("a.jsonl", record("d1", 0) + record("d2", 0) + record("d1", 1))
+    first = devices.load()
+    devices.write("b.jsonl", record("d1", 1, "9.99") + record("d1", 2) + record("d1", 2, "9.99") + record("d3", 5))
+    second = devices.load()
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (3, 0, 2, 2)
+    assert [(device, seq, str(amount)) for device, seq, amount in devices.rows("device, seq, amount")] == [
+        ("d1", 0, "1.00"),
+        ("d1", 1, "1.00"),
+        ("d1", 2, "1.00"),
+        ("d2", 0, "1.00"),
+        ("d3", 5, "1.00"),
+    ]
+    assert devices.load().loaded == 0
+
+
+def test_an_id_that_was_jumped_over_is_late_or_lost_as_declared(devices):
+    devices.write("a.jsonl", record("d1", 0) + record("d1", 5))
+    devices.load()
+    devices.write("b.jsonl", record("d1", 3))
+    late = devices.load()
+
+    is_any = devices.declared.producer.order is Order.ANY
+    assert (late.loaded, late.duplicates) == ((1, 0) if is_any else (0, 1))
+    names = {state.name: str(state.consumed) for state in devices.ledger.states("events").states.values()}
+    assert names["device=d1"] == ("{[0,1),[3,4),[5,6)}" if is_any else "{[0,6)}")
+
+
+def test_records_without_a_usable_id_are_quarantined(devices):
+    devices.write("a.jsonl", record(None, 1) + record("d1", None) + record("d1", -1) + record("d1", 2**63 - 1))
+
+    report = devices.load()
+
+    assert (report.loaded, report.quarantined) == (0, 4)
+    assert devices.load().quarantined == 0
+
+
+def test_a_business_id_takes_effect_once_in_its_window(loads):
+    keep = replace(loads.declared.pipeline, message_keep_days=2)
+    loads.declared = replace(loads.declared, pipeline=keep, message_id=MessageId(columns=("id",), keep_days=2))
+    loads.write("a.jsonl", '{"id": 1, "note": "a"}\n{"id": 1, "note": "b"}\n{"id": 2}\n')
+    first = loads.load()
+    loads.write("b.jsonl", '{"id": 2, "note": "again"}\n{"id": 3}\n')
+    second = loads.load()
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 1, 1, 1)
+    assert loads.rows("id, note") == [(1, "a"), (2, None), (3, None)]

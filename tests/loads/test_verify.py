@@ -1,0 +1,599 @@
+"""What verification finds: every planted difference, named; and nothing where nothing is wrong."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from dedup_core.errors import ExitCode
+from dedup_core.names import Batch, Position
+from dedup_core.pipeline import Guarantee
+from dedup_core.postgres.quarantine import Selection, find_records
+from dedup_core.verdicts import Order
+from onceload.cli import main
+from onceload.verify_commands import _MEANING
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import (
+    Format,
+    MessageId,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    Target,
+    UnknownFields,
+    Write,
+)
+from spark_jobs.retry import retry
+from spark_jobs.rewind import rewind
+from spark_jobs.verify import Kind, verify
+from tests.loads.conftest import line
+
+
+def verified(loads, *, deep=False, **changes):
+    return verify(replace(loads.declared, **changes), loads.engine, deep=deep)
+
+
+def named(verification):
+    return [(each.producer, each.kind, each.sequence_id) for each in verification.differences]
+
+
+def write_parquet(loads):
+    table = pa.table({"id": list(range(100)), "amount": ["1.50"] * 100})
+    pq.write_table(table, loads.folder / "a.parquet", row_group_size=30)
+
+
+FORMATS = {
+    "jsonl": lambda loads: loads.write("deep/a.jsonl", "".join(line(number) for number in range(100))),
+    "gz": lambda loads: loads.write("a.jsonl.gz", gzip.compress("".join(line(n) for n in range(100)).encode())),
+    "zst": lambda loads: loads.write(
+        "a.jsonl.zst", zstandard.compress("".join(line(number) for number in range(100)).encode())
+    ),
+    "csv": lambda loads: loads.write("a.csv", "note,id\n" + "".join(f"n{number},{number}\n" for number in range(100))),
+    "parquet": write_parquet,
+}
+
+
+def source_of(loads, name):
+    formats = {"csv": Format.CSV, "parquet": Format.PARQUET}
+    pattern = f"**/*.{name}" if name in formats else "**/*.jsonl*"
+    return replace(
+        loads.declared.source,
+        path=str(loads.folder / pattern),
+        format=formats.get(name, Format.JSONL),
+        chunk_bytes=500,
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_untouched_load_has_no_differences(loads, name, deep):
+    FORMATS[name](loads)
+    source = source_of(loads, name)
+    loads.load(source=source)
+
+    verification = verified(loads, deep=deep, source=source)
+
+    assert verification.differences == ()
+    assert (verification.files, verification.rows, verification.rows_compared) == (1, 100, 100 if deep else 0)
+    assert verification.bytes > 100
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_quarantined_records_and_unread_ends_are_no_differences(loads, deep):
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"
+            " _producer_id bigint, _sequence bigint)"
+        )
+    path = loads.write("a.jsonl", "".join(map(line, range(20))) + "{broken\n" + line(20) + '{"id": 2')
+    loads.load()
+    with path.open("a") as file:
+        file.write("1}\n" + line(22))
+
+    assert named(verified(loads, deep=deep)) == []
+    loads.load()
+    assert named(verified(loads, deep=deep)) == []
+    assert loads.ask("SELECT count(*) FROM onceload.quarantine") == [(2,)]
+
+
+def test_a_record_that_is_too_long_is_no_difference(loads):
+    source = replace(loads.declared.source, chunk_bytes=2**20, record_bytes_max=2**20)
+    loads.write("a.jsonl", line(1) + line(2, note="x" * 2 * 2**20) + line(3))
+    assert loads.load(source=source).quarantined == 1
+
+    assert named(verified(loads, source=source, deep=True)) == []
+
+
+def test_what_another_pipeline_put_into_the_same_table_is_for_it_to_prove(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.load(pipeline=replace(loads.declared.pipeline, name="others"))
+
+    assert named(verified(loads, deep=True)) == []
+    assert verified(loads).rows == 1
+
+
+def test_changed_bytes_are_named_by_their_span(loads):
+    content = "".join(line(number) for number in range(100))
+    path = loads.write("a.jsonl", content)
+    source = replace(loads.declared.source, chunk_bytes=1000)
+    loads.load(source=source)
+    path.write_text(content[:1500] + "#" + content[1501:])
+
+    (difference,) = verified(loads, source=source).differences
+
+    assert (difference.producer, difference.kind) == ("a.jsonl", Kind.BYTES_CHANGED)
+    first, end = map(int, difference.span.strip("[)").split(","))
+    assert first <= 1500 < end < len(content)
+
+
+@pytest.mark.parametrize("name", ["gz", "parquet"])
+def test_changed_bytes_are_found_in_files_that_are_not_plain(loads, name):
+    FORMATS[name](loads)
+    source = source_of(loads, name)
+    loads.load(source=source)
+    if name == "gz":
+        loads.write("a.jsonl.gz", gzip.compress("".join(line(number, "1.51") for number in range(100)).encode()))
+    else:
+        path = loads.folder / "a.parquet"
+        content = bytearray(path.read_bytes())
+        content[20] ^= 1
+        path.write_bytes(content)
+
+    assert {each.kind for each in verified(loads, source=source).differences} == {Kind.BYTES_CHANGED}
+
+
+def test_a_missing_a_shorter_and_a_torn_file_are_told_apart(loads):
+    loads.write("gone.jsonl", line(1))
+    shorter = loads.write("shorter.jsonl", line(2) + line(3))
+    packed = gzip.compress((line(4) + line(5)).encode())
+    torn = loads.write("torn.jsonl.gz", packed)
+    loads.load()
+    (loads.folder / "gone.jsonl").unlink()
+    shorter.write_text(line(2))
+    torn.write_bytes(packed[:30])
+
+    assert named(verified(loads, deep=True)) == [
+        ("gone.jsonl", Kind.FILE_MISSING, None),
+        ("shorter.jsonl", Kind.FILE_SHORTER, None),
+        ("torn.jsonl.gz", Kind.FILE_SHORTER, None),
+    ]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_deleted_and_a_doubled_row_of_one_file_are_both_found(loads, name):
+    FORMATS[name](loads)
+    source = source_of(loads, name)
+    loads.load(source=source)
+    ((deleted,), (doubled,)) = loads.ask("SELECT _sequence FROM target WHERE id IN (41, 42) ORDER BY id")
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE id = 41")
+        connection.exec_driver_sql("INSERT INTO target SELECT * FROM target WHERE id = 42")
+
+    for deep in (False, True):
+        found = {(each.kind, each.sequence_id) for each in verified(loads, source=source, deep=deep).differences}
+        assert found == {(Kind.ROW_MISSING, deleted), (Kind.ROW_DOUBLED, doubled)}
+
+
+def test_all_are_counted_and_only_some_are_named(loads):
+    for number in range(30):
+        loads.write(f"{number:02}.jsonl", line(number) + line(100 + number))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("TRUNCATE target")
+
+    verification = verified(loads)
+
+    assert verification.counts == {Kind.ROW_MISSING: 60}
+    assert len(verification.differences) == 20
+    assert verification.differing == 60
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO target (id, _producer_id) SELECT n, n + 1000 FROM generate_series(1, 25) n"
+        )
+    assert verified(loads).counts == {Kind.ROW_MISSING: 60, Kind.ROW_FROM_NOWHERE: 25}
+
+
+def test_without_its_file_a_deleted_row_is_still_counted(loads):
+    path = loads.write("a.jsonl", line(1) + line(2) + line(3))
+    loads.load()
+    path.unlink()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE id > 1")
+
+    verification = verified(loads)
+
+    assert verification.counts == {Kind.FILE_MISSING: 1, Kind.ROW_MISSING: 2}
+    assert [each.found for each in verification.differences if each.kind is Kind.ROW_MISSING] == [
+        "1 rows, 2 of them row missing"
+    ]
+
+
+def test_rows_that_came_from_nowhere_are_found_wherever_they_claim_to_come_from(loads):
+    loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    ((producer_id,),) = loads.ask("SELECT DISTINCT _producer_id FROM target")
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO target (id, _producer_id, _sequence) VALUES (7, {producer_id}, 5), (8, {producer_id}, 5000),"
+            f" (9, 4711, 0), (10, NULL, NULL), (11, {producer_id}, NULL)"
+        )
+
+    assert set(named(verified(loads))) == {
+        ("a.jsonl", Kind.ROW_FROM_NOWHERE, 5),
+        ("a.jsonl", Kind.ROW_FROM_NOWHERE, 5000),
+        ("a.jsonl", Kind.ROW_FROM_NOWHERE, None),
+        ("(unknown producer 4711)", Kind.ROW_FROM_NOWHERE, 0),
+        ("(a row without _producer_id)", Kind.ROW_FROM_NOWHERE, None),
+    }
+    assert verified(loads).counts == {Kind.ROW_FROM_NOWHERE: 5}
+
+
+def test_a_changed_value_is_found_by_the_deep_form_alone(loads):
+    loads.write("a.jsonl", "".join(line(number) for number in range(10)))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET amount = 1.51, note = NULL WHERE id = 4")
+
+    assert named(verified(loads)) == []
+    verification = verified(loads, deep=True)
+    assert {(each.sequence_id, each.column, each.expected, each.found) for each in verification.differences} == {
+        (4 * len(line(0)), "amount", "1.50", "1.51"),
+        (4 * len(line(0)), "note", "x", "null"),
+    }
+
+
+def test_a_row_that_only_moved_is_found_by_the_deep_form(loads):
+    loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET _sequence = 3 WHERE _sequence = 0")
+
+    assert set(named(verified(loads, deep=True))) == {
+        ("a.jsonl", Kind.ROW_MISSING, 0),
+        ("a.jsonl", Kind.ROW_FROM_NOWHERE, 3),
+    }
+
+
+def test_exotic_values_are_compared_as_the_server_means_them(loads):
+    columns = {"id": "uuid", "tags": "varchar(3)[]", "seen": "timestamptz[]", "more": "jsonb", "a:b": "real"}
+    loads.write(
+        "a.jsonl",
+        '{"id":"6F1C7A52-93a8-4d0e-8e0f-0f3b0a5b9c11","tags":["a",null],"seen":["2026-01-01T00:00:00+02:00"],'
+        '"more":{"x":1.10,"a":2},"a:b":0.1}\n',
+    )
+    declared = {"columns": tuple(parse_column(*each) for each in columns.items())}
+    loads.load(**declared)
+
+    assert named(verified(loads, deep=True, **declared)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("""UPDATE target SET more = '{"x": 1.11, "a": 2}', "a:b" = 0.2""")
+    differences = verified(loads, deep=True, **declared).differences
+    assert {(each.column, each.expected, each.found) for each in differences} == {
+        ("more", '{"a": 2, "x": 1.10}', '{"a": 2, "x": 1.11}'),
+        ("a:b", "0.1", "0.2"),
+    }
+
+
+def test_a_lost_quarantined_record_is_found(loads):
+    loads.write("a.jsonl", line(1) + "{\n{{\n")
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM onceload.quarantine WHERE raw = '{{'")
+        connection.exec_driver_sql("UPDATE onceload.quarantine SET sequence_id = 4711")
+
+    assert [(each.kind, each.expected, each.found) for each in verified(loads).differences] == [
+        (Kind.QUARANTINE_DIFFERS, "2 quarantined records", "0"),
+        (Kind.QUARANTINE_DIFFERS, "no quarantined record: no receipt covers it", "a quarantined record"),
+    ]
+
+
+def test_an_earlier_life_of_a_file_keeps_its_rows_and_cannot_be_read_again(loads):
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    path.write_text(line(8))
+    loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
+
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (named(verification), verification.rows, verification.files) == ([], 3, 1)
+        assert "generation 1" in verification.not_compared[0].reason
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE id = 1")
+    assert verified(loads).counts == {Kind.ROW_MISSING: 1}
+
+
+def test_a_load_that_goes_on_meanwhile_is_no_difference(loads, monkeypatch):
+    from dedup_core.postgres.audit import AuditView
+
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    count = AuditView.count_rows
+
+    def count_later(view, table, *, one_row_each):
+        with path.open("a") as file:
+            file.write(line(3))
+        loads.load()
+        return count(view, table, one_row_each=one_row_each)
+
+    monkeypatch.setattr(AuditView, "count_rows", count_later)
+
+    verification = verified(loads, deep=True)
+
+    assert (named(verification), verification.rows, verification.position) == ([], 2, 1)
+    assert loads.rows() == [1, 2, 3]
+
+
+def test_a_file_that_begins_another_life_meanwhile_is_no_difference(loads, monkeypatch):
+    from dedup_core.postgres.audit import files_up_to
+
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+
+    def rewritten_behind(*asked):
+        for file in files_up_to(*asked):
+            path.write_text(line(8))
+            loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
+            yield file
+
+    monkeypatch.setattr("spark_jobs.verify.files_up_to", rewritten_behind)
+
+    verification = verified(loads)
+
+    assert (named(verification), verification.rows) == ([], 2)
+    assert "another life" in verification.not_compared[0].reason
+
+
+def test_rows_without_lineage_are_said_to_be_beyond_comparison(loads):
+    target = Target(schema="public", table="target", lineage=False)
+    loads.write("a.jsonl", line(1))
+    loads.load(target=target)
+
+    verification = verified(loads, target=target, deep=True)
+
+    assert (named(verification), verification.rows, verification.bytes) == ([], None, len(line(1)))
+    assert "do not say where they come from" in verification.not_compared[0].reason
+
+
+def test_a_table_that_is_gone_is_one_difference(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE target")
+
+    assert named(verified(loads, deep=True)) == [('"public"."target"', Kind.TABLE_MISSING, None)]
+
+
+def retried(loads, mended):
+    records = tuple(find_records(loads.engine, Selection(pipeline="events")))
+    report = retry(
+        loads.engine,
+        loads.ledger,
+        loads.declared,
+        records,
+        batch=Batch("mended"),
+        mended={record.quarantine_id: mended for record in records},
+    )
+    assert report.retried == len(records)
+
+
+def test_a_record_that_was_mended_and_retried_is_no_difference(loads):
+    loads.write("a.jsonl", line(1) + "{broken\n" + line(3) + line(4))
+    loads.load()
+    retried(loads, line(2).encode())
+    assert loads.rows() == [1, 2, 3, 4]
+
+    for deep in (False, True):
+        assert named(verified(loads, deep=deep)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE id IN (2, 3)")
+    for deep in (False, True):
+        assert named(verified(loads, deep=deep)) == [
+            ("a.jsonl", Kind.ROW_MISSING, len(line(1))),
+            ("a.jsonl", Kind.ROW_MISSING, len(line(1) + "{broken\n")),
+        ]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_rows_of_a_replaced_file_are_expected_no_more(loads):
+    path = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    path.write_text(line(8))
+    loads.load(on_rewrite=OnRewrite.REPLACE)
+    assert loads.rows() == [8]
+
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (named(verification), verification.rows, verification.files) == ([], 1, 1)
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO target (id, _producer_id, _sequence) SELECT 1, min(producer_id), 0 FROM onceload.producer"
+        )
+    assert named(verified(loads)) == [("a.jsonl", Kind.ROW_FROM_NOWHERE, 0)]
+
+
+def test_what_a_rewind_took_back_is_expected_no_more(loads):
+    path = loads.write("a.jsonl", line(1) + "{broken\n")
+    loads.load()
+    with path.open("a") as file:
+        file.write(line(3) + "{broken too\n")
+    loads.load()
+    rewind(loads.declared, loads.engine, to=Position(1), dry_run=False)
+    assert loads.rows() == [1]
+
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (named(verification), verification.rows) == ([], 1)
+    loads.load()
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (named(verification), verification.rows) == ([], 2)
+
+
+def test_columns_that_nobody_declared_are_compared_too(loads):
+    loads.declared = replace(loads.declared, unknown_fields=UnknownFields.ADD)
+    loads.write("a.jsonl", line(1) + '{"id": 2, "color": "red"}\n')
+    loads.load()
+
+    assert named(verified(loads, deep=True)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET color = 'blue' WHERE id = 2")
+    (difference,) = verified(loads, deep=True).differences
+    assert (difference.column, difference.found) == ("color", "blue")
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("order", Order)
+def test_rows_of_producers_that_records_name_are_counted_by_them(loads, order):
+    columns = {"device": "text", "seq": "bigint"}
+    loads.declared = replace(
+        loads.declared,
+        columns=tuple(parse_column(*each) for each in columns.items()),
+        producer=RecordProducer(name="device", sequence="seq", order=order),
+    )
+    records = [("a", 1), ("a", 2), ("b", 7), ("a", 2), ("a", 9)]
+    loads.write("x.jsonl", "".join(f'{{"device": "{device}", "seq": {seq}}}\n' for device, seq in records))
+    loads.load()
+
+    assert named(verified(loads, deep=True)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE seq = 2")
+    (difference,) = verified(loads).differences
+    assert (difference.producer, difference.kind) == ("device=a", Kind.ROW_MISSING)
+    assert difference.sequence_id == (2 if order is Order.ANY else None)
+
+
+MERGE = Target(schema="public", table="target", write=Write.MERGE, key=("id",), deleted="gone")
+CHANGES = {"id": "bigint", "amount": "numeric(12,2)", "gone": "boolean"}
+
+
+def change(number, amount, gone="false"):
+    return f'{{"id": {number}, "amount": {amount}, "gone": {gone}}}\n'
+
+
+@pytest.fixture
+def merged(loads):
+    """Keys that are overwritten within a file, by a later part of it and by another file, and one that is deleted."""
+    loads.declared = replace(
+        loads.declared,
+        target=MERGE,
+        publish=Publish.STAGED,
+        columns=tuple(parse_column(*each) for each in CHANGES.items()),
+    )
+    path = loads.write("b.jsonl", change(1, 1.0) + change(2, 2.0) + change(1, 3.0) + change(3, 3.0) + change(5, 5.0))
+    loads.load()
+    loads.write("a.jsonl", change(2, 20.0) + change(3, 0, "true"))
+    loads.load()
+    with path.open("a") as file:
+        file.write(change(4, 4.0) + change(5, 50.0))
+    loads.load()
+    return loads
+
+
+def test_merged_rows_are_compared_by_key(merged):
+    plain, deep = verified(merged), verified(merged, deep=True)
+
+    assert (named(plain), named(deep)) == ([], [])
+    assert (plain.rows, deep.rows_compared) == (None, 9)
+    assert "merged by key" in plain.not_compared[0].reason
+    assert [(key, float(amount)) for key, amount in merged.rows("id, amount")] == [(1, 3), (2, 20), (4, 4), (5, 50)]
+
+
+def test_merged_rows_that_are_not_their_last_record_are_found(merged):
+    with merged.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET amount = 2 WHERE id = 2; DELETE FROM target WHERE id = 4")
+        connection.exec_driver_sql("INSERT INTO target (id, amount) VALUES (77, 1)")
+
+    verification = verified(merged, deep=True)
+
+    assert verification.counts == {Kind.VALUE_CHANGED: 1, Kind.ROW_MISSING: 1, Kind.ROW_FROM_NOWHERE: 1}
+    assert (verification.differences[0].producer, verification.differences[0].expected) == ("a.jsonl", "20.00")
+
+
+def test_a_file_that_is_gone_makes_no_merged_row_a_difference(merged):
+    (merged.folder / "a.jsonl").unlink()
+
+    assert named(verified(merged, deep=True)) == [("a.jsonl", Kind.FILE_MISSING, None)]
+
+
+def test_duplicates_by_business_id_are_not_missing(loads):
+    loads.declared = replace(loads.declared, publish=Publish.STAGED, message_id=MessageId(columns=("id",), keep_days=9))
+    loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, message_keep_days=9))
+    loads.write("a.jsonl", line(1) + line(2) + line(1))
+    loads.write("b.jsonl", line(2) + line(3))
+    loads.load()
+    assert loads.rows() == [1, 2, 3]
+
+    assert named(verified(loads, deep=True)) == []
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM target WHERE id = 3")
+    assert verified(loads).counts == {Kind.ROW_MISSING: 1}
+
+
+def test_parts_that_were_loaded_twice_are_not_counted(loads):
+    loads.declared = replace(
+        loads.declared, pipeline=replace(loads.declared.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
+    )
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE onceload.producer SET consumed = '{}', fingerprint = NULL")
+    loads.load()
+    assert loads.rows() == [1, 1]
+
+    verification = verified(loads)
+
+    assert named(verification) == []
+    assert "at_least_once" in verification.not_compared[0].reason
+
+
+PIPELINE = """
+pipeline: events
+source: {path: landing/*.jsonl, format: jsonl}
+columns: {id: bigint not null, amount: "numeric(12,2)", note: text}
+target: {table: public.target}
+"""
+
+
+@pytest.fixture
+def told(loads, tmp_path, capsys):
+    """Run a command on the pipeline's file, as from a shell."""
+    file = tmp_path / "events.yaml"
+    file.write_text(PIPELINE.replace("landing/", f"{loads.folder}/"))
+
+    def run(*arguments):
+        code = main([arguments[0], str(file), *arguments[1:]], {"ONCELOAD_DSN": loads.dsn})
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_names_what_differs_and_what_to_do(loads, told):
+    loads.write("a-rather-long-name-of-a-file-of-some-device.jsonl", line(1) + line(2))
+    loads.load()
+    code, out, err = told("verify", "--deep")
+    assert (code, out) == (ExitCode.DONE, "")
+    assert "compared 1 files" in err
+    assert "all of it is as it was loaded" in err
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE target SET amount = 9 WHERE id = 1; DELETE FROM target WHERE id = 2")
+
+    code, out, err = told("verify", "--deep")
+
+    assert code == ExitCode.NEEDS_A_PERSON
+    assert max(map(len, out.splitlines())) <= 80
+    assert "row missing (1): " in err
+    assert "onceload recover" in err
+    code, out, err = told("verify", "--deep", "--json")
+    document = json.loads(out)
+    assert (code, document["differing"]) == (ExitCode.NEEDS_A_PERSON, 2)
+    assert {each["kind"] for each in document["differences"]} == {"row missing", "value changed"}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_of_difference_has_a_meaning(kind):
+    assert _MEANING[kind]

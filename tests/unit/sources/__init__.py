@@ -1,0 +1,1 @@
+"""The formats: bytes in, rows and bad records out."""

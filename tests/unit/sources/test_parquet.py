@@ -1,0 +1,219 @@
+"""Parquet: row numbers as sequence ids, and the other formats' rules for what is not of the declared type."""
+
+import io
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedup_core.names import ProducerId
+from spark_jobs.columns import arrow_schema, parse_column
+from spark_jobs.declared import UnknownFields
+from spark_jobs.sources import parquet
+from spark_jobs.sources.parquet import read_parquet, row_groups
+from spark_jobs.sources.records import SEQUENCE, Records
+
+
+def wall_clock(*parts: int) -> datetime:
+    year, month, day, *of_day = parts
+    hour, minute, second, microsecond = (*of_day, 0, 0, 0, 0)[:4]
+    return datetime(year, month, day, hour, minute, second, microsecond, tzinfo=UTC).replace(tzinfo=None)
+
+
+def columns(**declared: str):
+    return tuple(parse_column(name, type_) for name, type_ in declared.items())
+
+
+def file_of(table: pa.Table, **kwargs) -> io.BytesIO:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **kwargs)
+    return sink
+
+
+def read(
+    source: io.BytesIO,
+    *,
+    first: int = 0,
+    end: int = 2**40,
+    unknown_fields: UnknownFields = UnknownFields.IGNORE,
+    **declared: str,
+) -> Records:
+    return read_parquet(
+        source,
+        producer_id=ProducerId(1),
+        first=first,
+        end=end,
+        columns=columns(**declared),
+        unknown_fields=unknown_fields,
+    )
+
+
+def slowly(source: io.BytesIO, **kwargs) -> Records:
+    with patch.object(parquet._Reader, "read_many", lambda self, group: None):
+        return read(source, **kwargs)
+
+
+def by_sequence_id(records: Records) -> dict[int, object]:
+    rows = {row[SEQUENCE]: repr(row) for row in records.rows.to_pylist()}
+    return rows | {bad.sequence_id: bad for bad in records.bad}
+
+
+STORED = {
+    "int": pa.array([1, -1, None, 2**40, 40_000]),
+    "uint64": pa.array([0, 2**64 - 1], pa.uint64()),
+    "double": pa.array([1.0, 1.1, 1e39, float("nan"), float("inf"), None, 0.1 + 0.2, 1e20]),
+    "float": pa.array([1.0, 1.1, float("inf"), 3e38], pa.float32()),
+    "half": pa.array([1.0, 0.1, 1e-3], pa.float16()),
+    "bool": pa.array([True, False, None]),
+    "decimal": pa.array([Decimal("1.10"), Decimal("12345.678"), Decimal("1.105"), None], pa.decimal128(20, 3)),
+    "wide": pa.array([Decimal(10) ** 50, Decimal("1.50")], pa.decimal256(60, 2)),
+    "text": pa.array(["1", "x", "a\0", "", None, "2024-01-01", "true", '{"a":1.10}', "{a}", "äöü"]),
+    "large": pa.array(["1", "x", None], pa.large_string()),
+    "dictionary": pa.array(["1", "x", "1", None]).dictionary_encode(),
+    "bytes": pa.array([b"\xff", b"1", None, b"0123456789abcdef"]),
+    "uuid": pa.array([b"0123456789abcdef", None], pa.binary(16)),
+    "date": pa.array([date(2024, 1, 1), date(1, 1, 1), None]),
+    "time": pa.array([time(10, 11, 12), None], pa.time32("ms")),
+    "time_ns": pa.array([500, 1500, 2501, None], pa.int64()).cast(pa.time64("ns")),
+    "naive": pa.array([wall_clock(2024, 1, 1), wall_clock(2024, 1, 1, 10), None], pa.timestamp("ms")),
+    "ns": pa.array([500, 1500, -500, 10**18, None], pa.int64()).cast(pa.timestamp("ns", "UTC")),
+    "zoned": pa.array([datetime(2024, 1, 1, 10, tzinfo=UTC), None], pa.timestamp("us", "Europe/Berlin")),
+    "far": pa.array([2**62, -(2**62), 0], pa.int64()).cast(pa.timestamp("us", "UTC")),
+    "ints": pa.array([[1, None], [], None, [2**40]], pa.list_(pa.int64())),
+    "texts": pa.array([["1"], ["a\0"], ["x", None]], pa.large_list(pa.string())),
+    "nested": pa.array([[[1]], None], pa.list_(pa.list_(pa.int64()))),
+    "struct": pa.array([{"a": 1.5, "b": [b"\x01"]}, None]),
+    "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+    "null": pa.nulls(2),
+}
+TYPES = ["text", "varchar(2)", "boolean", "smallint", "bigint", "real", "double precision", "numeric(7,2)", "date"]
+TYPES += ["time", "timestamp", "timestamptz", "uuid", "jsonb", "bytea", "text[]", "bigint[]", "jsonb[]"]
+
+
+@pytest.mark.parametrize("declared", TYPES)
+@pytest.mark.parametrize("stored", STORED)
+def test_a_value_is_read_alike_by_both_tiers_and_alone(stored, declared):
+    array = STORED[stored]
+    source = file_of(pa.table({"a": array}))
+
+    together = read(source, a=declared)
+
+    assert by_sequence_id(together) == by_sequence_id(slowly(source, a=declared))
+    alone = [by_sequence_id(read(source, a=declared, first=at, end=at + 1)) for at in range(len(array))]
+    assert by_sequence_id(together) == {key: value for each in alone for key, value in each.items()}
+    assert together.count == len(array)
+    assert together.rows.schema.remove(2).remove(1) == arrow_schema(columns(a=declared))
+    together.rows.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared", "expected"),
+    [
+        (pa.array([1.1], pa.float32()), "numeric(5,2)", Decimal("1.10")),
+        (pa.array([1.1]), "text", "1.1"),
+        (pa.array([1500], pa.int64()).cast(pa.timestamp("ns")), "timestamp", wall_clock(1970, 1, 1, 0, 0, 0, 2)),
+        (pa.array([wall_clock(2024, 1, 1)], pa.timestamp("s")), "date", date(2024, 1, 1)),
+        (pa.array([wall_clock(2024, 1, 1)], pa.timestamp("s")), "timestamptz", datetime(2024, 1, 1, tzinfo=UTC)),
+        (STORED["zoned"][:1], "timestamp", wall_clock(2024, 1, 1, 11)),
+        (pa.array(["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]), "uuid", bytes.fromhex("a0eebc999c0b4ef8bb6d6bb9bd380a11")),
+        (pa.array([{"a": Decimal("1.10")}]), "jsonb", '{"a":1.10}'),
+        (pa.array([b"text"]), "text", "text"),
+        (pa.array([[1]]), "text[]", ["1"]),
+    ],
+)
+def test_a_stored_value_becomes_one_of_the_declared_type(stored, declared, expected):
+    records = read(file_of(pa.table({"a": stored})), a=declared)
+
+    assert records.rows.column("a").to_pylist() == [expected]
+
+
+def test_int96_reaches_years_that_nanoseconds_do_not():
+    moment = wall_clock(9999, 1, 1)
+    source = file_of(pa.table({"a": pa.array([moment], pa.timestamp("us"))}), use_deprecated_int96_timestamps=True)
+
+    assert read(source, a="timestamp").rows.column("a").to_pylist() == [moment]
+
+
+NUMBERS = pa.table({"a": list(range(100)), "b": ["x"] * 100})
+
+
+def test_row_groups_are_spans_of_row_numbers():
+    assert row_groups(file_of(NUMBERS, row_group_size=30)) == ((0, 30), (30, 60), (60, 90), (90, 100))
+    assert row_groups(file_of(NUMBERS.slice(0, 0))) in ((), ((0, 0),))
+
+
+@settings(max_examples=40, deadline=timedelta(seconds=2))
+@given(first=st.integers(0, 110), length=st.integers(0, 110))
+def test_any_span_of_rows_can_be_read(first, length):
+    records = read(file_of(NUMBERS, row_group_size=30), first=first, end=first + length, a="integer")
+
+    assert records.rows.column("a").to_pylist() == list(range(100))[first : first + length]
+    assert records.rows.column(SEQUENCE).to_pylist() == list(range(100))[first : first + length]
+
+
+def test_only_the_row_groups_of_the_span_are_read():
+    source = file_of(NUMBERS, row_group_size=30)
+
+    with patch.object(
+        pq.ParquetFile, "read_row_groups", autospec=True, side_effect=pq.ParquetFile.read_row_groups
+    ) as used:
+        read(source, first=31, end=61, a="integer")
+
+    assert used.call_args.args[1] == [1, 2]
+
+
+def test_a_bad_record_is_kept_as_json():
+    source = file_of(pa.table({"a": ["x", "1"], "b": [b"\xff", b"a"], "c": [Decimal("1.10"), None]}))
+
+    records = read(source, a="integer not null", b="bytea", c="numeric(5,2)", d="text")
+
+    assert (records.bad[0].sequence_id, records.bad[0].column) == (0, "a")
+    assert json.loads(records.bad[0].raw, parse_float=str) == {"a": "x", "b": "\\xff", "c": "1.10"}
+    assert records.rows.column("d").to_pylist() == [None]
+
+
+def test_a_text_that_is_no_utf8_is_bad_alone():
+    broken = pa.array([b"\xff", b"a"]).view(pa.string())
+
+    records = read(file_of(pa.table({"a": broken})), a="text")
+
+    assert records.rows.column("a").to_pylist() == ["a"]
+    assert records.bad[0].column == "a"
+
+
+def test_columns_that_the_file_lacks_are_null():
+    records = read(file_of(NUMBERS), first=10, end=20, z="text")
+
+    assert records.rows.column("z").null_count == records.rows.num_rows == 10
+    assert len(read(file_of(NUMBERS), z="text not null").bad) == 100
+
+
+def test_undeclared_columns_follow_the_pipelines_rule():
+    source = file_of(
+        pa.table(
+            {
+                "a": [1],
+                "d": pa.array([1], pa.decimal128(9, 2)),
+                "at": pa.array([1], pa.timestamp("ns", "UTC")),
+                "o": [{"x": 1}],
+                "u": pa.array([1], pa.uint64()),
+                "none": pa.nulls(1, pa.string()),
+            }
+        )
+    )
+
+    ignored, failed, added = (read(source, a="integer", unknown_fields=rule) for rule in UnknownFields)
+
+    assert (ignored.rows.num_rows, failed.bad[0].column, added.rows.num_rows) == (1, "d", 1)
+    assert {column.name: str(column.type) for column in added.unknown} == {
+        "d": "numeric(9,2)",
+        "at": "timestamptz",
+        "o": "jsonb",
+        "u": "numeric(20,0)",
+    }

@@ -1,0 +1,202 @@
+"""What one value becomes, type by type; the refused ones say why."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.columns import arrow_type, parse_type
+from spark_jobs.sources.values import ValueRefused, end_of_value, from_json, from_text
+
+
+def wall_clock(*parts: int) -> datetime:
+    year, month, day, *of_day = parts
+    hour, minute, second, microsecond = (*of_day, 0, 0, 0, 0)[:4]
+    return datetime(year, month, day, hour, minute, second, microsecond, tzinfo=UTC).replace(tzinfo=None)
+
+
+def value(read, written: str, declared: str) -> object:
+    """The value as Arrow gives it back."""
+    column_type = parse_type("c", declared)
+    return pa.array([read(written, column_type)], arrow_type(column_type))[0].as_py()
+
+
+TAKEN = [
+    ("text", '"a"', "a"),
+    ("text", '"caf\\u00e9 \\ud83d\\ude00"', "café 😀"),
+    ("text", "1.10", "1.10"),
+    ("text", "true", "true"),
+    ("varchar(3)", '"äöü"', "äöü"),
+    ("boolean", "true", True),
+    ("boolean", '" OFF "', False),
+    ("boolean", "1", True),
+    ("smallint", "-32768", -32768),
+    ("integer", "1.0", 1),
+    ("integer", "1e3", 1000),
+    ("integer", '"42"', 42),
+    ("integer", "0e999999", 0),
+    ("bigint", "9223372036854775807", 2**63 - 1),
+    ("bigint", '"+7"', 7),
+    ("real", "1e-60", 0.0),
+    ("double precision", '"-Infinity"', float("-inf")),
+    ("double precision", "Infinity", float("inf")),
+    ("double precision", "1e308", 1e308),
+    ("numeric(12,2)", "1.1000", Decimal("1.10")),
+    ("numeric(12,2)", '"1e3"', Decimal("1000.00")),
+    ("numeric(12,2)", "0e99999", Decimal("0.00")),
+    ("numeric(38,38)", "0.1", Decimal("0.1")),
+    ("date", '"2024-02-29"', date(2024, 2, 29)),
+    ("time", '"10:11:12.000001"', time(10, 11, 12, 1)),
+    ("time", '"10:11"', time(10, 11)),
+    ("timestamp", '"2024-01-01T10:00:00+05:00"', wall_clock(2024, 1, 1, 10)),
+    ("timestamp", '"2024-01-01 10:00:00.0000005"', wall_clock(2024, 1, 1, 10)),
+    ("timestamp", '"2024-01-01 10:00:00.0000015"', wall_clock(2024, 1, 1, 10, 0, 0, 2)),
+    ("timestamptz", '"2024-01-01T10:00:00+05"', datetime(2024, 1, 1, 5, tzinfo=UTC)),
+    ("timestamptz", '"2024-01-01T10:00:00+0530"', datetime(2024, 1, 1, 4, 30, tzinfo=UTC)),
+    ("timestamptz", '"2024-01-01T10:00:00-05:30"', datetime(2024, 1, 1, 15, 30, tzinfo=UTC)),
+    ("timestamptz", '"2024-01-01 10:00:00.9999999Z"', datetime(2024, 1, 1, 10, 0, 1, tzinfo=UTC)),
+    ("timestamptz", '"2024-01-01"', datetime(2024, 1, 1, tzinfo=UTC)),
+    ("uuid", '"{A0EEBC99-9c0b4ef8-bb6d6bb9bd380a11}"', bytes.fromhex("a0eebc999c0b4ef8bb6d6bb9bd380a11")),
+    ("bytea", '"\\\\xDEad"', b"\xde\xad"),
+    ("bytea", '"3q0="', b"\xde\xad"),
+    ("bytea", '""', b""),
+    ("jsonb", '{"a":1.10}', '{"a":1.10}'),
+    ("jsonb", '"a"', '"a"'),
+    ("jsonb", '["\\\\u0000"]', '["\\\\u0000"]'),
+    ("text[]", '["a",null,1]', ["a", None, "1"]),
+    ("bigint[]", "[]", []),
+    ("jsonb[]", "[[1],{}]", ["[1]", "{}"]),
+    ("text", "null", None),
+    ("jsonb", "null", None),
+]
+
+REFUSED = [
+    ("text", '"\\u0000"', "NUL"),
+    ("text", '"\\ud800"', "surrogate"),
+    ("text", "{}", "an object is no text"),
+    ("text", "[]", "an array is no text"),
+    ("varchar(3)", '"abcd"', "4 characters"),
+    ("boolean", "2", "'2' is no boolean"),
+    ("smallint", "32768", "out of range"),
+    ("integer", "1.5", "fraction"),
+    ("integer", "1e999999999", "out of range"),
+    ("integer", "true", "is no integer"),
+    ("integer", '"0x1"', "is no integer"),
+    ("integer", '"1_0"', "is no integer"),
+    ("integer", '"\u0661"', "is no integer"),
+    ("integer", '""', "is no integer"),
+    ("bigint", "9223372036854775808", "out of range"),
+    ("bigint", "1e99999999999999999999", "is no bigint"),
+    ("real", "1e39", "out of range"),
+    ("double precision", "1e400", "out of range"),
+    ("double precision", '"nan(1)"', "is no double"),
+    ("numeric(12,2)", "1.105", "rounded"),
+    ("numeric(12,2)", "12345678901.5", "too many digits"),
+    ("numeric(12,2)", "NaN", "is no numeric"),
+    ("numeric(12,2)", '"Infinity"', "is no numeric"),
+    ("numeric(3,2)", "9.999", "rounded"),
+    ("date", '"2023-02-29"', "no such day"),
+    ("date", '"0000-01-01"', "no such day"),
+    ("date", '"infinity"', "infinity"),
+    ("date", "20240101", "is no date"),
+    ("time", '"24:00:00"', "no such time"),
+    ("time", '"23:59:59.9999999"', "end of the day"),
+    ("timestamp", '"2024-01-01T10:60:00"', "no such time"),
+    ("timestamptz", '"-infinity"', "infinity"),
+    ("timestamptz", '"9999-12-31T23:59:59-01:00"', "years 1 to 9999"),
+    ("timestamptz", '"0001-01-01T00:00:00+01:00"', "years 1 to 9999"),
+    ("timestamptz", '"2024-01-01T10:00:00+24:00"', "no such zone"),
+    ("uuid", '"a0eebc99"', "is no uuid"),
+    ("bytea", '"\\\\xabc"', "neither"),
+    ("bytea", '"a b="', "neither"),
+    ("bytea", "1234", "is no bytea"),
+    ("jsonb", '{"a":"\\u0000"}', "NUL"),
+    ("jsonb", '["\\udead"]', "surrogate"),
+    ("jsonb", "[NaN]", "NaN"),
+    ("jsonb", "1e131072", "out of the range"),
+    ("jsonb", "[1e-16384]", "out of the range"),
+    ("jsonb", "9" * 140_000, "out of the range"),
+    ("jsonb", "[" * 1100 + "]" * 1100, "levels"),
+    ("text[]", '[["a"]]', "dimension"),
+    ("text[]", '{"a":1}', "no JSON array"),
+    ("text[]", '"{a}"', "no JSON array"),
+]
+
+
+@pytest.mark.parametrize(("declared", "written", "expected"), TAKEN)
+def test_a_json_value_is_read_by_its_columns_type(declared, written, expected):
+    assert value(from_json, written, declared) == expected
+
+
+@pytest.mark.parametrize(("declared", "written", "why"), REFUSED)
+def test_a_json_value_that_the_type_does_not_take_is_refused_with_a_reason(declared, written, why):
+    with pytest.raises(ValueRefused, match=why):
+        value(from_json, written, declared)
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "expected"),
+    [
+        ("text[]", '{a,"b c",NULL,"NULL","q\\"",  d }', ["a", "b c", None, "NULL", 'q"', "d"]),
+        ("text[]", "{}", []),
+        ("text[]", "{a\\ , b\\\\ }", ["a ", "b\\"]),
+        ("bigint[]", "{1, 2,NULL}", [1, 2, None]),
+        ("text[]", '["a", null]', ["a", None]),
+        ("jsonb", ' {"a": 1.10} ', '{"a": 1.10}'),
+        ("double precision", ".5", 0.5),
+        ("integer", " 7 ", 7),
+    ],
+)
+def test_a_text_is_read_by_its_columns_type(declared, text, expected):
+    assert value(from_text, text, declared) == expected
+
+
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        ("text[]", "{a"),
+        ("text[]", "{a}b"),
+        ("text[]", "{a,}"),
+        ("text[]", "{{a}}"),
+        ("text[]", '{a "b"}'),
+        ("text[]", '["a"'),
+        ("jsonb", "{a}"),
+        ("jsonb", "1 2"),
+        ("jsonb", ""),
+        ("jsonb", "01"),
+    ],
+)
+def test_a_text_that_the_type_does_not_take_is_refused(declared, text):
+    with pytest.raises(ValueRefused):
+        value(from_text, text, declared)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+)
+
+
+@given(document=JSON, behind=st.sampled_from(["", ",", " }", "]"]))
+def test_a_json_value_ends_where_it_was_written_to_its_end(document, behind):
+    written = json.dumps(document)
+
+    assert end_of_value(written + behind, 0) == len(written)
+
+
+@pytest.mark.parametrize("declared", ["integer", "numeric(12,2)", "timestamptz", "uuid", "jsonb", "text[]", "time"])
+@given(text=st.text(alphabet='0123456789-+:.TZeE{}[]", \\xabnul', max_size=30))
+def test_any_text_is_a_value_or_refused(declared, text):
+    with suppress(ValueRefused):
+        value(from_text, text, declared)
+
+
+def test_depth_is_no_reason_to_fail_where_a_value_is_only_passed_over():
+    written = "[" * 200_000 + "]" * 200_000
+
+    assert end_of_value(written, 0) == len(written)
