@@ -155,7 +155,8 @@ def _life(
     resemblance = _resemblance(declared.source, listed, knowledge)
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
-        is_read = is_stream(declared.source, listed.name) and state.size == listed.size
+        is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
+        is_read = state.size == listed.size if is_stream(declared.source, listed.name) else is_whole
         return _Life(
             generation=state.generation,
             consumed=state.consumed,

@@ -46,7 +46,10 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
-    for part in pieces(chunk, source):
+    # A chunk ends behind a newline, so it may be a little longer than it was asked to be; it is one part all the same.
+    size = (chunk.end or chunk.first) - chunk.first
+    whole = replace(source, chunk_bytes=max(source.chunk_bytes, size)) if size <= 2 * source.chunk_bytes else source
+    for part in pieces(chunk, whole):
         fingerprint = _fingerprint_of(chunk, part)
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
 

@@ -150,7 +150,8 @@ def _parts(reader: _Reader, ends: _Ends, source: Source) -> Iterator[Part]:
     while block := reader.read(min(source.chunk_bytes - len(held) % source.chunk_bytes, held_max - len(held))):
         end = ends.last_end(block)
         if end is not None:
-            yield _part(reader, first=first, raw=b"".join((held, memoryview(block)[:end])))
+            raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
+            yield _part(reader, first=first, raw=raw)
             first, held = first + len(held) + end, block[end:]
         elif len(held) + len(block) < held_max:
             held += block

@@ -490,12 +490,9 @@ def octets_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(octets, np.uint8)[bounds[texts.offset] : bounds[texts.offset + len(texts)]]
 
 
-_FALSE = pa.scalar(value=False)
-
-
 def mask_of(booleans: pa.Array) -> Mask:
     """Null is not true."""
-    return np.asarray(pc.coalesce(booleans, _FALSE).to_numpy(zero_copy_only=False), np.bool_)
+    return np.asarray(pc.fill_null(booleans, fill_value=False).to_numpy(zero_copy_only=False), np.bool_)
 
 
 def rows_of(elements: Mask, lists: pa.Array) -> Mask:
