@@ -94,9 +94,7 @@ def test_an_address_with_a_socket_folder_stays_readable():
 
 
 @given(
-    password=st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1).map(
-        lambda text: "§" + text
-    )
+    password=st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1).map(lambda text: "§" + text)
 )
 def test_no_password_is_shown_whatever_it_is(password):
     secret = quote(password, safe="")
