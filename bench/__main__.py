@@ -1,6 +1,8 @@
 """Measure, after checking the rows; never a test, because a number depends on the machine.
 
-python -m bench            everything, on an embedded Postgres of its own; writes docs/benchmarks.md
+python -m bench            everything, on an embedded Postgres of its own; writes docs/benchmarks.md and -loads.md
+python -m bench ledger     commits and states alone; writes docs/benchmarks.md
+python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
 python -m bench --quick    one short repetition, to see that it works; writes nothing
 """
 
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import commits, states
+from bench import commits, loads, states
 from bench.machine import Machine, describe
 from bench.measured import Measured
 from dedup_core.postgres import LedgerSettings, connect
@@ -19,29 +21,48 @@ from onceload import schema
 from onceload.embedded import running
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, after checking the rows.")
-    parser.add_argument("--quick", action="store_true", help="one short repetition; docs/benchmarks.md stays as it is")
-    quick = parser.parse_args(arguments).quick
-    repetitions, seconds = (1, 0.5) if quick else (3, 3.0)
+    parser.add_argument("part", nargs="?", choices=["ledger", "loads"], help="left out, both")
+    parser.add_argument("--quick", action="store_true", help="one short repetition; the pages stay as they are")
+    loads.add_arguments(parser)
+    parsed = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="onceload-bench-") as folder:
         home = Path(folder)
         # The server's account must be able to reach what is below.
         home.chmod(0o755)
         with running(home) as dsn:
-            engine = connect(LedgerSettings(dsn=dsn))
-            schema.upgrade(engine)
-            machine = describe(engine)
-            engine.dispose()
-            rates = commits.measure(dsn, repetitions=repetitions, seconds=seconds)
-            parts = states.measure(dsn, repetitions=repetitions)
+            if parsed.part != "loads":
+                measure_ledger(dsn, quick=parsed.quick)
+            if parsed.part != "ledger":
+                measure_loads(home, dsn, parsed)
+    return 0
+
+
+def measure_ledger(dsn: str, *, quick: bool) -> None:
+    repetitions, seconds = (1, 0.5) if quick else (3, 3.0)
+    engine = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(engine)
+    machine = describe(engine)
+    engine.dispose()
+    rates = commits.measure(dsn, repetitions=repetitions, seconds=seconds)
+    parts = states.measure(dsn, repetitions=repetitions)
     text = page(machine, rates, parts, repetitions=repetitions, seconds=seconds)
     print(text)
     if not quick:
         PAGE.write_text(text, encoding="utf-8")
-    return 0
+
+
+def measure_loads(home: Path, dsn: str, parsed: argparse.Namespace) -> None:
+    """Each part takes its section's place as soon as it is measured; the others stay as they were."""
+    for title, text in loads.measure(home, dsn, parsed):
+        print(f"## {title}\n\n{text}", flush=True)
+        if not parsed.quick:
+            found = LOADS_PAGE.read_text(encoding="utf-8") if LOADS_PAGE.exists() else ""
+            LOADS_PAGE.write_text(loads.page(found, title, text), encoding="utf-8")
 
 
 def page(
@@ -59,6 +80,7 @@ Command: `make bench`, run on {datetime.now(UTC):%Y-%m-%d}.
 A number is the median of {repetitions} repetitions, with the lowest and the highest in brackets.
 Rows, receipts and states were checked before each number was taken down.
 They are measurements of one machine and no tests: compare them with your own run only.
+Whole loads are measured [on a page of their own](benchmarks-loads.md).
 
 ## The machine
 

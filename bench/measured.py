@@ -1,10 +1,14 @@
 """Numbers of several repetitions, and the check without which none is printed."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from time import perf_counter
+
+import psutil
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,48 @@ class Measured:
     def __str__(self) -> str:
         digits = 0 if self.median >= 100 else 2
         return f"{self.median:.{digits}f} ({min(self.values):.{digits}f} to {max(self.values):.{digits}f})"
+
+
+@dataclass
+class Taken:
+    """What the repetitions of one way took."""
+
+    rows: int
+    seconds: list[float] = field(default_factory=list)
+    workers_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def rates(self) -> Measured:
+        return Measured(tuple(self.rows / seconds for seconds in self.seconds))
+
+    def per(self, other: "Taken") -> Measured:
+        """How many times as fast as the other, repetition by repetition."""
+        return Measured(
+            tuple(mine / theirs for mine, theirs in zip(self.rates.values, other.rates.values, strict=True))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What was to be reached, and what was."""
+
+    name: str
+    must: float
+    aim: float
+    measured: Measured
+    unit: str = ""
+    is_less_better: bool = False
+
+    def row(self) -> list[str]:
+        found = self.measured.median
+        sign = "at most" if self.is_less_better else "at least"
+        reached = ["yes"] if self._reaches(found, self.must) else ["no"]
+        reached += ["the aim too"] if self._reaches(found, self.aim) else []
+        limits = [f"{sign} {limit:g}{self.unit}" for limit in (self.must, self.aim)]
+        return [self.name, *limits, f"{self.measured}{self.unit}", ", ".join(reached)]
+
+    def _reaches(self, found: float, limit: float) -> bool:
+        return found <= limit if self.is_less_better else found >= limit
 
 
 def check_equal(what: str, *, found: object, expected: object) -> None:
@@ -42,6 +88,72 @@ class Stopwatch:
 
     def measured(self) -> dict[str, Measured]:
         return {name: Measured(tuple(seconds)) for name, seconds in self.seconds.items()}
+
+
+class PeakMemory:
+    """The largest resident size of this process, of the JVM and of each Python worker, while the block runs."""
+
+    def __init__(self) -> None:
+        self._peaks: dict[tuple[str, int], int] = {}
+        self._ended = threading.Event()
+
+    def of(self, kind: str) -> tuple[int, ...]:
+        """Bytes, the largest first; `driver`, `jvm` or `worker`."""
+        return tuple(sorted((peak for (of_kind, _), peak in self._peaks.items() if of_kind == kind), reverse=True))
+
+    @contextmanager
+    def watching(self) -> Iterator["PeakMemory"]:
+        for process in _family():
+            with suppress(OSError):
+                Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # Forget the peak so far.
+        watch = threading.Thread(target=self._watch, name="peak memory", daemon=True)
+        watch.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            watch.join()
+            self._look()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            self._look()
+
+    def _look(self) -> None:
+        for process in _family():
+            with suppress(psutil.Error, OSError):
+                place = (_kind(process), process.pid)
+                self._peaks[place] = max(self._peaks.get(place, 0), _peak_bytes(process))
+
+
+def _family() -> list[psutil.Process]:
+    this = psutil.Process()
+    return [this, *this.children(recursive=True)]
+
+
+def _kind(process: psutil.Process) -> str:
+    if process.pid == psutil.Process().pid:
+        return "driver"
+    if process.name() == "java":
+        return "jvm"
+    parent = process.parent()
+    return "worker" if parent and "pyspark.daemon" in parent.cmdline() else "other"
+
+
+def _peak_bytes(process: psutil.Process) -> int:
+    """Linux remembers the peak itself; elsewhere it is what was seen now and then."""
+    about = Path(f"/proc/{process.pid}/status")
+    lines = about.read_text().splitlines() if about.exists() else []
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else int(process.memory_info().rss)
+
+
+def bars(values: Mapping[str, float], *, width: int = 50) -> str:
+    """A chart of text, the longest bar as wide as given."""
+    names, most = max(map(len, values)), max(values.values())
+    return "\n".join(
+        f"{name:<{names}}  {'█' * max(1, round(width * value / most))} {value:,.0f}" for name, value in values.items()
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

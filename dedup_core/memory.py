@@ -156,7 +156,11 @@ class MemoryLedger:
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
         """The latest generation of each name that is registered; all claims count, whoever holds them."""
         book, wanted = self.book(pipeline), set(names)
-        oldest_first = sorted(book.states.items(), key=lambda item: item[1].generation)
+        # One that was registered and never came to anything is no life of a file, unless there is no other.
+        oldest_first = sorted(
+            book.states.items(),
+            key=lambda item: (bool(item[1].consumed) or item[1].fingerprint is not None, item[1].generation),
+        )
         return {
             state.name: (producer_id, Knowledge(state=state, claimed=self._claimed(book, producer_id)))
             for producer_id, state in oldest_first
@@ -221,7 +225,8 @@ class MemoryLedger:
     def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
         """What was read of one producer, all its commits together."""
         book = self.book(pipeline)
-        receipts = [each for entry in book.entries for each in entry.receipts if each.producer_id == producer_id]
+        loads = [entry for entry in book.entries if entry.kind is EntryKind.LOAD]
+        receipts = [each for entry in loads for each in entry.receipts if each.producer_id == producer_id]
         quarantined = sum(1 for each, _ in book.quarantine if each == producer_id)
         return Proof(
             records=sum(receipt.rows for receipt in receipts) + quarantined,
@@ -308,17 +313,21 @@ def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bo
     state = book.states.get(advance.producer_id)
     if state is None or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
         raise AlreadyConsumed(book.declared.name, (state.name if state else "a forgotten producer",))
+    # Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
+    is_behind = bool(advance.spans and state.consumed and advance.spans.end < state.consumed.end)
+    seen = state if is_behind else advance
     after = replace(
         state,
         consumed=state.consumed | advance.spans,
-        fingerprint=advance.fingerprint,
-        size=advance.size,
-        condition=advance.condition,
+        fingerprint=seen.fingerprint,
+        size=seen.size,
+        condition=seen.condition,
     )
     if len(after.consumed.spans) > book.declared.islands_max:
         raise LimitReached(book.declared.name, "islands_max", book.declared.islands_max, len(after.consumed.spans))
     book.states[advance.producer_id], book.advanced_at[advance.producer_id] = after, now
-    return _receipt(advance.producer_id, state, advance)
+    noted = replace(advance, fingerprint=after.fingerprint, size=after.size, condition=after.condition)
+    return _receipt(advance.producer_id, state, noted)
 
 
 def _record_messages(book: Book, message_ids: tuple[str, ...], now: datetime, *, repeats_allowed: bool) -> None:

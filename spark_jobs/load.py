@@ -21,6 +21,7 @@ from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.postgres.connection import translated
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
@@ -93,40 +94,55 @@ def load(
 ) -> Report:
     """Load what is new; nothing new takes no Spark."""
     engine = connect(settings.ledger)
-    started = time.monotonic()
     try:
-        ledger = PostgresLedger(engine, switch=settings.switch)
-        ledger.declare(declared.pipeline)
-        plan = make_plan(declared, ledger, now_s=time.time())
-        before = ledger.position(declared.name)
-        if not (plan.to_read or plan.noticed):
-            seconds = time.monotonic() - started
-            return Report(pipeline=declared.name, batch=batch, position=before, notes=plan.notes, seconds=seconds)
-        columns = _columns(declared)
-        if declared.unknown_fields is UnknownFields.ADD:
-            with engine.begin() as connection:
-                known = [column.name for column in columns]
-                columns += undeclared_columns(connection, table_name(declared.target), known=known)
-        job = Job(
-            declared=declared,
-            columns=columns,
-            written=columns,
-            ledger=settings.ledger,
-            switch=settings.switch,
-            session=ledger.open_session(declared.name, SessionName(batch)),
-            batch=batch,
-            run=run,
-        )
-        starting_s, notes = _load_all(engine, ledger, job, plan, settings=settings, tasks=tasks)
-        PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
-        return replace(
-            _report(ledger, job, after=before),
-            seconds=time.monotonic() - started - starting_s,
-            session_start_seconds=starting_s,
-            notes=(*plan.notes, *notes),
-        )
+        with translated(pipeline=declared.name, doing=f"loading {declared.name}"):
+            return _load(declared, settings, engine, batch=batch, run=run, tasks=tasks)
     finally:
         engine.dispose()
+
+
+def _load(
+    declared: Declared,
+    settings: LoadSettings,
+    engine: Engine,
+    *,
+    batch: Batch,
+    run: Run | None,
+    tasks: Tasks | None,
+) -> Report:
+    started = time.monotonic()
+    ledger = PostgresLedger(engine, switch=settings.switch)
+    ledger.declare(declared.pipeline)
+    # First of all, whatever an earlier life under this name still holds falls back, and is planned anew.
+    session = ledger.open_session(declared.name, SessionName(batch))
+    plan = make_plan(declared, ledger, now_s=time.time())
+    before = ledger.position(declared.name)
+    if not plan.to_read:
+        seconds = time.monotonic() - started
+        return Report(pipeline=declared.name, batch=batch, position=before, notes=plan.notes, seconds=seconds)
+    columns = _columns(declared)
+    if declared.unknown_fields is UnknownFields.ADD:
+        with engine.begin() as connection:
+            known = [column.name for column in columns]
+            columns += undeclared_columns(connection, table_name(declared.target), known=known)
+    job = Job(
+        declared=declared,
+        columns=columns,
+        written=columns,
+        ledger=settings.ledger,
+        switch=settings.switch,
+        session=session,
+        batch=batch,
+        run=run,
+    )
+    starting_s, notes = _load_all(engine, ledger, job, plan, settings=settings, tasks=tasks)
+    PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
+    return replace(
+        _report(ledger, job, after=before),
+        seconds=time.monotonic() - started - starting_s,
+        session_start_seconds=starting_s,
+        notes=(*plan.notes, *notes),
+    )
 
 
 def _load_all(
@@ -179,16 +195,6 @@ def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, 
             size=twin.size,
         )
         for producer_id, twin in twins
-    ]
-    advances += [
-        Advance(
-            producer_id=producer_id,
-            spans=SpanSet(),
-            fingerprint=state.fingerprint,
-            size=state.size,
-            condition=condition,
-        )
-        for producer_id, state, condition in plan.noticed
     ]
     if advances:
         commit: Commit[Connection] = Commit(
@@ -303,6 +309,7 @@ def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
             end=end,
             size=listed.size,
             sealed=file.sealed,
+            expected=file.expected,
             header=header,
         )
         if end is None or is_stream(source, listed.name):

@@ -178,7 +178,9 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> No
                     ledger.release(claim)
                 return
             ledger.commit(_commit(job, prepared, writer=writer, claim=claim))
-        except AlreadyConsumed:
+        except AlreadyConsumed as error:
+            # Seldom more than once; but what is refused for ever must not be tried for ever.
+            patience.wait(error)
             consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
         except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
             patience.wait(error)

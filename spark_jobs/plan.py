@@ -1,19 +1,19 @@
 """What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger
-from dedup_core.replay import Condition, ProducerState
+from dedup_core.replay import Condition
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.csv import split_header
 from spark_jobs.sources.files import Compression, Listed, list_files, open_stream, read_at
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, compare_whole
+from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
 from spark_jobs.sources.pieces import complete_end
 from spark_jobs.twins import Twin, Twins
 
@@ -27,8 +27,6 @@ class Note:
     name: str
     reason: str
     needs_a_person: bool = False
-    #: It no longer starts with what was loaded of it.
-    is_conflict: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +39,8 @@ class FileToRead:
     spans: tuple[tuple[int, int | None], ...]
     sealed: bool
     header: tuple[str, ...] = ()
+    #: Fingerprints that it must still have when it is read.
+    expected: tuple[bytes, ...] = ()
     #: A file that it starts with, so that so much of it is in already.
     twin: Twin | None = None
     #: An earlier generation whose rows go when these come.
@@ -63,8 +63,6 @@ class Plan:
     notes: tuple[Note, ...] = ()
     #: Files of which everything is in already.
     done: int = 0
-    #: Producers whose condition is another than the one that is written down: to be noted by who loads.
-    noticed: tuple[tuple[ProducerId, ProducerState, Condition], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +74,8 @@ class _Life:
     claimed: SpanSet = field(default_factory=SpanSet)
     #: Its stream was read to the end, and it has not changed since.
     is_done: bool = False
+    #: What its beginning must still be when it is read.
+    fingerprint: bytes | None = None
     twin: Twin | None = None
     replaces: ProducerId | None = None
 
@@ -102,17 +102,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
                 notes.append(found)
             case None:
                 done += 1
-    return Plan(to_read=tuple(to_read), notes=tuple(notes), done=done, noticed=tuple(_noticed(known, notes)))
-
-
-def _noticed(
-    known: Mapping[str, tuple[ProducerId, Knowledge]], notes: Sequence[Note]
-) -> Iterator[tuple[ProducerId, ProducerState, Condition]]:
-    conflicts = {note.name for note in notes if note.is_conflict}
-    for name, (producer_id, knowledge) in known.items():
-        was_conflicted = knowledge.state.condition is Condition.CONFLICTED
-        if was_conflicted != (name in conflicts):
-            yield producer_id, knowledge.state, Condition.OPEN if was_conflicted else Condition.CONFLICTED
+    return Plan(to_read=tuple(to_read), notes=tuple(notes), done=done)
 
 
 def _known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
@@ -161,6 +151,7 @@ def _life(
             generation=state.generation,
             consumed=state.consumed,
             claimed=knowledge.claimed,
+            fingerprint=state.fingerprint,
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
         )
     match declared.on_rewrite:
@@ -168,7 +159,7 @@ def _life(
             what = (
                 f"{reason} (up to {state.consumed.end}); nothing more of it is loaded: put it back, or set on_rewrite"
             )
-            return Note(name=listed.name, reason=what, needs_a_person=True, is_conflict=True)
+            return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
             return _Life(generation=state.generation + 1)
         case OnRewrite.REPLACE:
@@ -243,9 +234,19 @@ def _to_read(
         spans=spans,
         sealed=sealed,
         header=_header(source, listed) if source.format is Format.CSV and source.csv.header else (),
+        expected=_expected(source, listed, life, spans),
         replaces=life.replaces,
         twin=life.twin,
     )
+
+
+def _expected(
+    source: Source, listed: Listed, life: _Life, spans: tuple[tuple[int, int | None], ...]
+) -> tuple[bytes, ...]:
+    """What was loaded of it, and, where that is cheap to know, all that is to be read."""
+    known = (life.fingerprint,) if life.fingerprint else ()
+    end = listed.size if source.format is Format.PARQUET else (spans[-1][1] if spans else None)
+    return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
 
 
 def _header(source: Source, listed: Listed) -> tuple[str, ...]:

@@ -12,11 +12,14 @@ from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
 from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.files import Compression, Incomplete, open_stream, read_at
+from spark_jobs.sources.files import Compression, Incomplete, Listed, Unreadable, open_stream, read_at, size_of
 from spark_jobs.sources.fingerprints import (
     Fingerprint,
     Marks,
+    Resemblance,
     StreamMarks,
+    compare,
+    compare_whole,
     fingerprint_of,
     fingerprint_of_packed,
 )
@@ -28,6 +31,7 @@ from spark_jobs.sources.records import LINEAGE, Chunk, Part, Records
 
 def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed."""
+    _check_unchanged(chunk, source)
     if source.format is Format.PARQUET:
         yield from _row_group_parts(chunk)
     elif Compression.of(chunk.url) is Compression.NONE:
@@ -36,13 +40,24 @@ def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         yield from _packed_parts(chunk, source)
 
 
+def _check_unchanged(chunk: Chunk, source: Source) -> None:
+    """A file that was written anew since it was planned must not be taken for the one that was."""
+    now = Listed(name=chunk.name, url=chunk.url, size=size_of(chunk.url), modified_at=None)
+    for expected in map(Fingerprint.from_bytes, chunk.expected):
+        if source.format is Format.PARQUET:
+            resemblance = compare_whole(now, expected)
+        else:
+            resemblance = compare(now, expected, consumed_end=expected.stream.end)
+        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
+            raise Unreadable(chunk.url, "it was written anew since it was planned")
+
+
 def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     if chunk.begins is not None:
         # The rest of a record that took effect already; it is consumed, and nothing is made of it.
         rest = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.begins, raw=b"")
         fingerprint = fingerprint_of(chunk.url, end=rest.end)
-        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size)
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
@@ -51,6 +66,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     whole = replace(source, chunk_bytes=max(source.chunk_bytes, size)) if size <= 2 * source.chunk_bytes else source
     for part in pieces(chunk, whole):
         fingerprint = _fingerprint_of(chunk, part)
+        condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
 
 
@@ -88,7 +104,7 @@ def _nothing(chunk: Chunk) -> Part:
 def _packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_whole: bool) -> ReadPart:
     size = chunk.size if is_whole else None
     fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=size)
-    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
+    condition = Condition.SEALED if chunk.sealed and is_whole else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 

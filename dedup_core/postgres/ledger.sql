@@ -37,10 +37,11 @@ SELECT producer.name, producer.generation, producer.producer_id
        AND producer.name = asked.name AND producer.generation = asked.generation;
 
 -- name: latest_generations
+-- One that was registered and never came to anything is no life of a file, unless there is no other.
 SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id
   FROM unnest(CAST(:names AS text[])) AS asked (name)
   JOIN onceload.producer ON producer.pipeline_id = :pipeline_id AND producer.name = asked.name
- ORDER BY producer.name, producer.generation DESC;
+ ORDER BY producer.name, isempty(producer.consumed) AND producer.fingerprint IS NULL, producer.generation DESC;
 
 -- name: find_session
 SELECT session_id FROM onceload.session JOIN onceload.pipeline USING (pipeline_id)
@@ -121,14 +122,18 @@ WITH offered AS (
     ) AS offered (producer_id, spans, rows, digest, fingerprint, size, condition)
 ), advanced AS (
     UPDATE onceload.producer
-       SET consumed = producer.consumed + offered.spans, fingerprint = offered.fingerprint, size = offered.size,
-           condition = offered.condition, advanced_at = clock_timestamp()
+       SET consumed = producer.consumed + offered.spans, advanced_at = clock_timestamp(),
+           -- Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
+           fingerprint = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.fingerprint ELSE offered.fingerprint END,
+           size = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.size ELSE offered.size END,
+           condition = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.condition ELSE offered.condition END
       FROM offered
      -- The bounds say again what the join says, so that a batch reads its part of the producers, not all of them.
      WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id
        AND producer.pipeline_id = :pipeline_id
        AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
-    RETURNING producer.name, producer.generation, producer.consumed, offered.*
+    RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
+              offered.digest, producer.fingerprint, producer.size, producer.condition
 ), receipts AS (
     INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
                                       digest, fingerprint, size, condition)
@@ -260,7 +265,8 @@ SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans
 SELECT CAST(coalesce(sum(rows), 0) AS bigint)
            + (SELECT count(*) FROM onceload.quarantine WHERE producer_id = :producer_id) AS records,
        coalesce(string_agg(digest, '' ORDER BY position), '') AS digests
-  FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id;
+  FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+ WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id AND ledger.kind = 'load';
 
 -- name: live_states
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition

@@ -140,6 +140,16 @@ def read_at(url: str, *, offset: int, size: int) -> bytes:
         return _read_local(path, offset=offset, size=size) if path else _read_remote(url, offset=offset, size=size)
 
 
+def size_of(url: str) -> int:
+    """Say how large a file is as it lies there."""
+    with told(url):
+        path = local_path(url)
+        if path:
+            return Path(path).stat().st_size
+        backend, place = _backend(url)
+        return int(backend.size(place))
+
+
 def local_path(url: str) -> str | None:
     """Where a URL lies on this machine, if it does."""
     if url.startswith("/"):

@@ -25,6 +25,8 @@ class Chunk:
     end: int | None
     #: Where the first record starts, if the bytes before belong to one that took effect already.
     begins: int | None = None
+    #: Fingerprints that the file must still have when it is read.
+    expected: tuple[bytes, ...] = ()
     #: The file's size as it was listed.
     size: int = 0
     #: The file is complete: a last line without newline is a record too.

@@ -585,16 +585,29 @@ def test_the_last_sequence_id_of_int8_is_consumed_like_any_other(world):
 def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it(world):
     first, second, session = world.producer("a"), world.producer("a", 2), world.session()
     world.ledger.commit(world.commit_of(session, first, TEN))
+    only_registered = world.ledger.find("events", ["a", "never seen"])
+    world.ledger.commit(world.commit_of(session, second, TEN))
     world.ledger.claim(session, {second: TWENTY}, batch=BATCH, lease_s=60)
 
-    found = world.ledger.find("events", ["a", "never seen"])
+    found = world.ledger.find("events", ["a"])
 
-    assert list(found) == ["a"]
+    # What was registered and never came to anything is no life of a file.
+    assert [key for key, _ in only_registered.values()] == [first]
     producer_id, knowledge = found["a"]
-    assert (producer_id, knowledge.state.generation, knowledge.state.consumed) == (second, 2, SpanSet())
+    assert (producer_id, knowledge.state.generation, knowledge.state.consumed) == (second, 2, TEN)
     assert knowledge.claimed == TWENTY
     with pytest.raises(NotFound):
         world.ledger.find("nobody's", ["a"])
+
+
+def test_what_is_noted_of_a_file_is_what_the_furthest_commit_saw(world):
+    producer, session = world.producer(), world.session()
+    for number, spans in enumerate([TWENTY, TEN, THIRTY]):
+        advance = Advance(producer_id=producer, spans=spans, fingerprint=bytes([number]), size=number)
+        world.ledger.commit(Commit(session=session, batch=BATCH, advances=(advance,), write_rows=world.write([])))
+        noted = world.ledger.states("events")
+        assert noted.states[producer].fingerprint == bytes([{0: 0, 1: 0, 2: 2}[number]])
+        assert replay({}, world.ledger.entries("events", after=Position(0))) == noted.states
 
 
 def test_a_renewed_claim_holds_and_one_that_fell_back_does_not_come_again(world):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -118,7 +119,9 @@ def test_init_makes_the_schema_and_may_be_repeated(dsn):
     assert json.loads(second.stdout) == {"revision_before": schema.head(), "revision": schema.head()}
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] not in ("init", "doctor")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if each[0] not in ("init", "doctor", "validate")], ids=" ".join
+)
 def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(dsn, tmp_path, command):
     done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=dsn)
 
@@ -128,8 +131,21 @@ def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(dsn, tmp_pat
     assert "run `onceload init`" in done.stderr or "snapshot's file" in done.stderr
 
 
+SAMPLE = str(Path(__file__).parents[2] / "pipelines" / "events.yaml")
+#: What a command cannot do without.
+NEEDED = {
+    "export": ["events.snapshot"],
+    "import": ["events.snapshot"],
+    "show": ["1"],
+    "discard": ["--id", "1"],
+    "why": [SAMPLE, "2026-11-20.jsonl"],
+    **{name: [SAMPLE] for name in ("plan", "load", "verify", "rewind", "rebuild", "retry")},
+}
+
+
 def file_for(command, tmp_path):
-    return [str(tmp_path / "events.snapshot")] if command[-1] in ("export", "import") else []
+    needed = NEEDED.get(command[-1], [])
+    return [str(tmp_path / each) if each.endswith(".snapshot") else each for each in needed]
 
 
 @pytest.mark.parametrize("view", ["status", "producers", "ledger", "sessions"])

@@ -1,0 +1,416 @@
+"""Any sequence of what happens to files and to loads leaves each record in once, and the ledger its proof.
+
+Faults strike a loader at a word that it says to the server: it dies there, the server ends its connection, or its
+COMMIT stays without an answer. In the end a quiet load makes good whatever was left.
+"""
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from random import Random
+
+import psycopg2
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy import event as engine_event
+
+from dedup_core.errors import AskTheLedger, CallAgain
+from dedup_core.names import Batch
+from dedup_core.pipeline import Pipeline, SnapshotPolicy
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload import schema
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Declared, Format, OnRewrite, Publish, Source, Target
+from spark_jobs.load import LoadSettings, Report, load
+from spark_jobs.loading import Delivery, Job, deliver
+from spark_jobs.plan import Note
+from tests.loads.conftest import InThisProcess
+from tests.loads.counter import COLUMNS, Place, broken, consumed_by
+from tests.loads.model import (
+    SEQUENCES,
+    Append,
+    Fault,
+    Landing,
+    Load,
+    LoadTogether,
+    Model,
+    Operation,
+    Piece,
+    PutBack,
+    Recover,
+    Rewrite,
+    TakeSnapshot,
+    Truncate,
+)
+from tests.servers import execute, temporary_database
+
+_IN_CI = 1_000
+#: Whole loads are dear: the profile of CI takes a fifth of its examples here, that of `make faults` all of them.
+_EXAMPLES = settings().max_examples // (5 if settings().max_examples <= _IN_CI else 1)
+
+
+class Killed(BaseException):
+    """The process is no more: nothing catches this, and nothing is said to the server afterwards."""
+
+
+class TaskKilled(BaseException):
+    """One try of a task is no more."""
+
+
+@dataclass
+class Plug:
+    """Listens to what one loader says to the server, and pulls at the word that it was told."""
+
+    fault: Fault | None
+    at: int
+    server_dsn: str
+    in_task: bool = False
+    is_pulled: bool = False
+    _heard: int = 0
+
+    def hear(self, connection: Connection, *, is_commit: bool) -> None:
+        if self.is_pulled and self.fault is Fault.KILLED:
+            raise Killed
+        if self.fault is None or self.is_pulled or not self._is_meant(is_commit=is_commit):
+            return
+        self._heard += 1
+        if self._heard > self.at:
+            self.is_pulled = True
+            self._pull(self.fault, connection)
+
+    def _is_meant(self, *, is_commit: bool) -> bool:
+        return (is_commit or self.fault is not Fault.UNANSWERED) and (
+            self.in_task or self.fault is not Fault.TASK_KILLED
+        )
+
+    def _pull(self, fault: Fault, connection: Connection) -> None:
+        match fault:
+            case Fault.KILLED:
+                raise Killed
+            case Fault.TASK_KILLED:
+                raise TaskKilled
+            case Fault.CUT:
+                pid = _driver(connection).info.backend_pid
+                execute(self.server_dsn, f"SELECT pg_terminate_backend({pid}, 10000)")
+            case Fault.UNANSWERED:
+                _driver(connection).commit()
+                _driver(connection).close()
+
+
+def _driver(connection: Connection) -> psycopg2.extensions.connection:
+    driver = connection.connection.dbapi_connection
+    assert isinstance(driver, psycopg2.extensions.connection)
+    return driver
+
+
+class _Plugged(threading.local):
+    plug: Plug | None = None
+
+
+_PLUGGED = _Plugged()
+
+
+def _say(connection: Connection, *_: object) -> None:
+    if _PLUGGED.plug:
+        _PLUGGED.plug.hear(connection, is_commit=False)
+
+
+def _commit(connection: Connection) -> None:
+    if _PLUGGED.plug:
+        _PLUGGED.plug.hear(connection, is_commit=True)
+
+
+# Carrying it out.
+
+
+@dataclass
+class World:
+    """The files, the database and the model of one sequence."""
+
+    landing: Landing
+    dsn: str
+    server_dsn: str
+    engine: Engine
+    place: Place
+    model: Model
+    #: How loads ended that were struck by a fault.
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _batches: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def do(self, operation: Operation) -> None:
+        match operation:
+            case Load():
+                self._load(operation)
+            case LoadTogether():
+                self._load_together(operation)
+            case TakeSnapshot():
+                PostgresSnapshots(self.engine).take(self.place.pipeline)
+            case Recover():
+                self._recover(operation)
+            case PutBack():
+                life = self.model.latest(operation.file)
+                if life:
+                    self.landing.put(operation.file, self.model.taken[life].offered.raw)
+            case _:
+                self.landing.change(operation)
+
+    def finish(self) -> None:
+        """Whatever was left is made good by a load that nothing happens to."""
+        self._load(Load(publish=Publish.STAGED, chunk_bytes=100))
+        self._load(Load(publish=Publish.DIRECT, chunk_bytes=2**20))
+
+    # Loads.
+
+    def _load(self, asked: Load) -> None:
+        if asked.is_quiet:
+            self._let_claims_end(but_of=asked.batch)
+        before = self.landing.offered()
+        conflicted = self.model.conflicted(before)
+        records_before = self.model.records()
+        report = self._run(asked)
+        self.outcomes[asked.fault or "nothing", type(report).__name__] += 1
+        self._compare(is_whole=asked.is_quiet)
+        if asked.is_quiet:
+            assert isinstance(report, Report), f"a load that nothing happened to failed: {report!r}"
+            new = self.model.records() - records_before
+            assert (report.loaded + report.quarantined) == new.total()
+            assert {note.name for note in report.notes if note.needs_a_person} == conflicted
+            if asked.publish is Publish.STAGED and new:
+                assert not self._stages(), "staged rows were left behind"
+
+    def _load_together(self, asked: LoadTogether) -> None:
+        # What changes under the hands of one may rightly be in already by those of the other.
+        loads = [replace(each, meanwhile=None) for each in (asked.one, asked.other)]
+        with ThreadPoolExecutor(len(loads)) as threads:
+            list(threads.map(self._run, loads))
+        self._compare(is_whole=False)
+
+    def _run(self, asked: Load) -> Report | BaseException:
+        """One loader's life; how it ended, if its fault ended it."""
+        _PLUGGED.plug = plug = Plug(fault=asked.fault, at=asked.at, server_dsn=self.server_dsn)
+        try:
+            return load(
+                self._declared(asked),
+                LoadSettings(ledger=LedgerSettings(dsn=self.dsn)),
+                batch=Batch(asked.batch or f"batch {next(self._batches)}"),
+                tasks=Tasks(self, asked, plug),
+            )
+        except (Killed, CallAgain, AskTheLedger) as error:
+            return error
+        finally:
+            _PLUGGED.plug = None
+
+    def _declared(self, asked: Load) -> Declared:
+        schema_name, table = self.place.target.split(".")
+        return Declared(
+            pipeline=_pipeline(self.place.pipeline),
+            source=Source(
+                path=str(self.landing.folder / "**/*.jsonl*"),
+                format=Format.JSONL,
+                chunk_bytes=asked.chunk_bytes,
+                sealed_after_s=0 if self.landing.sealed else None,
+            ),
+            columns=tuple(parse_column(name, of_type) for name, of_type in COLUMNS.items()),
+            target=Target(schema=schema_name, table=table),
+            publish=asked.publish,
+            on_rewrite=self.model.on_rewrite,
+        )
+
+    def _compare(self, *, is_whole: bool) -> None:
+        faults = self.model.after_load(
+            self.landing.offered(), consumed_by(self.engine, self.place.pipeline), is_whole=is_whole
+        )
+        assert not faults
+        assert not broken(self.engine, self.place, self.model.records())
+
+    # The database.
+
+    def _let_claims_end(self, *, but_of: str | None) -> None:
+        """As if the leases of all that died had passed; an earlier life of the same batch ends by itself."""
+        self._execute(
+            "UPDATE onceload.delivery SET deadline_at = clock_timestamp() FROM onceload.session"
+            " WHERE session.session_id = delivery.session_id AND state = 'held' AND name <> :but_of",
+            but_of=but_of or "",
+        )
+
+    def _stages(self) -> int:
+        query = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+        with self.engine.begin() as connection:
+            return int(connection.execute(text(query)).scalar_one())
+
+    def _recover(self, asked: Recover) -> None:
+        query = "SELECT pipeline_id FROM onceload.pipeline WHERE name = :name"
+        with self.engine.begin() as connection:
+            pipeline_id = connection.execute(text(query), {"name": self.place.pipeline}).scalar_one()
+        self._execute(asked.damage, pipeline_id=pipeline_id)
+        recover_state(self.engine, self.place.pipeline, dry_run=False)
+        self._compare(is_whole=False)
+
+    def _execute(self, statement: str, **binds: object) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement), binds)
+
+
+@dataclass(frozen=True)
+class Tasks(InThisProcess):
+    """As Spark runs them: in any order, some of them twice, and again if one dies."""
+
+    world: World
+    asked: Load
+    plug: Plug
+
+    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        order, rng = list(deliveries), Random(self.asked.seed)
+        if self.asked.seed:
+            rng.shuffle(order)
+            order += rng.sample(order, len(order) // 3)
+        # What grows though it is declared to be whole gets what it asked for.
+        if self.asked.meanwhile and not self.world.landing.sealed:
+            self.world.do(self.asked.meanwhile)
+        return [note for delivery in order for note in self._tried(job, delivery)]
+
+    def _tried(self, job: Job, delivery: Delivery) -> list[Note]:
+        self.plug.in_task = True
+        try:
+            return deliver(job, delivery)
+        except TaskKilled:
+            return deliver(job, delivery)
+        finally:
+            self.plug.in_task = False
+
+
+def _pipeline(name: str) -> Pipeline:
+    return Pipeline(name=name, snapshot=SnapshotPolicy(every_commits=7, every_s=86_400))
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str) -> Iterator[str]:
+    with temporary_database(server_dsn) as dsn:
+        # Nothing here crashes the server, and what it has said is all that counts.
+        execute(
+            dsn,
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
+        )
+        engine = connect(LedgerSettings(dsn=dsn))
+        schema.upgrade(engine)
+        engine.dispose()
+        yield dsn
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listening() -> Iterator[None]:
+    engine_event.listen(Engine, "before_cursor_execute", _say)
+    engine_event.listen(Engine, "commit", _commit)
+    yield
+    engine_event.remove(Engine, "before_cursor_execute", _say)
+    engine_event.remove(Engine, "commit", _commit)
+
+
+@pytest.fixture(scope="module")
+def worlds(database: str, server_dsn: str, tmp_path_factory: pytest.TempPathFactory):
+    engine = connect(LedgerSettings(dsn=database))
+    numbers = count(1)
+
+    @contextmanager
+    def new_world(*, on_rewrite: OnRewrite, sealed: bool) -> Iterator[World]:
+        number = next(numbers)
+        place = Place(pipeline=f"sequence {number}", target=f"public.target_{number}")
+        PostgresLedger(engine).declare(_pipeline(place.pipeline))
+        columns = ", ".join(f"{name} {of_type}" for name, of_type in COLUMNS.items())
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE {place.target} ({columns}, _producer_id bigint, _sequence bigint)"
+            )
+        folder = tmp_path_factory.mktemp("landing")
+        try:
+            yield World(
+                landing=Landing(folder=folder, sealed=sealed),
+                dsn=database,
+                server_dsn=server_dsn,
+                engine=engine,
+                place=place,
+                model=Model(on_rewrite=on_rewrite),
+            )
+        finally:
+            shutil.rmtree(folder)
+
+    yield new_world
+    engine.dispose()
+
+
+_GOOD = (Piece.GOOD,)
+_LOAD = Load(publish=Publish.STAGED, chunk_bytes=100)
+#: Each was once loaded wrongly, or would have been.
+_PAST = {
+    "the end of a file that was loaded out of order is rewritten": (
+        [Append("a.jsonl", 4 * _GOOD), Load(Publish.DIRECT, 1, seed=1), Rewrite("a.jsonl", 100)],
+        OnRewrite.STOP,
+        False,
+    ),
+    "a file is rewritten between plan and read": (
+        [
+            Append("a.jsonl", _GOOD),
+            _LOAD,
+            Append("a.jsonl", _GOOD),
+            replace(_LOAD, meanwhile=Rewrite("a.jsonl", 0)),
+        ],
+        OnRewrite.STOP,
+        False,
+    ),
+    "an upload that is declared to be whole breaks off": (
+        [Append("a.jsonl.gz", 9 * _GOOD), Truncate("a.jsonl.gz", 80)],
+        OnRewrite.NEW_GENERATION,
+        True,
+    ),
+    "a generation that nothing was loaded of is taken back": (
+        [
+            Append("a.jsonl", 3 * _GOOD),
+            _LOAD,
+            Truncate("a.jsonl", 60),
+            replace(_LOAD, meanwhile=Truncate("a.jsonl", 0)),
+            PutBack("a.jsonl"),
+        ],
+        OnRewrite.NEW_GENERATION,
+        False,
+    ),
+    "a last line that counted without its newline goes on": (
+        [Append("a.jsonl", (Piece.GOOD, Piece.HALF)), _LOAD, Append("a.jsonl", (Piece.REST, Piece.GOOD))],
+        OnRewrite.STOP,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("operations", "on_rewrite", "sealed"), _PAST.values(), ids=_PAST.keys())
+def test_what_went_wrong_once_does_not_again(worlds, operations, on_rewrite, sealed):
+    with worlds(on_rewrite=on_rewrite, sealed=sealed) as world:
+        for operation in operations:
+            world.do(operation)
+        world.finish()
+
+
+@settings(
+    max_examples=_EXAMPLES,
+    # An explanation would take hundreds of sequences more.
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    operations=SEQUENCES,
+    on_rewrite=st.sampled_from([OnRewrite.STOP, OnRewrite.NEW_GENERATION]),
+    sealed=st.booleans(),
+)
+def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, on_rewrite, sealed):
+    with worlds(on_rewrite=on_rewrite, sealed=sealed) as world:
+        for operation in operations:
+            world.do(operation)
+        world.finish()
+        for fault, outcome in world.outcomes:
+            event(f"{fault}: {outcome}")
