@@ -102,10 +102,12 @@ def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[l
     """What is committed together: one part, or small ones up to the size of a chunk; and whether it is the last."""
     held: list[ReadPart] = []
     held_bytes = 0
+    # A chunk ends behind a newline, a little later than it was asked to: what is left of it goes with its part.
+    piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
     for chunk in delivery.chunks:
         try:
             for part in read_parts(chunk, job.declared.source):
-                if held and held_bytes + len(part.part.raw) > job.declared.source.chunk_bytes:
+                if held and held_bytes + len(part.part.raw) > piece_bytes_max:
                     yield held, False
                     held, held_bytes = [], 0
                 held.append(part)

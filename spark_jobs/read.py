@@ -61,10 +61,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
-    # A chunk ends behind a newline, so it may be a little longer than it was asked to be; it is one part all the same.
-    size = (chunk.end or chunk.first) - chunk.first
-    whole = replace(source, chunk_bytes=max(source.chunk_bytes, size)) if size <= 2 * source.chunk_bytes else source
-    for part in pieces(chunk, whole):
+    for part in pieces(chunk, source):
         fingerprint = _fingerprint_of(chunk, part)
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
