@@ -351,8 +351,8 @@ RECOVERY_BUGS = (
     Bug(
         name="replay overwrites instead of adding",
         file="dedup_core/replay.py",
-        correct="consumed=before.consumed | receipt.spans,",
-        wrong="consumed=receipt.spans,",
+        correct="consumed=before.consumed | receipt.spans), receipt)",
+        wrong="consumed=receipt.spans), receipt)",
         tests=(CONTRACT,),
     ),
     Bug(
