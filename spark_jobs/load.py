@@ -32,7 +32,7 @@ from spark_jobs.publish import publish
 from spark_jobs.sources.files import read_at
 from spark_jobs.sources.pieces import cuts, find_newline
 from spark_jobs.sources.records import Chunk
-from spark_jobs.stage import empty_stage, is_whole, open_stage, staged_parts
+from spark_jobs.stage import StageLost, empty_stage, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, table_name, undeclared_columns
 
 
@@ -356,8 +356,9 @@ def _run_staged(
             with engine.begin() as connection:
                 parts = staged_parts(connection, stage)
             if is_whole(parts, deliveries=len(deliveries)):
-                publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
-                return notes
+                with suppress(StageLost):
+                    publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
+                    return notes
             empty_stage(engine, stage)
     raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times by crashing")
 

@@ -21,7 +21,7 @@ from spark_jobs.declared import Target, Write
 from spark_jobs.dedupe import new_rows
 from spark_jobs.loading import Job, Patience, check_quarantine
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
-from spark_jobs.stage import Stage, StagedPart
+from spark_jobs.stage import Stage, StagedPart, check_kept
 from spark_jobs.target import table_name, undeclared_columns
 from spark_jobs.write import Writer, arrived
 
@@ -47,7 +47,7 @@ def publish(
                 session=job.session,
                 batch=job.batch,
                 advances=new.advances,
-                write_rows=partial(_write, job=job, stage=stage, rows=new.table, replaced=replaced),
+                write_rows=partial(_write, job=job, stage=stage, parts=len(parts), rows=new.table, replaced=replaced),
                 claim=claim,
                 counts=Counts(
                     loaded=new.count,
@@ -99,7 +99,10 @@ def _merge(advances: list[Advance]) -> Advance:
     return replace(advances[-1], spans=spans, rows=sum(advance.rows for advance in advances), digest=digest)
 
 
-def _write(connection: Connection, *, job: Job, stage: Stage, rows: str, replaced: Sequence[ProducerId]) -> None:
+def _write(
+    connection: Connection, *, job: Job, stage: Stage, parts: int, rows: str, replaced: Sequence[ProducerId]
+) -> None:
+    check_kept(connection, stage, parts)
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
     writer = Writer.into_target(target, job.written).adding(added)

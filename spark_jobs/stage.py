@@ -42,6 +42,10 @@ _STAGES = text(
 )
 
 
+class StageLost(Exception):
+    """The server crashed after all pieces were there, and emptied the stage: all of it has to be staged again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """The two tables of one attempt at a batch, as SQL writes them."""
@@ -196,6 +200,12 @@ def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]
     """All that was staged, in order."""
     rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number")
     return tuple(_read(row) for row in rows)
+
+
+def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
+    """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
+    if run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one() != parts:
+        raise StageLost(stage.parts)
 
 
 def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:

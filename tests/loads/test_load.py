@@ -14,6 +14,8 @@ from dedup_core.spans import SpanSet
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Format, Identity, OnRewrite, Publish, QuarantineLimit, Target, UnknownFields, Write
 from spark_jobs.load import Report
+from spark_jobs.publish import publish
+from spark_jobs.stage import empty_stage
 from tests.loads.conftest import line
 
 
@@ -334,3 +336,22 @@ def test_any_name_is_just_a_name(loads):
 
     assert counts(report) == (1, 0, 0)
     assert loads.ask("SELECT count(*) FROM pg_class WHERE relname LIKE 'x\"; DROP%' AND relkind = 'r'") == [(1,)]
+
+
+def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, monkeypatch):
+    """What a crash of the server does to unlogged tables, after all pieces were counted."""
+    loads.write("a.jsonl", "".join(line(number) for number in range(20)))
+    crashes: list[object] = []
+
+    def publish_after_a_crash(engine, ledger, job, stage, parts, **more):
+        if not crashes:
+            crashes.append(stage)
+            empty_stage(engine, stage)
+        publish(engine, ledger, job, stage, parts, **more)
+
+    monkeypatch.setattr("spark_jobs.load.publish", publish_after_a_crash)
+
+    report = loads.load(publish=Publish.STAGED)
+
+    assert crashes
+    assert (report.loaded, loads.rows()) == (20, list(range(20)))
