@@ -8,7 +8,7 @@ from dedup_core.errors import ExitCode, NotFound, OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger
 from dedup_core.replay import Condition
-from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.csv import split_header
@@ -45,11 +45,6 @@ class FileToRead:
     twin: Twin | None = None
     #: An earlier generation whose rows go when these come.
     replaces: ProducerId | None = None
-
-    @property
-    def claimed(self) -> SpanSet:
-        """What nobody else may load meanwhile."""
-        return SpanSet(Span(first, SEQUENCE_END if end is None else end) for first, end in self.spans)
 
     @property
     def bytes(self) -> int:
