@@ -72,13 +72,12 @@ SELECT coalesce(rebuilt.name, live.name) AS name
 -- name: drop_unproven
 -- What claims to have consumed something that neither snapshot nor ledger knows of, or sits on a name that they do.
 DELETE FROM onceload.producer
- WHERE pipeline_id = :pipeline_id
-   AND NOT EXISTS (
-       SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id
-          AND rebuilt.name = producer.name AND rebuilt.generation = producer.generation)
-   AND (NOT isempty(consumed) OR EXISTS (
-        SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id
-            OR (rebuilt.name = producer.name AND rebuilt.generation = producer.generation)));
+ USING onceload.producer AS live
+  LEFT JOIN rebuilt AS by_id ON by_id.producer_id = live.producer_id
+  LEFT JOIN rebuilt AS by_name ON by_name.name = live.name AND by_name.generation = live.generation
+ WHERE producer.producer_id = live.producer_id AND live.pipeline_id = :pipeline_id
+   AND (by_id.producer_id IS DISTINCT FROM by_name.producer_id
+        OR (by_id.producer_id IS NULL AND NOT isempty(live.consumed)));
 
 -- name: swap_in
 INSERT INTO onceload.producer (producer_id, pipeline_id, name, generation, consumed, fingerprint, size, condition)
