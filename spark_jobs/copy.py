@@ -4,8 +4,8 @@ Postgres spends half of a load parsing text otherwise. A column travels in a typ
 arrays that the encoder cannot name rightly travel as arrays of text, and the server casts them.
 """
 
-from collections.abc import Callable, Sequence
-from io import BytesIO
+from collections.abc import Callable, Iterator, Sequence
+from io import RawIOBase
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.columns import Column, ColumnType, Kind
 
-_BATCH_ROWS = 65_536
-_READ_BYTES = 2**20
+#: What is encoded at once is still in the processor's cache when it is sent.
+_BATCH_ROWS = 4096
 _TEXT = ColumnType(kind=Kind.TEXT)
 _TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
 #: The encoder writes their elements under the name of another type, and the server refuses that.
@@ -38,7 +38,7 @@ def is_cast(columns: Sequence[Column]) -> bool:
     return any(travels_as(column) != column.type for column in columns)
 
 
-def encode(rows: pa.Table, columns: Sequence[Column]) -> bytes:
+def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
     """Rows as the binary COPY format holds them; columns beyond the declared ones go as they are."""
     travelling = rows
     for column in columns:
@@ -47,20 +47,34 @@ def encode(rows: pa.Table, columns: Sequence[Column]) -> bytes:
     # The encoder looks fields up by name, and names may be anything; theirs do not matter to COPY.
     travelling = travelling.rename_columns([f"c{number}" for number in range(travelling.num_columns)])
     encoder = pgpq.ArrowToPostgresBinaryEncoder(travelling.schema)
-    encoded = [encoder.write_header()]
-    encoded += [encoder.write_batch(batch) for batch in travelling.to_batches(max_chunksize=_BATCH_ROWS)]
-    encoded.append(encoder.finish())
-    return b"".join(encoded)
+    yield encoder.write_header()
+    for batch in travelling.to_batches(max_chunksize=_BATCH_ROWS):
+        yield encoder.write_batch(batch)
+    yield encoder.finish()
 
 
-def copy_in(connection: Connection, *, table: str, names: Sequence[str], encoded: bytes) -> None:
-    """Write encoded rows; the table's name is given as SQL writes it, the columns' as they are called."""
+class _Reader(RawIOBase):
+    """What COPY reads from: the next rows are encoded while the server takes in the last."""
+
+    def __init__(self, encoded: Iterator[bytes]) -> None:
+        super().__init__()
+        # Nothing would be taken for the end.
+        self._encoded = filter(None, encoded)
+
+    def read(self, _size: int = -1, /) -> bytes:
+        return next(self._encoded, b"")
+
+
+def copy_in(
+    connection: Connection, rows: pa.Table, *, table: str, names: Sequence[str], columns: Sequence[Column]
+) -> None:
+    """Write rows; the table's name is given as SQL writes it, the columns' as they are called."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     listed = ", ".join(map(quoted, names))
     statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
     try:
         with driver.cursor() as cursor:
-            cursor.copy_expert(statement, BytesIO(encoded), _READ_BYTES)
+            cursor.copy_expert(statement, _Reader(_encoded(rows, columns)))
     except psycopg2.Error as error:
         if driver.closed:
             connection.invalidate()

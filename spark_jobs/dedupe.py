@@ -87,14 +87,14 @@ class _Sieve:
 
     def _register(self, producer: RecordProducer) -> None:
         with self._engine.begin() as connection:
-            names = run(connection, f"SELECT DISTINCT {_name_of(producer)} FROM {self._rows}").scalars()
+            names = run(connection, f"SELECT DISTINCT {_name_of(producer)} FROM {self._rows} AS staged").scalars()
             named = [(name, _GENERATION) for name in names]
         self._ledger.register(self._job.declared.name, sorted(named))
 
     def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> str:
         written = [column.name for column in self._job.written]
         added = undeclared_columns(connection, self._rows, known=written)
-        sequence = quoted(producer.sequence)
+        sequence = f"staged.{quoted(producer.sequence)}"
         match producer.order:
             case Order.ANY:
                 is_new = f"NOT producer.consumed @> CAST({sequence} AS bigint)"
@@ -104,14 +104,14 @@ class _Sieve:
         columns = ", ".join(f"staged.{quoted(name)}" for name in (*written, *(column.name for column in added)))
         return (
             f"CREATE UNLOGGED TABLE {self._by_producer} AS"
-            f" SELECT DISTINCT ON (producer.producer_id, staged.{sequence}) {columns},"
-            f" producer.producer_id AS {PRODUCER_ID}, CAST(staged.{sequence} AS bigint) AS {SEQUENCE}"
+            f" SELECT DISTINCT ON (producer.producer_id, {sequence}) {columns},"
+            f" producer.producer_id AS {PRODUCER_ID}, CAST({sequence} AS bigint) AS {SEQUENCE}"
             f" FROM {self._rows} AS staged JOIN onceload.producer ON producer.name = {_name_of(producer)}"
             f" AND producer.generation = {_GENERATION}"
             f" JOIN onceload.pipeline ON pipeline.pipeline_id = producer.pipeline_id"
             f" AND pipeline.name = {literal(self._job.declared.name)}"
             f" WHERE {is_new}"
-            f" ORDER BY producer.producer_id, staged.{sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE}"
+            f" ORDER BY producer.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE}"
         )
 
     def _new_of_messages(self, table: str, message_id: MessageId) -> str:
@@ -134,7 +134,7 @@ def name_prefix(producer: RecordProducer) -> str:
 
 
 def _name_of(producer: RecordProducer) -> str:
-    return f"{literal(name_prefix(producer))} || CAST({quoted(producer.name)} AS text)"
+    return f"{literal(name_prefix(producer))} || CAST(staged.{quoted(producer.name)} AS text)"
 
 
 def _rows_by_producer(connection: Connection, table: str) -> dict[ProducerId, int]:
@@ -154,8 +154,9 @@ _CONSUMED_BY = {
             SELECT {PRODUCER_ID} AS id, min({SEQUENCE}) AS first, max({SEQUENCE}) AS last, count(*) AS ids
               FROM {{table}} GROUP BY {PRODUCER_ID}
         ), islands AS (
-            SELECT {PRODUCER_ID} AS id, range_agg(int8range({SEQUENCE}, {SEQUENCE} + 1)) AS spans
-              FROM {{table}} JOIN ends ON id = {PRODUCER_ID} AND last - first + 1 <> ids GROUP BY {PRODUCER_ID}
+            SELECT ends.id, range_agg(int8range(staged.{SEQUENCE}, staged.{SEQUENCE} + 1)) AS spans
+              FROM {{table}} AS staged JOIN ends ON ends.id = staged.{PRODUCER_ID}
+             WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY ends.id
         )
         SELECT id, CAST(coalesce(islands.spans, int8multirange(int8range(first, last + 1))) AS text)
           FROM ends LEFT JOIN islands USING (id)""",

@@ -19,7 +19,7 @@ from dedup_core.postgres.audit import AuditView, FileReceipts, audit_view
 from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
-from spark_jobs.copy import copy_in, encode, quoted
+from spark_jobs.copy import copy_in, quoted
 from spark_jobs.declared import Declared, Format, Source, Target, UnknownFields, Write
 from spark_jobs.plan import Note, is_stream
 from spark_jobs.prepare import ReadPart
@@ -203,8 +203,7 @@ class _Comparison:
         names = [*(column.name for column in self._columns), *(each.name for each in LINEAGE)]
         positions = pa.array(_positions(rows.column(SEQUENCE).to_numpy(), file), pa.int64())
         held = rows.select(names).append_column(_POSITION, positions)
-        encoded = encode(held, self._columns)
-        copy_in(self._connection, table="reread", names=[*names, _POSITION], encoded=encoded)
+        copy_in(self._connection, held, table="reread", names=[*names, _POSITION], columns=self._columns)
         self.rows += rows.num_rows
 
     def settle(self) -> None:

@@ -155,11 +155,10 @@ def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> int:
         bytes=0,
     )
     stage = _stage_of(job)
-    encoded = stage.writer.encode(rows)
 
     def keep() -> None:
         with translated(pipeline=job.declared.name, doing="staging rows"):
-            stage_part(engine_of(job), stage, part, encoded=encoded, writer=stage.writer)
+            stage_part(engine_of(job), stage, part, rows, writer=stage.writer)
 
     Patience().until_answered(keep)
     return part.rows
@@ -199,12 +198,11 @@ def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> di
 
 
 def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim | None) -> Commit[Connection]:
-    encoded = writer.encode(prepared.rows)
     return Commit(
         session=job.session,
         batch=job.batch,
         advances=prepared.advances,
-        write_rows=lambda connection: writer.write(connection, encoded),
+        write_rows=lambda connection: writer.write(connection, prepared.rows),
         claim=claim,
         counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
         bytes=prepared.bytes,
@@ -219,11 +217,10 @@ def _stage_piece(job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[
     patience = Patience()
     while True:
         prepared = prepare(parts, records, consumed={})
-        encoded = writer.encode(prepared.rows)
         staged = StagedPart.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
         try:
             with translated(pipeline=job.declared.name, doing="staging rows"):
-                stage_part(engine, stage, staged, encoded=encoded, writer=writer)
+                stage_part(engine, stage, staged, prepared.rows, writer=writer)
         except (DatabaseLost, PipelineBusy) as error:
             patience.wait(error)
         except (SettingRefused, DBAPIError) as error:

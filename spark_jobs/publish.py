@@ -106,7 +106,7 @@ def _write(
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
     writer = Writer.into_target(target, job.written).adding(added)
-    writer.write(connection, b"")
+    writer.add_columns(connection)
     if replaced:
         gone = ", ".join(map(str, replaced))
         run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")

@@ -172,13 +172,12 @@ def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mappin
 
 def _settlement(job: _Job, door: "_Door", reading: "_Reading") -> Settlement[Connection]:
     writer = door.writer.adding(reading.added)
-    encoded = writer.encode(reading.rows)
     return Settlement(
         kind=EntryKind.RETRY,
         session=job.session,
         batch=job.batch,
         records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
-        write_rows=lambda connection: door.enter(connection, writer, encoded),
+        write_rows=lambda connection: door.enter(connection, writer, reading.rows),
         bytes=sum(len(_text_of(job, record)) for record in reading.good),
         run=job.run,
     )
@@ -202,9 +201,9 @@ def _refused_by_server(
 
 @dataclass(frozen=True, kw_only=True)
 class _Door:
-    #: Encodes the rows, and tells which of them the server refuses.
+    #: Tells which of them the server refuses.
     writer: Writer
-    enter: Callable[[Connection, Writer, bytes], None]
+    enter: Callable[[Connection, Writer, pa.Table], None]
 
 
 @contextmanager
@@ -213,7 +212,7 @@ def _door(job: _Job) -> Iterator[_Door]:
     match target.write:
         case Write.APPEND:
             writer = Writer.into_target(target, job.columns)
-            yield _Door(writer=writer, enter=lambda connection, writer, encoded: writer.write(connection, encoded))
+            yield _Door(writer=writer, enter=lambda connection, writer, rows: writer.write(connection, rows))
         case Write.MERGE:
             name = f"retry of {job.declared.name}\0{job.batch}\0{job.session.epoch}"
             name = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -221,9 +220,9 @@ def _door(job: _Job) -> Iterator[_Door]:
                 yield _Door(writer=stage.writer, enter=partial(_merge, target, stage))
 
 
-def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, encoded: bytes) -> None:
+def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> None:
     """As a staged batch is merged, but all in the transaction of the commit."""
-    writer.write(connection, encoded)
+    writer.write(connection, rows)
     if target.lineage:
         # A retried record is late: it takes the place that it would have had in a batch with the row that is there.
         same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
@@ -232,7 +231,7 @@ def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer,
             f"DELETE FROM {stage.rows} AS late USING {table_name(target)} AS there WHERE {same_key}"
             f" AND (there.{PRODUCER_ID}, there.{SEQUENCE}) > (late.{PRODUCER_ID}, late.{SEQUENCE})",
         )
-    Writer.into_target(target, stage.columns).adding(writer.added).write(connection, b"")
+    Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
     merge_in(connection, target, stage.rows, writer.columns)
 
 

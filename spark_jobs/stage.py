@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
@@ -158,13 +159,13 @@ def empty_stage(engine: Engine, stage: Stage) -> None:
         run(connection, f"TRUNCATE {stage.rows}, {stage.parts}")
 
 
-def stage_part(engine: Engine, stage: Stage, part: StagedPart, *, encoded: bytes, writer: Writer) -> None:
+def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer) -> None:
     """Keep a piece and its rows, unless another hand has done so already."""
     with engine.connect() as connection, connection.begin() as transaction:
         if not _keep(connection, stage, part):
             transaction.rollback()
             return
-        writer.write(connection, encoded)
+        writer.write(connection, rows)
 
 
 def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:

@@ -16,7 +16,7 @@ from dedup_core.ports import Ledger
 from dedup_core.replay import ProducerState
 from dedup_core.spans import SpanSet
 from spark_jobs.declared import Declared, Format
-from spark_jobs.prepare import digests_in
+from spark_jobs.prepare import digests_in, shortened
 from spark_jobs.sources.files import Listed, open_stream, read_at
 from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Marks, Resemblance, compare, compare_whole
 
@@ -115,11 +115,11 @@ def _holds(listed: Listed, digests: bytes) -> bool:
 
 
 def _feed(stream: Any, size: int) -> bytes:  # noqa: ANN401 - whatever opens a source reads like a file.
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()
     while size and (block := stream.read(min(size, _READ_BYTES))):
         digest.update(block)
         size -= len(block)
-    return digest.digest()
+    return shortened(digest)
 
 
 def _digest(edge: bytes) -> bytes:

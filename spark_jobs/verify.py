@@ -25,7 +25,7 @@ from dedup_core.postgres.audit import AuditView, FileReceipts, ReceiptOfRows, Ro
 from dedup_core.spans import Span, SpanSet
 from spark_jobs.declared import Declared, Format, Source, Write
 from spark_jobs.plan import Note
-from spark_jobs.prepare import digests_in
+from spark_jobs.prepare import digests_in, shortened
 from spark_jobs.read import read_parts
 from spark_jobs.sources.files import Incomplete, local_path, open_stream, root_of, told
 from spark_jobs.sources.pieces import KEPT_BYTES
@@ -254,7 +254,7 @@ class _Check:
     def __init__(self, span: Span, expected: bytes) -> None:
         self.span = span
         self._expected = expected
-        self._seen = hashlib.blake2b(digest_size=16)
+        self._seen = hashlib.sha256()
         self._fed = 0
         self._beginning: bytes | None = None
 
@@ -264,12 +264,12 @@ class _Check:
         head = inside[: max(0, KEPT_BYTES - self._fed)]
         self._seen.update(head)
         if self._fed + len(head) == KEPT_BYTES and len(head):
-            self._beginning = self._seen.digest()
+            self._beginning = shortened(self._seen)
         self._seen.update(inside[len(head) :])
         self._fed += len(inside)
 
     def differences(self, file: FileReceipts) -> Iterator[Difference]:
-        found = (self._seen.digest(), *filter(None, [self._beginning]))
+        found = (shortened(self._seen), *filter(None, [self._beginning]))
         yield from _changed(file, self.span, self._expected, found)
 
 
@@ -278,7 +278,7 @@ def _first_of(check: _Check) -> tuple[int, int]:
 
 
 def _digest(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=16).digest()
+    return shortened(hashlib.sha256(raw))
 
 
 def _changed(file: FileReceipts, span: Span, expected: bytes, found: Sequence[bytes]) -> Iterator[Difference]:

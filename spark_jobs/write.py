@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dedup_core.postgres.connection import first_line, sqlstate
 from spark_jobs.columns import Column
-from spark_jobs.copy import copy_in, encode, is_cast, quoted, run, travels_as
+from spark_jobs.copy import copy_in, is_cast, quoted, run, travels_as
 from spark_jobs.declared import Target
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.target import table_name
@@ -44,25 +44,25 @@ class Writer:
         lineage = [field.name for field in LINEAGE] if self.lineage else []
         return [column.name for column in self.columns] + lineage
 
-    def encode(self, rows: pa.Table) -> bytes:
-        """Nothing is nothing, without a header."""
-        return encode(rows.select(self.names), self.columns) if rows.num_rows else b""
-
-    def write(self, connection: Connection, encoded: bytes) -> None:
-        """Copy straight in, or through a table of this transaction where the server has to cast."""
+    def add_columns(self, connection: Connection) -> None:
         for column in self.added:
             run(connection, f"ALTER TABLE {self.table} ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}")
-        if not encoded:
+
+    def write(self, connection: Connection, rows: pa.Table) -> None:
+        """Copy straight in, or through a table of this transaction where the server has to cast."""
+        self.add_columns(connection)
+        if not rows.num_rows:
             return
+        rows = rows.select(self.names)
         if not self.is_cast:
-            copy_in(connection, table=self.table, names=self.names, encoded=encoded)
+            copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
             return
         run(
             connection,
             f"CREATE TEMPORARY TABLE IF NOT EXISTS travelling ({travelling(self.columns, lineage=self.lineage)})"
             " ON COMMIT DROP; TRUNCATE travelling",
         )
-        copy_in(connection, table="travelling", names=self.names, encoded=encoded)
+        copy_in(connection, rows, table="travelling", names=self.names, columns=self.columns)
         listed = ", ".join(map(quoted, self.names))
         run(
             connection,
@@ -99,7 +99,7 @@ def _offer(connection: Connection, writer: Writer, rows: pa.Table, first: int, r
     """Halve what is refused until it is one row; what passes stays, so that rows which clash are found too."""
     savepoint = connection.begin_nested()
     try:
-        writer.write(connection, writer.encode(rows))
+        writer.write(connection, rows)
     except DBAPIError as error:
         if not sqlstate(error).startswith(_ROW_REFUSED):
             raise

@@ -25,6 +25,8 @@ Mask = npt.NDArray[np.bool_]
 
 #: A group of at most so many records is not cut again: its records are read one by one.
 _TOGETHER_MIN = 64
+#: What is read together still fits in the processor's cache when it is cast.
+_TOGETHER_MAX = 32_768
 _CUT_INTO = 16
 
 
@@ -88,7 +90,7 @@ def read_in_tiers(
     read_one: Callable[[int], Sequence[object]],
 ) -> Records:
     """Read all records; `suspects` never reach the fast tier."""
-    groups, doubted = [np.flatnonzero(~suspects)], [np.flatnonzero(suspects)]
+    groups, doubted = _groups(np.flatnonzero(~suspects), of=_TOGETHER_MAX), [np.flatnonzero(suspects)]
     tables, indices = list[pa.Table](), list[Indices]()
     while groups:
         group = groups.pop()
@@ -101,9 +103,14 @@ def read_in_tiers(
         elif len(group) <= _TOGETHER_MIN:
             doubted.append(group)
         else:
-            groups += np.array_split(group, min(_CUT_INTO, len(group) // _TOGETHER_MIN + 1))
+            groups += _groups(group, of=max(_TOGETHER_MIN, -(-len(group) // _CUT_INTO)))
     slow, slow_indices, bad = _read_one_by_one(origins, columns, np.sort(np.concatenate(doubted)), read_one)
     return Records(rows=_in_order([*tables, slow], np.concatenate([*indices, slow_indices]), origins), bad=bad)
+
+
+def _groups(indices: Indices, *, of: int) -> list[Indices]:
+    """As many records each, the last ones first: the first are taken from the end."""
+    return [indices[at : at + of] for at in range(0, len(indices), of)][::-1]
 
 
 def _read_one_by_one(
