@@ -19,6 +19,7 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    Outcome,
     Proof,
     QuarantineState,
     Session,
@@ -236,6 +237,20 @@ class MemoryLedger:
     def position(self, pipeline: str) -> Position:
         """The number of the last commit; zero before the first."""
         return self.book(pipeline).position
+
+    def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+        """What a batch has come to since a position."""
+        its_own = [entry for entry in self.entries(pipeline, after=after) if entry.batch == batch]
+        return Outcome(
+            position=its_own[-1].position if its_own else self.position(pipeline),
+            counts=Counts(
+                loaded=sum(entry.counts.loaded for entry in its_own),
+                duplicate=sum(entry.counts.duplicate for entry in its_own),
+                quarantined=sum(entry.counts.quarantined for entry in its_own),
+                filtered=sum(entry.counts.filtered for entry in its_own),
+            ),
+            bytes=sum(entry.bytes for entry in its_own),
+        )
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""

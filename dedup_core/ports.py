@@ -202,6 +202,16 @@ class Proof:
     digests: bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the commits of one batch add up to."""
+
+    #: Of the last of them; where there is none, of the pipeline.
+    position: Position
+    counts: Counts
+    bytes: int
+
+
 class Ledger(Protocol[Transaction]):
     """The append-only list of commits, and the state that it adds up to."""
 
@@ -240,6 +250,9 @@ class Ledger(Protocol[Transaction]):
 
     def position(self, pipeline: str) -> Position:
         """The number of the last commit; zero before the first."""
+
+    def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+        """What a batch has come to since a position."""
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine
 
 from dedup_core.names import Position, ProducerId
-from dedup_core.postgres.connection import statements, translated
+from dedup_core.postgres.connection import on_table, statements, translated
 from dedup_core.postgres.ledger import get_pipeline, one_view
 from dedup_core.replay import Condition, EntryKind
 from dedup_core.spans import SpanSet
@@ -166,7 +166,7 @@ class AuditView:
     def count_rows(self, table: str, *, one_row_each: bool) -> RowsFound:
         """Compare every receipt with the rows, in one pass over the table."""
         binds = {"pipeline_id": self.pipeline_id, "one_row_each": one_row_each}
-        rows = self.connection.execute(on_table("rows_that_differ", table), binds).all()
+        rows = self.connection.execute(on_table(SQL["rows_that_differ"], table), binds).all()
         return RowsFound(
             expected=int(rows[0].rows_expected),
             repeated=rows[0].repeated,
@@ -211,14 +211,15 @@ class AuditView:
         """The sequence ids of a producer's rows in order, as often as they are there; never all of them in memory."""
         binds = {"producer_id": producer_id, "spans": str(spans)}
         options = {"stream_results": True, "yield_per": _IDS_PER_READ}
-        with self.connection.execute(on_table("sequences_within", table), binds, execution_options=options) as found:
+        statement = on_table(SQL["sequences_within"], table)
+        with self.connection.execute(statement, binds, execution_options=options) as found:
             yield from found.scalars()
 
     def sequences_outside(
         self, table: str, producer_id: ProducerId | None, spans: SpanSet, *, at_most: int
     ) -> tuple[int | None, ...]:
         binds = {"producer_id": producer_id, "spans": str(spans), "at_most": at_most}
-        return tuple(self.connection.execute(on_table("sequences_outside", table), binds).scalars())
+        return tuple(self.connection.execute(on_table(SQL["sequences_outside"], table), binds).scalars())
 
     def count_quarantined(self) -> tuple[QuarantineCount, ...]:
         """The commits whose quarantined records are not all there."""
@@ -324,9 +325,3 @@ def names_of(engine: Engine, pipeline: str) -> tuple[str, ...]:
     with translated(pipeline=pipeline, doing="reading names"), engine.begin() as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "at_most": _NAMES_MAX}
         return tuple(connection.execute(SQL["names"], binds).scalars())
-
-
-def on_table(statement: str, table: str) -> TextClause:
-    """A statement about the table that rows went to."""
-    # A name is just a name, also where it holds what would pass for a parameter.
-    return text(SQL[statement].text.replace("{table}", table.replace(":", "\\:")))

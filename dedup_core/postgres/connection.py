@@ -76,6 +76,12 @@ def statements(name: str) -> Mapping[str, TextClause]:
     return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
 
 
+def on_table(statement: TextClause, table: str) -> TextClause:
+    """A statement about a table whose name is given as SQL writes it."""
+    # A name is just a name, also where it holds what would pass for a parameter.
+    return text(statement.text.replace("{table}", table.replace(":", "\\:")))
+
+
 _BATCH_ITEMS_MAX = 100_000
 #: A statement of the server's ends at 1 GB, and bytes travel as two digits each.
 _BATCH_BYTES_MAX = 64 * 2**20

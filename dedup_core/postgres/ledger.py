@@ -7,12 +7,13 @@ and finds them consumed if it had landed.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TypeVar, cast
 
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
@@ -33,6 +34,7 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    Outcome,
     Proof,
     Session,
     Settlement,
@@ -47,16 +49,27 @@ from dedup_core.postgres.connection import (
     first_line,
     in_batches,
     is_lost,
+    on_table,
     severity,
     sqlstate,
     statements,
     translated,
 )
 from dedup_core.postgres.rows import page_of_entries, state_in
-from dedup_core.replay import Entry, EntryKind, Snapshot
-from dedup_core.spans import SpanSet
+from dedup_core.replay import Counts, Entry, EntryKind, Snapshot
+from dedup_core.spans import SEQUENCE_END, SpanSet
 
 SQL = statements("ledger.sql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkCommit(Commit[Connection]):
+    """A commit that advances more producers than anybody wants to fetch: they stay on the server."""
+
+    #: The table that holds them, as SQL writes its name: `producer_id`, `spans` and `rows`, each producer once.
+    offered: str
+
+
 Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
 
 
@@ -185,10 +198,16 @@ class PostgresLedger:
                 producers += connection.execute(SQL["register_producers"], binds).rowcount
                 rows = connection.execute(SQL["producer_ids"], binds)
                 ids.update({(row.name, row.generation): row.producer_id for row in rows})
-            if producers > found.producers_max:
-                raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
-            connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
+            _count_producers(connection, found, pipeline, producers)
         return ids
+
+    def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
+        """Give each `name` in a table of the server's its producer id."""
+        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+            found = lock_pipeline(connection, pipeline)
+            binds = {"pipeline_id": found.pipeline_id, "generation": generation}
+            registered = connection.execute(on_table(SQL["register_all"], table), binds).rowcount
+            _count_producers(connection, found, pipeline, found.producers + registered)
 
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
         """The latest generation of each name that is registered; all claims count, whoever holds them."""
@@ -260,6 +279,17 @@ class PostgresLedger:
         """The number of the last commit; zero before the first."""
         with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
             return Position(get_pipeline(connection, pipeline).position)
+
+    def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+        """What a batch has come to since a position."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            found = get_pipeline(connection, pipeline)
+            binds = {"pipeline_id": found.pipeline_id, "batch": batch, "after": after}
+            row = connection.execute(SQL["outcome"], binds).one()
+        counts = Counts(
+            loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered
+        )
+        return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
@@ -338,6 +368,12 @@ def lock_pipeline(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "lock_pipeline", pipeline)
 
 
+def _count_producers(connection: Connection, found: Record, pipeline: str, producers: int) -> None:
+    if producers > found.producers_max:
+        raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
+    connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
+
+
 def _take_position(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "take_position", pipeline)
 
@@ -371,16 +407,27 @@ def _check_session(connection: Connection, turn: Record, session: Session) -> No
 
 
 def _advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
-    in_id_order = sorted(commit.advances, key=lambda advance: advance.producer_id)
     turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
-    for some in in_batches(in_id_order):
-        binds = {**turn_binds, **_advance_binds(some), "repeats_allowed": repeats_allowed}
-        done = connection.execute(SQL["advance_producers"], binds).one()
-        if done.advanced != len(some):
-            refused = connection.execute(SQL["producers_refused"], binds).scalars()
+    for offered, its_binds in _offered(commit):
+        binds = {**turn_binds, **its_binds, "repeats_allowed": repeats_allowed}
+        done = connection.execute(_offering("advance_producers", offered), binds).one()
+        if done.advanced != done.offered:
+            refused = connection.execute(_offering("producers_refused", offered), binds).scalars()
             raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
         if done.islands > turn.islands_max:
             raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
+
+
+def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
+    """What a commit offers, in parts: the statement that has it, and its binds."""
+    for some in in_batches(sorted(commit.advances, key=lambda advance: advance.producer_id)):
+        yield SQL["offered_in_arrays"], _advance_binds(some)
+    if isinstance(commit, BulkCommit):
+        yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
+
+
+def _offering(statement: str, offered: TextClause) -> TextClause:
+    return text(SQL[statement].text.replace("{offered}", offered.text))
 
 
 def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:

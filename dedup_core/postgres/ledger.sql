@@ -111,15 +111,28 @@ RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days;
 UPDATE onceload.session SET last_position = :position
  WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch;
 
+-- name: register_all
+INSERT INTO onceload.producer (pipeline_id, name, generation)
+SELECT :pipeline_id, name, :generation FROM {table}
+ON CONFLICT ON CONSTRAINT producer_generations_have_no_twins DO NOTHING;
+
+-- name: offered_in_arrays
+SELECT * FROM unnest(
+    CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
+    CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
+    CAST(:conditions AS text[])
+) AS offered (producer_id, spans, rows, digest, fingerprint, size, condition)
+
+-- name: offered_in_a_table
+SELECT producer_id, spans, rows, CAST(NULL AS bytea) AS digest, CAST(NULL AS bytea) AS fingerprint,
+       CAST(NULL AS bigint) AS size, 'open' AS condition
+  FROM {table}
+
 -- name: advance_producers
 -- Compare and set, and the receipt in the same statement: a producer that had consumed any part of the spans
 -- gets neither, and the count tells.
 WITH offered AS (
-    SELECT * FROM unnest(
-        CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
-        CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
-        CAST(:conditions AS text[])
-    ) AS offered (producer_id, spans, rows, digest, fingerprint, size, condition)
+    {offered}
 ), advanced AS (
     UPDATE onceload.producer
        SET consumed = producer.consumed + offered.spans, advanced_at = clock_timestamp(),
@@ -140,7 +153,7 @@ WITH offered AS (
     SELECT :pipeline_id, :position, producer_id, name, generation, spans, rows, digest, fingerprint, size, condition
       FROM advanced
 )
-SELECT count(*) AS advanced,
+SELECT count(*) AS advanced, (SELECT count(*) FROM offered) AS offered,
        -- Nearly every producer is one span, and counting costs more than asking whether it is.
        coalesce(max(CASE WHEN consumed <> int8multirange(range_merge(consumed))
                          THEN (SELECT count(*) FROM unnest(consumed)) ELSE 1 END), 0) AS islands
@@ -149,7 +162,7 @@ SELECT count(*) AS advanced,
 -- name: producers_refused
 -- Those of an advance that got no receipt; a name is missing where the producer is.
 SELECT producer.name
-  FROM unnest(CAST(:producer_ids AS bigint[])) AS offered (producer_id)
+  FROM ({offered}) AS offered
   LEFT JOIN onceload.producer ON producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
  WHERE NOT EXISTS (
        SELECT FROM onceload.ledger_span
@@ -255,6 +268,14 @@ SELECT position, kind, batch, session, epoch, dag_id, run_id, try_number,
        loaded, duplicate, quarantined, filtered, bytes, committed_at
   FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND position > :after ORDER BY position LIMIT :at_most;
+
+-- name: outcome
+SELECT max(position) AS position,
+       CAST(coalesce(sum(loaded), 0) AS bigint) AS loaded, CAST(coalesce(sum(duplicate), 0) AS bigint) AS duplicate,
+       CAST(coalesce(sum(quarantined), 0) AS bigint) AS quarantined,
+       CAST(coalesce(sum(filtered), 0) AS bigint) AS filtered, CAST(coalesce(sum(bytes), 0) AS bigint) AS bytes
+  FROM onceload.ledger
+ WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
 -- name: ledger_receipts
 SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition

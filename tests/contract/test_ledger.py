@@ -78,6 +78,22 @@ def test_a_repeated_commit_is_refused_whole(world):
     assert len(list(world.ledger.entries("events", after=Position(0)))) == 1
 
 
+def test_what_a_batch_has_come_to_is_the_sum_of_its_commits(world):
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN, counts=Counts(loaded=10), bytes=100))
+    other = replace(world.commit_of(session, producer, TWENTY, counts=Counts(loaded=10), bytes=7), batch=Batch("other"))
+    world.ledger.commit(other)
+    world.ledger.commit(world.commit_of(session, producer, THIRTY, counts=Counts(loaded=9, duplicate=1), bytes=50))
+
+    whole = world.ledger.outcome_of("events", BATCH, after=Position(0))
+    later = world.ledger.outcome_of("events", BATCH, after=Position(1))
+    nothing = world.ledger.outcome_of("events", Batch("unheard of"), after=Position(0))
+
+    assert (whole.position, whole.counts, whole.bytes) == (3, Counts(loaded=19, duplicate=1), 150)
+    assert (later.position, later.counts, later.bytes) == (3, Counts(loaded=9, duplicate=1), 50)
+    assert (nothing.position, nothing.counts, nothing.bytes) == (3, Counts(), 0)
+
+
 @pytest.mark.parametrize("first", [0, 5, 9])
 def test_a_commit_that_overlaps_by_as_little_as_one_id_is_refused_whole(world, first):
     producer, session = world.producer(), world.session()

@@ -21,6 +21,7 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import in_batches
+from dedup_core.postgres.ledger import BulkCommit
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
@@ -275,3 +276,99 @@ def test_quarantined_bytes_are_kept_as_they_are_and_reasons_whatever_they_hold(e
         row = connection.execute(text("SELECT raw, reason FROM onceload.quarantine")).one()
     assert bytes(row.raw) == b"\x00{bad"
     assert row.reason == "no \\udcff\u2400"
+
+
+# More producers than anybody wants to fetch.
+
+
+@pytest.fixture
+def bulk(engine, ledger):
+    """A commit of what a table offers, as often as it is asked for."""
+    session = ledger.open_session("events", SessionName("loader"))
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE named AS SELECT 'device-' || number AS name FROM generate_series(1, 50) AS number")
+        )
+        connection.execute(
+            text('CREATE TABLE "what: is %offered" (producer_id bigint, spans int8multirange, rows bigint)')
+        )
+    ledger.register_all("events", "named", generation=1)
+
+    def commit(first, end, *, only="true"):
+        with engine.begin() as connection:
+            connection.exec_driver_sql('TRUNCATE "what: is %%offered"')
+            connection.exec_driver_sql(
+                'INSERT INTO "what: is %%offered" SELECT producer_id, int8multirange(int8range('
+                f"{first}, {end})), {end - first} FROM onceload.producer WHERE {only}"
+            )
+        return ledger.commit(
+            BulkCommit(
+                session=session,
+                batch=Batch("bulk"),
+                advances=(),
+                write_rows=lambda connection: connection.execute(text("INSERT INTO target VALUES (1)")),
+                offered='"what: is %offered"',
+            )
+        )
+
+    return commit
+
+
+def rows_in(engine, table):
+    with engine.begin() as connection:
+        return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+
+
+def test_a_table_of_producers_is_registered_once_and_counted(engine, ledger, bulk):
+    ledger.register_all("events", "named", generation=1)
+
+    with engine.begin() as connection:
+        counted = connection.execute(text("SELECT producers FROM onceload.pipeline")).scalar_one()
+    assert (rows_in(engine, "onceload.producer"), counted) == (50, 50)
+
+
+def test_a_table_with_more_producers_than_allowed_registers_none(engine, ledger):
+    ledger.declare(Pipeline(name="events", producers_max=3))
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE named AS SELECT CAST(number AS text) AS name FROM generate_series(1, 4) AS number")
+        )
+
+    with pytest.raises(LimitReached, match="producers_max"):
+        ledger.register_all("events", "named", generation=1)
+
+    assert rows_in(engine, "onceload.producer") == 0
+
+
+def test_a_table_of_producers_advances_them_all_and_leaves_receipts(engine, ledger, bulk):
+    position = bulk(0, 10)
+
+    (entry,) = ledger.entries("events", after=0)
+    assert (entry.position, len(entry.receipts)) == (position, 50)
+    assert {(str(receipt.spans), receipt.rows) for receipt in entry.receipts} == {("{[0,10)}", 10)}
+    assert {str(state.consumed) for state in ledger.states("events").states.values()} == {"{[0,10)}"}
+    assert rows_in(engine, "target") == 1
+
+
+def test_a_table_with_one_producer_that_has_consumed_a_part_advances_none(engine, ledger, bulk):
+    bulk(9, 12, only="name = 'device-7'")
+
+    with pytest.raises(AlreadyConsumed, match=r"device-7 should"):
+        bulk(0, 10)
+
+    assert rows_in(engine, "target") == 1
+    assert len(ledger.states("events").states) == 1
+
+
+def test_a_table_that_offers_a_producer_twice_is_refused(engine, ledger, bulk):
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE twice (producer_id bigint, spans int8multirange, rows bigint)"))
+        for spans in ("{[0,5)}", "{[5,9)}"):
+            connection.execute(text(f"INSERT INTO twice SELECT min(producer_id), '{spans}', 5 FROM onceload.producer"))
+    session = ledger.open_session("events", SessionName("loader"))
+    commit = BulkCommit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None, offered="twice")
+
+    with pytest.raises(AlreadyConsumed):
+        ledger.commit(commit)
+
+    assert ledger.states("events").states == {}
