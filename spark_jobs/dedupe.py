@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Engine
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.postgres import PostgresLedger
-from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
 from spark_jobs.copy import literal, quoted, run
 from spark_jobs.declared import MessageId, RecordProducer
@@ -23,16 +22,20 @@ from spark_jobs.stage import Stage
 from spark_jobs.target import undeclared_columns
 
 _GENERATION = 1
+#: For sorts and joins of whole batches.
+WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRows:
     """The rows to publish, and what they prove besides what was read of the files."""
 
-    #: The table that holds them, as SQL writes it.
-    table: str
+    #: What to select them from, as SQL writes it.
+    source: str
     count: int
     advances: tuple[Advance, ...]
+    #: The table of what those producers advance by that the records name, as SQL writes it.
+    offered: str | None = None
     message_ids: tuple[str, ...] = ()
 
 
@@ -51,81 +54,134 @@ class _Sieve:
         self._engine = engine
         self._ledger = ledger
         self._job = job
-        self._by_producer = stage.rows.removesuffix(' rows"') + ' of producers"'
-        self._by_message = stage.rows.removesuffix(' rows"') + ' of messages"'
         self._rows = stage.rows
+        self._names = stage.beside("names")
+        self._ids = stage.beside("ids")
+        self._by_producer = stage.beside("by producer")
+        self._by_message = stage.beside("by message")
+        self._offered = stage.beside("offered")
 
     def clear(self) -> None:
+        tables = (self._names, self._ids, self._by_producer, self._by_message, self._offered)
         with self._engine.begin() as connection:
-            run(connection, f"DROP TABLE IF EXISTS {self._by_producer}, {self._by_message}")
+            run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)}")
 
     def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
         """Leave out what took effect before, or stands twice in the batch; the first of each stays."""
         declared = self._job.declared
         if not self._job.names_records and declared.transform is None:
-            return NewRows(table=self._rows, count=staged, advances=tuple(advances))
+            return NewRows(source=self._rows, count=staged, advances=tuple(advances))
         self.clear()
-        table = self._rows
-        records: tuple[Advance, ...] = ()
-        messages: tuple[str, ...] = ()
         if declared.producer is not None:
             self._register(declared.producer)
-            table = self._by_producer
         with self._engine.begin() as connection:
-            run(connection, "SET LOCAL work_mem = '256MB'")
+            run(connection, WORK_MEMORY)
+            consumed = rows = self._rows
             if declared.producer is not None:
-                run(connection, self._new_of_producers(connection, declared.producer))
-                records = _advances(connection, table, declared.producer.order)
+                consumed = rows = self._new_of_producers(connection, declared.producer)
+            messages: tuple[str, ...] = ()
             if declared.message_id is not None:
-                run(connection, self._new_of_messages(table, declared.message_id))
-                table = self._by_message
-                messages = tuple(run(connection, f"SELECT _message FROM {table}").scalars())
-            rows = _rows_by_producer(connection, table) if self._job.has_lineage else {}
-        counted = tuple(replace(each, rows=rows.get(each.producer_id, 0)) for each in (*advances, *records))
-        count = sum(rows.values()) if self._job.has_lineage else staged
-        return NewRows(table=table, count=count, advances=counted, message_ids=messages)
+                rows = self._new_of_messages(connection, consumed, declared.message_id)
+                messages = tuple(run(connection, f"SELECT _message FROM {rows}").scalars())
+            if declared.producer is not None:
+                # Another record with the same business id is consumed, and a duplicate.
+                self._offer(connection, declared.producer, consumed=consumed, rows=rows)
+                count = run(connection, f"SELECT CAST(coalesce(sum(rows), 0) AS bigint) FROM {self._offered}")
+                return NewRows(
+                    source=rows,
+                    count=count.scalar_one(),
+                    advances=tuple(replace(each, rows=0) for each in advances),
+                    offered=self._offered,
+                    message_ids=messages,
+                )
+            rows_of: dict[ProducerId | None, int] = {row[0]: row[1] for row in run(connection, _counts(rows))}
+        counted = tuple(replace(each, rows=rows_of.get(each.producer_id, 0)) for each in advances)
+        return NewRows(source=rows, count=sum(rows_of.values()), advances=counted, message_ids=messages)
 
     def _register(self, producer: RecordProducer) -> None:
         with self._engine.begin() as connection:
-            names = run(connection, f"SELECT DISTINCT {_name_of(producer)} FROM {self._rows} AS staged").scalars()
-            named = [(name, _GENERATION) for name in names]
-        self._ledger.register(self._job.declared.name, sorted(named))
+            run(connection, WORK_MEMORY)
+            names = f"SELECT DISTINCT {_name_of(producer)} AS name FROM {self._rows}"
+            run(connection, f"CREATE UNLOGGED TABLE {self._names} AS {names}")
+        self._ledger.register_all(self._job.declared.name, self._names, generation=_GENERATION)
 
     def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> str:
-        written = [column.name for column in self._job.written]
-        added = undeclared_columns(connection, self._rows, known=written)
-        sequence = f"staged.{quoted(producer.sequence)}"
+        """Mostly all records are new and none stands twice: then they stay where they are."""
+        sequence = f"CAST(staged.{quoted(producer.sequence)} AS bigint)"
+        of_producer = (
+            f"{self._rows} AS staged JOIN onceload.producer ON producer.name = {_name_of(producer)}"
+            f" AND producer.generation = {_GENERATION} JOIN onceload.pipeline"
+            f" ON pipeline.pipeline_id = producer.pipeline_id AND pipeline.name = {literal(self._job.declared.name)}"
+        )
+        run(
+            connection,
+            f"CREATE UNLOGGED TABLE {self._ids} AS SELECT producer.producer_id, min({sequence}) AS first,"
+            f" max({sequence}) AS last, count(*) AS rows, count(DISTINCT {sequence}) AS ids"
+            f" FROM {of_producer} GROUP BY producer.producer_id",
+        )
         match producer.order:
             case Order.ANY:
-                is_new = f"NOT producer.consumed @> CAST({sequence} AS bigint)"
+                is_new = f"NOT producer.consumed @> {sequence}"
+                all_new = "NOT producer.consumed && int8range(first, last + 1)"
             case Order.ORDERED:
                 # At or below the last one that took effect nothing is new, seen or not.
                 is_new = f"coalesce({sequence} >= upper(producer.consumed), true)"
+                all_new = "coalesce(first >= upper(producer.consumed), true)"
+        written = [column.name for column in self._job.written]
+        added = undeclared_columns(connection, self._rows, known=written)
         columns = ", ".join(f"staged.{quoted(name)}" for name in (*written, *(column.name for column in added)))
-        return (
-            f"CREATE UNLOGGED TABLE {self._by_producer} AS"
-            f" SELECT DISTINCT ON (producer.producer_id, {sequence}) {columns},"
-            f" producer.producer_id AS {PRODUCER_ID}, CAST({sequence} AS bigint) AS {SEQUENCE}"
-            f" FROM {self._rows} AS staged JOIN onceload.producer ON producer.name = {_name_of(producer)}"
-            f" AND producer.generation = {_GENERATION}"
-            f" JOIN onceload.pipeline ON pipeline.pipeline_id = producer.pipeline_id"
-            f" AND pipeline.name = {literal(self._job.declared.name)}"
-            f" WHERE {is_new}"
-            f" ORDER BY producer.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE}"
+        renamed = f"{columns}, producer.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE} FROM {of_producer}"
+        asked = f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids} JOIN onceload.producer USING (producer_id)"
+        if run(connection, asked).scalar_one():
+            return f"(SELECT {renamed}) AS records"
+        run(
+            connection,
+            f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT DISTINCT ON (producer.producer_id, {sequence})"
+            f" {renamed} WHERE {is_new}"
+            f" ORDER BY producer.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE};"
+            f" DROP TABLE {self._ids};"
+            f" CREATE UNLOGGED TABLE {self._ids} AS SELECT {PRODUCER_ID} AS producer_id, min({SEQUENCE}) AS first,"
+            f" max({SEQUENCE}) AS last, count(*) AS rows, count(*) AS ids FROM {self._by_producer} GROUP BY 1",
+        )
+        return self._by_producer
+
+    def _offer(self, connection: Connection, producer: RecordProducer, *, consumed: str, rows: str) -> None:
+        """Gather what each producer advances by; most of their ids follow one another, and their ends say it all."""
+        match producer.order:
+            case Order.ANY:
+                islands = (
+                    f"SELECT {PRODUCER_ID} AS producer_id, range_agg(int8range({SEQUENCE}, {SEQUENCE} + 1)) AS spans"
+                    f" FROM {consumed} JOIN {self._ids} AS ends ON producer_id = {PRODUCER_ID}"
+                    " WHERE last - first + 1 <> ids GROUP BY 1"
+                )
+                spans = "coalesce(islands.spans, int8multirange(int8range(first, last + 1)))"
+            case Order.ORDERED:
+                # What an ordered producer jumped over is settled too, so that it is refused should it come later.
+                islands = "SELECT producer_id, upper(consumed) AS reached FROM onceload.producer"
+                spans = "int8multirange(int8range(coalesce(reached, 0), last + 1))"
+        counted = f"SELECT producer_id, rows FROM {self._ids}" if rows == consumed else _counts(rows)
+        run(
+            connection,
+            f"CREATE UNLOGGED TABLE {self._offered} AS SELECT producer_id, {spans} AS spans,"
+            f" coalesce(counted.rows, 0) AS rows FROM {self._ids} AS ends"
+            f" LEFT JOIN ({islands}) AS islands USING (producer_id)"
+            f" LEFT JOIN ({counted}) AS counted USING (producer_id); ANALYZE {self._offered}",
         )
 
-    def _new_of_messages(self, table: str, message_id: MessageId) -> str:
+    def _new_of_messages(self, connection: Connection, source: str, message_id: MessageId) -> str:
         parts = ", ".join(f"CAST({quoted(name)} AS text)" for name in message_id.columns)
-        return (
+        run(
+            connection,
             f"CREATE UNLOGGED TABLE {self._by_message} AS"
             f" SELECT DISTINCT ON (_message) * FROM ("
-            f" SELECT *, CAST(json_build_array({parts}) AS text) AS _message FROM {table}) AS named"
+            f" SELECT *, CAST(json_build_array({parts}) AS text) AS _message FROM {source}) AS named"
             " WHERE NOT EXISTS (SELECT FROM onceload.message JOIN onceload.pipeline USING (pipeline_id)"
             f" WHERE pipeline.name = {literal(self._job.declared.name)}"
             " AND message.message = sha256(convert_to(_message, 'UTF8'))"
             " AND message.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - pipeline.message_keep_days)"
-            f" ORDER BY _message, {PRODUCER_ID}, {SEQUENCE}"
+            f" ORDER BY _message, {PRODUCER_ID}, {SEQUENCE}",
         )
+        return self._by_message
 
 
 def name_prefix(producer: RecordProducer) -> str:
@@ -134,35 +190,9 @@ def name_prefix(producer: RecordProducer) -> str:
 
 
 def _name_of(producer: RecordProducer) -> str:
-    return f"{literal(name_prefix(producer))} || CAST(staged.{quoted(producer.name)} AS text)"
+    return f"{literal(name_prefix(producer))} || CAST({quoted(producer.name)} AS text)"
 
 
-def _rows_by_producer(connection: Connection, table: str) -> dict[ProducerId, int]:
-    rows = run(connection, f"SELECT {PRODUCER_ID}, count(*) FROM {table} GROUP BY {PRODUCER_ID}")
-    return {ProducerId(producer_id): count for producer_id, count in rows}
-
-
-def _advances(connection: Connection, table: str, order: Order) -> tuple[Advance, ...]:
-    rows = run(connection, _CONSUMED_BY[order].format(table=table))
-    return tuple(Advance(producer_id=ProducerId(row[0]), spans=SpanSet.parse(row[1])) for row in rows)
-
-
-_CONSUMED_BY = {
-    # Most producers' new ids follow one another, and then their ends say it all.
-    Order.ANY: f"""
-        WITH ends AS (
-            SELECT {PRODUCER_ID} AS id, min({SEQUENCE}) AS first, max({SEQUENCE}) AS last, count(*) AS ids
-              FROM {{table}} GROUP BY {PRODUCER_ID}
-        ), islands AS (
-            SELECT ends.id, range_agg(int8range(staged.{SEQUENCE}, staged.{SEQUENCE} + 1)) AS spans
-              FROM {{table}} AS staged JOIN ends ON ends.id = staged.{PRODUCER_ID}
-             WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY ends.id
-        )
-        SELECT id, CAST(coalesce(islands.spans, int8multirange(int8range(first, last + 1))) AS text)
-          FROM ends LEFT JOIN islands USING (id)""",
-    # What an ordered producer jumped over is settled too, so that it is refused should it come later.
-    Order.ORDERED: f"""
-        SELECT id, CAST(int8multirange(int8range(coalesce(upper(consumed), 0), last + 1)) AS text)
-          FROM (SELECT {PRODUCER_ID} AS id, max({SEQUENCE}) AS last FROM {{table}} GROUP BY {PRODUCER_ID}) AS ends
-          JOIN onceload.producer ON producer_id = id""",
-}
+def _counts(source: str) -> str:
+    """Rows by producer; a transform may have lost whose they are."""
+    return f"SELECT {PRODUCER_ID} AS producer_id, count(*) AS rows FROM {source} GROUP BY {PRODUCER_ID}"

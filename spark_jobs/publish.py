@@ -11,14 +11,14 @@ from sqlalchemy.exc import IntegrityError
 from dedup_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, RowsRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit
-from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres import BulkCommit, PostgresLedger
 from dedup_core.postgres.connection import first_line
 from dedup_core.replay import Condition, Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.copy import quoted, run
 from spark_jobs.declared import Target, Write
-from spark_jobs.dedupe import new_rows
+from spark_jobs.dedupe import WORK_MEMORY, new_rows
 from spark_jobs.loading import Job, Patience, check_quarantine
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, check_kept
@@ -43,11 +43,13 @@ def publish(
     with new_rows(engine, ledger, job, stage) as sieve:
         while True:
             new = sieve.sift(read, staged=staged)
-            commit: Commit[Connection] = Commit(
+            commit: Commit[Connection] = (Commit if new.offered is None else partial(BulkCommit, offered=new.offered))(
                 session=job.session,
                 batch=job.batch,
                 advances=new.advances,
-                write_rows=partial(_write, job=job, stage=stage, parts=len(parts), rows=new.table, replaced=replaced),
+                write_rows=partial(
+                    _write, job=job, stage=stage, parts=len(parts), source=new.source, replaced=replaced
+                ),
                 claim=claim,
                 counts=Counts(
                     loaded=new.count,
@@ -100,9 +102,10 @@ def _merge(advances: list[Advance]) -> Advance:
 
 
 def _write(
-    connection: Connection, *, job: Job, stage: Stage, parts: int, rows: str, replaced: Sequence[ProducerId]
+    connection: Connection, *, job: Job, stage: Stage, parts: int, source: str, replaced: Sequence[ProducerId]
 ) -> None:
     check_kept(connection, stage, parts)
+    run(connection, WORK_MEMORY)
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
     writer = Writer.into_target(target, job.written).adding(added)
@@ -112,23 +115,23 @@ def _write(
         run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")
     match target.write:
         case Write.APPEND:
-            _append(connection, target, rows, writer.columns)
+            _append(connection, target, source, writer.columns)
         case Write.MERGE:
-            merge_in(connection, target, rows, writer.columns)
+            merge_in(connection, target, source, writer.columns)
 
 
-def _append(connection: Connection, target: Target, rows: str, columns: tuple[Column, ...]) -> None:
+def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:
     names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
-    arriving = f"SELECT {arrived(columns, lineage=target.lineage)} FROM {rows}"
+    arriving = f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
     run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}")
 
 
-def merge_in(connection: Connection, target: Target, rows: str, columns: tuple[Column, ...]) -> None:
+def merge_in(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:
     """The last record of each key wins: inside the batch, and against a row that the same producer left earlier."""
     table, key = table_name(target), ", ".join(map(quoted, target.key))
     run(
         connection,
-        f"CREATE TEMPORARY TABLE latest ON COMMIT DROP AS SELECT DISTINCT ON ({key}) * FROM {rows}"
+        f"CREATE TEMPORARY TABLE latest ON COMMIT DROP AS SELECT DISTINCT ON ({key}) * FROM {source}"
         f" ORDER BY {key}, {PRODUCER_ID} DESC, {SEQUENCE} DESC",
     )
     is_newer = (

@@ -38,8 +38,8 @@ _COLUMNS = text(
     " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
 )
 _STAGES = text(
-    "SELECT DISTINCT split_part(relname, ' ', 1) FROM pg_class"
-    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r'"
+    "SELECT split_part(relname, ' ', 1) AS stage, CAST(array_agg(relname) AS text[]) AS tables FROM pg_class"
+    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r' GROUP BY 1"
 )
 
 
@@ -56,6 +56,10 @@ class Stage:
     columns: tuple[Column, ...]
     #: Rows know which record they were made from; only a transform may lose that.
     lineage: bool
+
+    def beside(self, name: str) -> str:
+        """Another table of the same stage, which goes with it."""
+        return self.rows.removesuffix(' rows"') + f' {name}"'
 
     @property
     def writer(self) -> Writer:
@@ -147,9 +151,9 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
 
 def _sweep(holder: Connection) -> None:
     """Drop the stages that nobody holds."""
-    for name in holder.execute(_STAGES).scalars().all():
+    for name, tables in holder.execute(_STAGES).all():
         if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
-            run(holder, f"DROP TABLE IF EXISTS {SCHEMA}.{quoted(name + ' rows')}, {SCHEMA}.{quoted(name + ' parts')}")
+            run(holder, f"DROP TABLE IF EXISTS {', '.join(f'{SCHEMA}.{quoted(table)}' for table in tables)}")
             holder.execute(_LET_GO, {"name": name})
 
 

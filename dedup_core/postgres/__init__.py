@@ -1,8 +1,16 @@
 """The one place that speaks SQL."""
 
 from dedup_core.postgres.connection import LedgerSettings, connect
-from dedup_core.postgres.ledger import PostgresLedger
+from dedup_core.postgres.ledger import BulkCommit, PostgresLedger
 from dedup_core.postgres.recovery import Recovery, recover_state
 from dedup_core.postgres.snapshots import PostgresSnapshots
 
-__all__ = ["LedgerSettings", "PostgresLedger", "PostgresSnapshots", "Recovery", "connect", "recover_state"]
+__all__ = [
+    "BulkCommit",
+    "LedgerSettings",
+    "PostgresLedger",
+    "PostgresSnapshots",
+    "Recovery",
+    "connect",
+    "recover_state",
+]

@@ -286,9 +286,7 @@ class PostgresLedger:
             found = get_pipeline(connection, pipeline)
             binds = {"pipeline_id": found.pipeline_id, "batch": batch, "after": after}
             row = connection.execute(SQL["outcome"], binds).one()
-        counts = Counts(
-            loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered
-        )
+        counts = Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered)
         return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:

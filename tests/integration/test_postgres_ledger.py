@@ -19,9 +19,8 @@ from dedup_core.errors import (
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import in_batches
-from dedup_core.postgres.ledger import BulkCommit
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
@@ -294,6 +293,9 @@ def bulk(engine, ledger):
         )
     ledger.register_all("events", "named", generation=1)
 
+    def insert_one(connection):
+        connection.execute(text("INSERT INTO target VALUES (1)"))
+
     def commit(first, end, *, only="true"):
         with engine.begin() as connection:
             connection.exec_driver_sql('TRUNCATE "what: is %%offered"')
@@ -306,7 +308,7 @@ def bulk(engine, ledger):
                 session=session,
                 batch=Batch("bulk"),
                 advances=(),
-                write_rows=lambda connection: connection.execute(text("INSERT INTO target VALUES (1)")),
+                write_rows=insert_one,
                 offered='"what: is %offered"',
             )
         )
