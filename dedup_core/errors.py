@@ -9,6 +9,8 @@ OnceloadError
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
 │   ├── Unreadable           a source's file is gone, or its store fails
+│   ├── TasksFailed          Spark lost an executor, or gave a task up
+│   ├── LastLineOpen         all of a file was read but its last line, which is still being written
 │   └── Incomplete           a compressed file breaks off: it is still being written
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
@@ -21,10 +23,12 @@ OnceloadError
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
     ├── Damaged              a compressed file that does not unpack
+    ├── FileRefused          a file that is not of its format, or not of the declared columns
     ├── LimitReached         producers_max or islands_max
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
     ├── StateDiffers         snapshot + ledger and the live state disagree
+    ├── TransformRefused     the transform makes values that their columns do not take
     ├── TooManyQuarantined   more bad records than the pipeline allows
     └── TransactionEnded     whoever writes the rows ended the commit's transaction
 """

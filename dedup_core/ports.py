@@ -280,18 +280,18 @@ class SnapshotStore(Protocol):
         """Keep a snapshot that comes from elsewhere, if it is one of this very ledger."""
 
 
-_NAME_BYTES_MAX = 2000
+NAME_BYTES_MAX = 2000
 _GENERATION_MAX = 2**31 - 1
 
 
 def check_name(what: str, name: str) -> None:
     """Refuse a name that the database could not hold, or would hold as another."""
-    expected = f"1 to {_NAME_BYTES_MAX} bytes of UTF-8 without a NUL"
+    expected = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without a NUL"
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
         raise SettingRefused(what, f"{name!r:.80}, which is not UTF-8", expected) from error
-    if not 0 < size <= _NAME_BYTES_MAX or "\x00" in name:
+    if not 0 < size <= NAME_BYTES_MAX or "\x00" in name:
         raise SettingRefused(what, f"{name!r:.80} of {size} bytes", expected)
 
 

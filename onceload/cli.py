@@ -42,7 +42,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
 
 
 def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> ExitCode:
-    words(f"onceload: {message}")
+    for line in f"onceload: {message}".split("\n"):
+        words(line)
     if json:
         with suppress(OSError):
             show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})

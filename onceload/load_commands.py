@@ -2,7 +2,8 @@
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,22 @@ from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from onceload.settings import Settings
-from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload.terminal import (
+    is_watched,
+    on_terminal,
+    renewed_line,
+    show_json,
+    show_table,
+    size_in_words,
+    time_in_words,
+    words,
+)
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.declared import Declared
     from spark_jobs.plan import FileToRead, Note, Plan
+    from spark_jobs.progress import Progress
 
 Arguments = argparse.Namespace
 
@@ -35,16 +46,18 @@ def validate(arguments: Arguments) -> ExitCode:
 def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     """Say what a load would read, and why not the rest."""
     from spark_jobs.plan import make_plan
+    from spark_jobs.target import refuse_another_target
 
     declared = read_declared(arguments)
+    refuse_another_target(engine, PostgresLedger(engine), declared)
     found = make_plan(declared, PostgresLedger(engine), now_s=time.time())
     if arguments.json:
         show_json(_plan_document(declared, found))
     else:
         rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
         show_table(rows, nothing="nothing new")
-    words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} wait or are refused")
-    return code_of(found.notes)
+    words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} noted")
+    return code_of(found.notes, is_idle=not found.to_read)
 
 
 def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
@@ -54,16 +67,18 @@ def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: loading")
-    report = load_now(
-        declared,
-        LoadSettings(
-            ledger=LedgerSettings(dsn=dsn),
-            switch=settings.guarantee,
-            master=arguments.master,
-            spark_options=pairs("--conf", arguments.conf),
-        ),
-        batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-    )
+    with watching(declared.name, arguments) as tell:
+        report = load_now(
+            declared,
+            LoadSettings(
+                ledger=LedgerSettings(dsn=dsn),
+                switch=settings.guarantee,
+                master=arguments.master,
+                spark_options=pairs("--conf", arguments.conf),
+                tell=tell,
+            ),
+            batch=Batch(arguments.batch) if arguments.batch else new_batch(),
+        )
     for note in report.notes:
         words(f"{note.name}: {note.reason}")
     if arguments.json:
@@ -73,7 +88,24 @@ def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
         f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s) and {report.session_start_seconds:.1f} s to start Spark"
     )
-    return code_of(report.notes)
+    return code_of(report.notes, is_idle=not report.records)
+
+
+@contextmanager
+def watching(pipeline: str, arguments: Arguments) -> "Iterator[Callable[[Progress], None] | None]":
+    """Say how far a load is, unless a program called that wants JSON."""
+    if arguments.json and not is_watched():
+        yield None
+        return
+    with renewed_line() as show:
+        yield lambda progress: show(f"pipeline {pipeline}: {_progress(progress)}")
+
+
+def _progress(progress: "Progress") -> str:
+    planned, left = progress.bytes_planned, progress.seconds_left
+    of_all = "" if planned is None else f" of {size_in_words(planned)}"
+    until_then = "" if left is None else f", {time_in_words(left)} left"
+    return f"{size_in_words(progress.bytes)}{of_all}, {progress.records_per_s:,} rows/s{until_then}"
 
 
 def file_arguments(command: argparse.ArgumentParser) -> None:
@@ -116,16 +148,27 @@ def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def code_of(notes: Sequence["Note"]) -> ExitCode:
-    """What is left for a person stops no other file, but is said to whoever called."""
-    return ExitCode.NEEDS_A_PERSON if any(note.needs_a_person for note in notes) else ExitCode.DONE
+def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
+    """What is left for a person stops no other file, but is said to whoever called.
+
+    To find nothing new is well; to find nothing because it could not be read is not.
+    """
+    if any(note.needs_a_person for note in notes):
+        return ExitCode.NEEDS_A_PERSON
+    return ExitCode.CALL_AGAIN if is_idle and any(note.is_unreadable for note in notes) else ExitCode.DONE
 
 
 def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
     return {
         "pipeline": declared.name,
         "to_read": [
-            {"file": each.listed.name, "generation": each.generation, "spans": each.spans, "bytes": each.bytes}
+            {
+                "file": each.listed.name,
+                "generation": each.generation,
+                "spans": each.spans,
+                "bytes": each.bytes,
+                "in_already_as": each.twin.name if each.twin else None,
+            }
             for each in found.to_read
         ],
         "waiting": [asdict(note) for note in found.notes],
@@ -134,8 +177,12 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
 
 
 def _plan_row(file: "FileToRead") -> dict[str, object]:
+    why = f"in already as {file.twin.name}" if file.twin else "new"
+    if not file.spans:
+        return {"file": file.listed.name, "from": None, "to": None, "why": why}
     first, end = file.spans[0][0], file.spans[-1][1]
-    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": "new"}
+    why = f"new; what is before it is {why}" if file.twin else why
+    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
 
 
 def _note_row(note: "Note") -> dict[str, object]:

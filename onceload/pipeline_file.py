@@ -14,7 +14,6 @@ from pathlib import Path
 
 import yaml
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import NotFound, SettingRefused, WrongUse
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
@@ -37,14 +36,14 @@ from onceload.pipeline_yaml import (
     text,
     whole_number,
 )
-from spark_jobs.columns import Column, ColumnType, Kind, parse_column
+from spark_jobs.columns import RESERVED, Column, ColumnType, Kind, parse_column
 from spark_jobs.declared import (
     CsvOptions,
     Declared,
-    Delivery,
     Format,
     Identity,
     MessageId,
+    MissingColumns,
     OnRewrite,
     Publish,
     QuarantineLimit,
@@ -54,11 +53,14 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
+from spark_jobs.sources.files import root_of
 
 _INT4_MAX = 2**31 - 1
 _INT8_MAX = 2**63 - 1
 #: Postgres takes 1 600, and the lineage needs some of them.
 _COLUMNS_MAX = 1_597
+#: Postgres makes one value of no more.
+_MESSAGE_COLUMNS_MAX = 100
 _LINEAGE = ("_producer_id", "_sequence")
 _INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 
@@ -115,6 +117,8 @@ def _opened(document: Document, path: Path) -> Section | None:
 def _declared(root: Section, values: Mapping[str, str]) -> Declared:
     message_id = _message_id(root.section("message_id"))
     quality = root.section("quality")
+    root.refuse_unbuilt("delivery")
+    quality.refuse_unbuilt("suite")
     return Declared(
         pipeline=_pipeline(root, message_id),
         source=_source(root.section("source"), values),
@@ -125,9 +129,7 @@ def _declared(root: Section, values: Mapping[str, str]) -> Declared:
         transform=root.take("transform", some_text, default=None),
         target=_target(root.section("target")),
         publish=root.take("publish", one_of(Publish), default=Declared.publish),
-        delivery=_delivery(root.section("delivery")),
         on_rewrite=root.take("on_rewrite", one_of(OnRewrite), default=Declared.on_rewrite),
-        quality_suite=quality.take("suite", some_text, default=None),
         quarantine_limit=quality.take("quarantined_max", quarantine_limit, default=None) or QuarantineLimit(),
         schedule=root.take("schedule", cron, default=None),
     )
@@ -159,8 +161,12 @@ def _source(source: Section, values: Mapping[str, str]) -> Source:
     file_format = source.need("format", one_of(Format), example="format: jsonl", stand_in=Format.CSV)
     if file_format is Format.PARQUET and source.has("sealed"):
         source.refuse("sealed", "a parquet file is always complete; remove the key")
+    pattern = partial(path_pattern, values=values)
+    unnamed: tuple[str, str | None] = ("unnamed", None)
+    path, root = source.need("path", pattern, example="path: in/*.jsonl", stand_in=unnamed)
     return Source(
-        path=source.need("path", partial(path_pattern, values=values), example="path: in/*.jsonl", stand_in="unnamed"),
+        path=path,
+        root=root,
         format=file_format,
         csv=_csv_options(source, file_format),
         identity=source.take("identity", one_of(Identity), default=Source.identity),
@@ -182,6 +188,7 @@ def _csv_options(source: Section, file_format: Format) -> CsvOptions:
         escape=options.take("escape", one_byte, default=CsvOptions.escape),
         null=options.take("null", text, default=CsvOptions.null),
         multiline=options.take("multiline", flag, default=CsvOptions.multiline),
+        missing_columns=options.take("missing_columns", one_of(MissingColumns), default=CsvOptions.missing_columns),
     )
 
 
@@ -206,6 +213,8 @@ def _column_name_problem(name: str) -> str | None:
         return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; give it another name"
     if name.startswith(_LINEAGE):
         return f"names that begin with {' or '.join(_LINEAGE)} are taken by the lineage; give it another name"
+    if name in RESERVED:
+        return f"{name} is the name of a column that Onceload uses itself; give it another name"
     return None
 
 
@@ -248,36 +257,34 @@ def _target(target: Section) -> Target:
     )
 
 
-def _delivery(delivery: Section) -> Delivery:
-    deadline = duration(least_s=1, most_s=_INT4_MAX)
-    return Delivery(
-        mode=delivery.take("mode", one_of(Mode), default=Delivery.mode),
-        sessions=delivery.take("sessions", whole_number(least=1, most=10_000), default=Delivery.sessions),
-        ack_deadline_s=delivery.take("ack_deadline", deadline, default=Delivery.ack_deadline_s),
-        deliveries_max=delivery.take(
-            "deliveries_max", whole_number(least=1, most=1_000), default=Delivery.deliveries_max
-        ),
-    )
-
-
 def pipeline_name(node: yaml.Node) -> str:
     return Pipeline(name=text(node)).name
 
 
-def path_pattern(node: yaml.Node, *, values: Mapping[str, str]) -> str:
-    """Fill the placeholders once; what a value says is never filled again."""
+def path_pattern(node: yaml.Node, *, values: Mapping[str, str]) -> tuple[str, str | None]:
+    """Fill the placeholders once, and say which folder the filled names start below.
+
+    What a value says is never filled again.
+    """
     pattern = some_text(node)
     if not pattern.isprintable():
         raise not_what(node, "a path on one line")
     if "{{" in (rest := _PLACEHOLDER.sub("", pattern)) or "}}" in rest:
         raise not_what(node, "placeholders that are names, such as {{ ds }}")
     asked = dict.fromkeys(_PLACEHOLDER.findall(pattern))
+    if unknown := [name for name in values if name not in asked]:
+        expected = (
+            f"--set to name its placeholders ({', '.join(asked)})" if asked else "no --set: it has no placeholder"
+        )
+        raise SettingRefused("value", ", ".join(map(repr, unknown)), expected)
     if missing := [name for name in asked if name not in values]:
         fix = " ".join(f"--set {name}={_EXAMPLES.get(name, '...')}" for name in missing)
         raise SettingRefused("value", f"none; add {fix}", f"a value for {', '.join(missing)}")
     for name in asked:
         _check_value(name, values[name])
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], pattern)
+    # A part of the path that holds a placeholder is as open as one with a wildcard.
+    root = root_of(_PLACEHOLDER.sub("?", pattern)) if asked else None
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], pattern), root
 
 
 def _check_value(name: str, value: str) -> None:
@@ -323,9 +330,12 @@ def one_byte_or_none(node: yaml.Node) -> str:
 
 
 def _some_names(node: yaml.Node) -> tuple[str, ...]:
-    if found := names(node):
-        return found
-    raise not_what(node, "at least one name, such as [id]")
+    found = names(node)
+    if not found:
+        raise not_what(node, "at least one name, such as [id]")
+    if len(found) > _MESSAGE_COLUMNS_MAX:
+        raise not_what(node, f"at most {_MESSAGE_COLUMNS_MAX} names; name the few columns that tell records apart")
+    return found
 
 
 def table_name(node: yaml.Node) -> tuple[str, str]:
@@ -405,13 +415,15 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
     yield from _in_the_columns(declared)
+    if declared.transform and declared.unknown_fields is UnknownFields.ADD:
+        sentence = "a transform names all columns that there are; set ignore or fail, or remove transform"
+        yield Contradiction(at="unknown_fields", about=("transform",), sentence=sentence)
 
 
 def _against_direct(declared: Declared) -> Iterator[Contradiction]:
     """Direct means that every chunk commits by itself: nothing sees the batch as a whole."""
     target, why_not = declared.target, "and publish: direct commits each chunk by itself; set publish: staged, or"
     staged_only = (
-        ("quality.suite", declared.quality_suite, "a suite judges the whole batch", "remove suite"),
         ("target.write", target.write is Write.MERGE, "merge takes the last row of a key", "set write: append"),
         ("producer", declared.producer, "records are compared with the whole batch", "remove producer"),
         ("transform", declared.transform, "a transform sees the whole batch", "remove transform"),

@@ -164,6 +164,11 @@ class Section:
             self.refuse(key, f"expected keys with values below it, found {shown(node)}")
         return self._document.section(self.place(key), node if isinstance(node, yaml.MappingNode) else None)
 
+    def refuse_unbuilt(self, key: str) -> None:
+        """Refuse a key that may mean something one day: until then, nothing would come of it."""
+        if self._nodes.pop(key, None) is not None:
+            self.refuse(key, "not built yet; remove it")
+
     def refuse_unknown_keys(self) -> None:
         for name in [each for each in self._nodes if each not in self._asked]:
             if self._document.is_full():

@@ -12,7 +12,7 @@ from dedup_core.errors import ExitCode, StateDiffers
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings, recover_state
 from dedup_core.postgres.rewind import Rewind
-from onceload.load_commands import code_of, file_arguments, load_arguments, pairs, read_declared
+from onceload.load_commands import code_of, file_arguments, load_arguments, pairs, read_declared, watching
 from onceload.settings import Settings
 from onceload.snapshot_file import read_snapshot
 from onceload.terminal import on_terminal, show_json, words
@@ -134,17 +134,19 @@ def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     declared = read_declared(arguments)
     snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None
     on_terminal(f"pipeline {declared.name}: loading all of it")
-    done = rebuild_now(
-        declared,
-        LoadSettings(
-            ledger=LedgerSettings(dsn=dsn),
-            switch=settings.guarantee,
-            master=arguments.master,
-            spark_options=pairs("--conf", arguments.conf),
-        ),
-        batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-        snapshot=snapshot,
-    )
+    with watching(declared.name, arguments) as tell:
+        done = rebuild_now(
+            declared,
+            LoadSettings(
+                ledger=LedgerSettings(dsn=dsn),
+                switch=settings.guarantee,
+                master=arguments.master,
+                spark_options=pairs("--conf", arguments.conf),
+                tell=tell,
+            ),
+            batch=Batch(arguments.batch) if arguments.batch else new_batch(),
+            snapshot=snapshot,
+        )
     for note in done.report.notes:
         words(f"{note.name}: {note.reason}")
     if arguments.json:
@@ -157,7 +159,7 @@ def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         words("nothing was compared: --snapshot names an exported snapshot to compare with")
     elif _say_compared(done.comparison):
         return ExitCode.NEEDS_A_PERSON
-    return code_of(done.report.notes)
+    return code_of(done.report.notes, is_idle=not done.report.records)
 
 
 def _say_compared(found: "Comparison") -> bool:

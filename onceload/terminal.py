@@ -4,7 +4,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -13,6 +14,8 @@ Item = TypeVar("Item")
 _WIDTH_MIN = 80
 _COLUMN_MIN = 6
 _PROGRESS_EVERY_S = 0.2
+#: A log is no terminal: what is renewed there is a new line.
+_LINE_EVERY_S = 10.0
 
 
 def words(text: str) -> None:
@@ -87,9 +90,54 @@ def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]
     print(file=sys.stderr)
 
 
+@contextmanager
+def renewed_line() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that is renewed in place; where that is no terminal, a new one now and then."""
+    in_place = sys.stderr.isatty()
+    shown_at = time.monotonic()
+    is_begun = False
+
+    def show(text: str) -> None:
+        nonlocal shown_at, is_begun
+        if in_place:
+            is_begun, width = True, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns - 1
+            print(f"\r{_harmless(text)[:width].ljust(width)}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - shown_at >= _LINE_EVERY_S:
+            shown_at = time.monotonic()
+            words(text)
+
+    try:
+        yield show
+    finally:
+        if is_begun:
+            print(file=sys.stderr)
+
+
+def size_in_words(size: int) -> str:
+    """1234567 bytes are 1.2 MB."""
+    number, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:.1f} {unit}" if unit != "B" else f"{size} B"
+
+
+def time_in_words(seconds: float) -> str:
+    """As exact as a guess may be."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def is_watched() -> bool:
+    """Whether somebody waits at a terminal."""
+    return sys.stderr.isatty()
+
+
 def on_terminal(doing: str) -> None:
     """Say what takes long, to those who wait at a terminal."""
-    if sys.stderr.isatty():
+    if is_watched():
         words(f"{doing} …")
 
 

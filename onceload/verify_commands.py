@@ -140,7 +140,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     from spark_jobs.plan import make_plan
     from spark_jobs.sources.files import list_files
 
-    listing = list_files(declared.source.path)
+    listing = list_files(declared.source.path, root=declared.source.root)
     there = {each.name for each in listing.files}
     name = _name_of(declared, asked)
     history = _history(declared, engine, name)
@@ -164,7 +164,7 @@ def _name_of(declared: "Declared", asked: str) -> str:
     """A name as the ledger has it: a path that leads to the file is as good."""
     from spark_jobs.sources.files import root_of
 
-    root = root_of(declared.source.path)
+    root = root_of(declared.source.path, root=declared.source.root)
     return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked
 
 
@@ -191,9 +191,12 @@ def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
+    if to_read is not None and not to_read.spans and to_read.twin:
+        return f"notes that all of it is in already as {to_read.twin.name}"
     if to_read is not None:
+        before = f"; what is before that is in already as {to_read.twin.name}" if to_read.twin else ""
         spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
-        return f"reads {spans} as generation {to_read.generation}"
+        return f"reads {spans} as generation {to_read.generation}{before}"
     if note is not None:
         return f"does not read it: {note.reason}"
     if is_there:

@@ -67,10 +67,12 @@ class Column:
     name: str
     type: ColumnType
     not_null: bool = False
-    #: Its values come as texts, for the server to read.
-    as_text: bool = False
 
 
+#: Columns that rows have on their way to the target, or in it, whoever declares them.
+RESERVED = ("_producer_id", "_sequence", "_message", "_position")
+#: Fields that nobody declared get no column beyond so many; Postgres ends at 1 600, dropped ones included.
+ADDED_UP_TO = 1500
 #: What people write, besides Postgres' own names.
 _OTHER_NAMES = {
     "bool": Kind.BOOLEAN,

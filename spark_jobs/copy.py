@@ -20,7 +20,6 @@ from spark_jobs.columns import Column, ColumnType, Kind
 
 #: What is encoded at once is still in the processor's cache when it is sent.
 _BATCH_ROWS = 4096
-_TEXT = ColumnType(kind=Kind.TEXT)
 _TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
 #: The encoder writes their elements under the name of another type, and the server refuses that.
 _MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
@@ -28,8 +27,6 @@ _MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
 
 def travels_as(column: Column) -> ColumnType:
     """The type of the column that its values are copied into."""
-    if column.as_text:
-        return _TEXT
     return _TEXT_ARRAY if column.type.is_array and column.type.kind in _MISNAMED else column.type
 
 
@@ -99,8 +96,6 @@ def quoted(name: str) -> str:
 
 def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     column_type = column.type
-    if column.as_text:
-        return values
     if column_type.kind is Kind.JSONB and not column_type.is_array:
         # The binary form of jsonb is its text behind the number of a version.
         return pc.binary_join_element_wise(b"\x01", values.cast(pa.binary()), b"")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dedup_core.delivery import Mode
 from dedup_core.pipeline import Pipeline
 from dedup_core.verdicts import Order
 from spark_jobs.columns import Column
@@ -52,6 +51,15 @@ class OnRewrite(StrEnum):
     REPLACE = "replace"
 
 
+class MissingColumns(StrEnum):
+    """What becomes of a CSV file whose header lacks a declared column."""
+
+    #: It is not loaded, and a person has to look.
+    STOP = "stop"
+    #: The column is null in all its records, where it may be.
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CsvOptions:
     header: bool = True
@@ -64,13 +72,17 @@ class CsvOptions:
     null: str = ""
     #: Newlines inside quotes belong to the value.
     multiline: bool = False
+    missing_columns: MissingColumns = MissingColumns.STOP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    #: A pattern of any fsspec URL; its part before the first wildcard is the root that names start below.
+    #: A pattern of any fsspec URL.
     path: str
     format: Format
+    #: The folder that names start below; left out, the one before the first wildcard. What fills a placeholder is
+    #: a part of the names, because the files of two days are never the same.
+    root: str | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
     identity: Identity = Identity.PATH
     #: After how many seconds without a change a file is complete, so that a last line without newline counts;
@@ -88,6 +100,11 @@ class RecordProducer:
     name: str
     sequence: str
     order: Order = Order.ANY
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its producers begin with: the column tells them from files."""
+        return f"{self.name}="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +144,6 @@ class QuarantineLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """How chunks are handed to sessions, and how often one is tried."""
-
-    mode: Mode = Mode.KEY_SHARED
-    sessions: int = 4
-    ack_deadline_s: float = 600.0
-    deliveries_max: int = 5
-
-
-@dataclass(frozen=True, kw_only=True)
 class Declared:
     """A pipeline file, whole and without contradictions."""
 
@@ -151,10 +158,7 @@ class Declared:
     #: Spark SQL over the view `records`.
     transform: str | None = None
     publish: Publish = Publish.STAGED
-    delivery: Delivery = field(default_factory=Delivery)
     on_rewrite: OnRewrite = OnRewrite.STOP
-    #: The path of the expectations that a batch must meet before it is published.
-    quality_suite: str | None = None
     quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
     #: A cron text; left out, somebody else says when.
     schedule: str | None = None

@@ -5,17 +5,19 @@ compare-and-set of the producers and the window of business ids. If another run 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.connection import translated
 from dedup_core.verdicts import Order
 from spark_jobs.copy import literal, quoted, run
-from spark_jobs.declared import MessageId, RecordProducer
+from spark_jobs.declared import Declared, MessageId, RecordProducer
 from spark_jobs.loading import Job
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage
@@ -46,7 +48,9 @@ def new_rows(engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> 
     try:
         yield sieve
     finally:
-        sieve.clear()
+        # Whoever opens the next stage sweeps what is left.
+        with suppress(DBAPIError):
+            sieve.clear()
 
 
 class _Sieve:
@@ -71,6 +75,10 @@ class _Sieve:
         declared = self._job.declared
         if not self._job.names_records and declared.transform is None:
             return NewRows(source=self._rows, count=staged, advances=tuple(advances))
+        with translated(pipeline=declared.name, doing="looking for what is new"):
+            return self._sift(declared, advances)
+
+    def _sift(self, declared: Declared, advances: Sequence[Advance]) -> NewRows:
         self.clear()
         if declared.producer is not None:
             self._register(declared.producer)
@@ -101,7 +109,7 @@ class _Sieve:
     def _register(self, producer: RecordProducer) -> None:
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            names = f"SELECT DISTINCT {_name_of(producer)} AS name FROM {self._rows}"
+            names = f"SELECT DISTINCT {_name_of(producer)} AS name FROM {self._rows} AS staged"
             run(connection, f"CREATE UNLOGGED TABLE {self._names} AS {names}")
         self._ledger.register_all(self._job.declared.name, self._names, generation=_GENERATION)
 
@@ -151,8 +159,8 @@ class _Sieve:
             case Order.ANY:
                 islands = (
                     f"SELECT {PRODUCER_ID} AS producer_id, range_agg(int8range({SEQUENCE}, {SEQUENCE} + 1)) AS spans"
-                    f" FROM {consumed} JOIN {self._ids} AS ends ON producer_id = {PRODUCER_ID}"
-                    " WHERE last - first + 1 <> ids GROUP BY 1"
+                    f" FROM {consumed} JOIN {self._ids} AS ends ON ends.producer_id = {PRODUCER_ID}"
+                    f" WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY {PRODUCER_ID}"
                 )
                 spans = "coalesce(islands.spans, int8multirange(int8range(first, last + 1)))"
             case Order.ORDERED:
@@ -184,13 +192,8 @@ class _Sieve:
         return self._by_message
 
 
-def name_prefix(producer: RecordProducer) -> str:
-    """Producers that records name are told from files by the column that names them."""
-    return f"{producer.name}="
-
-
 def _name_of(producer: RecordProducer) -> str:
-    return f"{literal(name_prefix(producer))} || CAST({quoted(producer.name)} AS text)"
+    return f"{literal(producer.prefix)} || CAST(staged.{quoted(producer.name)} AS text)"
 
 
 def _counts(source: str) -> str:

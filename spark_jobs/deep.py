@@ -24,8 +24,8 @@ from spark_jobs.declared import Declared, Format, Source, Target, UnknownFields,
 from spark_jobs.plan import Note, is_stream
 from spark_jobs.prepare import ReadPart
 from spark_jobs.read import read_parts, read_records
-from spark_jobs.sources.csv import split_header
-from spark_jobs.sources.files import Incomplete, open_stream
+from spark_jobs.sources.csv import read_header
+from spark_jobs.sources.files import Damaged, Incomplete
 from spark_jobs.sources.pieces import pieces
 from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE, Chunk
 from spark_jobs.target import table_name, undeclared_columns
@@ -34,7 +34,6 @@ from spark_jobs.write import arrived, travelling
 
 #: So much of the sources is compared at once, where rows of different files have nothing to do with each other.
 _COMPARED_BYTES = 8 * 2**30
-_FIRST_LINE_BYTES_MAX = 2**20
 _SHOWN_CHARACTERS = 60
 _POSITION = "_position"
 
@@ -102,8 +101,8 @@ def _parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     try:
         for part in pieces(chunk, source):
             yield ReadPart(chunk=chunk, part=part, fingerprint=b"")
-    except Incomplete:
-        # An upload that broke off was loaded as far as it came.
+    except (Incomplete, Damaged):
+        # What breaks off, or is damaged, was loaded as far as it came.
         return
 
 
@@ -141,8 +140,7 @@ def _header(declared: Declared, url: str) -> tuple[str, ...]:
         return ()
     if not declared.source.csv.header:
         return tuple(column.name for column in declared.columns)
-    with open_stream(url) as stream:
-        return split_header(stream.read(_FIRST_LINE_BYTES_MAX).partition(b"\n")[0], declared.source.csv)
+    return read_header(url, declared.source.csv, sealed=True) or ()
 
 
 # The comparison.
@@ -191,7 +189,8 @@ class _Comparison:
 
     def take(self, file: FileReceipts) -> None:
         self._names[file.producer_id] = file.name
-        for rows in _reread(self.declared, self._columns, file.name, file.producer_id, file.consumed):
+        brought = SpanSet(span for _, spans in file.spans_of_rows for span in spans)
+        for rows in _reread(self.declared, self._columns, file.name, file.producer_id, brought) if brought else ():
             if rows.num_rows:
                 self._copy(rows, file)
                 self._held_bytes += rows.nbytes
@@ -251,7 +250,7 @@ class _Comparison:
 
 def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -> Any:  # noqa: ANN401 - an array.
     """The commit that took each record."""
-    starts = sorted((span.first, position) for position, spans in file.spans for span in spans)
+    starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
     firsts, positions = np.array([first for first, _ in starts]), np.array([position for _, position in starts])
     return positions[np.searchsorted(firsts, ids, side="right") - 1]
 

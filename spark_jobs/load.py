@@ -7,10 +7,11 @@ refused by the ledger if any part of it took effect before. A load that is kille
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
@@ -26,14 +27,15 @@ from dedup_core.replay import Counts, Run
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, Format, Source, UnknownFields
-from spark_jobs.loading import Delivery, Job
+from spark_jobs.loading import Delivery, Job, Patience, Replacement
 from spark_jobs.plan import FileToRead, Note, Plan, is_stream, make_plan
-from spark_jobs.publish import publish
+from spark_jobs.progress import Progress, WatchedTasks
+from spark_jobs.publish import half_read, publish
 from spark_jobs.sources.files import read_at
 from spark_jobs.sources.pieces import cuts, find_newline
 from spark_jobs.sources.records import Chunk
-from spark_jobs.stage import StageLost, empty_stage, is_whole, open_stage, staged_parts
-from spark_jobs.target import ensure_target, table_name, undeclared_columns
+from spark_jobs.stage import Stage, StagedPart, StageLost, empty_stage, is_whole, open_stage, staged_parts
+from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
 
 
 class Tasks(Protocol):
@@ -61,6 +63,8 @@ class LoadSettings:
     #: Left out, this machine.
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
+    #: Told every second how far the load is.
+    tell: Callable[[Progress], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,11 @@ class Report:
     seconds: float = 0.0
     session_start_seconds: float = 0.0
     notes: tuple[Note, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many were read, whatever became of them."""
+        return self.loaded + self.duplicates + self.quarantined + self.filtered
 
     @property
     def rows_per_s(self) -> int:
@@ -113,6 +122,7 @@ def _load(
     started = time.monotonic()
     ledger = PostgresLedger(engine, switch=settings.switch)
     ledger.declare(declared.pipeline)
+    refuse_another_target(engine, ledger, declared)
     # First of all, whatever an earlier life under this name still holds falls back, and is planned anew.
     session = ledger.open_session(declared.name, SessionName(batch))
     plan = make_plan(declared, ledger, now_s=time.time())
@@ -151,7 +161,13 @@ def _load_all(
     """Claim what is planned, and let tasks load it; answers with the time that their start took."""
     ids = ledger.register(job.declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
     replaced = {
-        ids[file.listed.name, file.generation]: file.replaces for file in plan.to_read if file.replaces is not None
+        ids[file.listed.name, file.generation]: Replacement(
+            old=file.replaces,
+            name=file.listed.name,
+            planned=SpanSet(Span(first, end) for first, end in file.spans if end is not None),
+        )
+        for file in plan.to_read
+        if file.replaces is not None
     }
     job = replace(job, replaced=replaced)
     _note(ledger, job, plan, ids)
@@ -168,6 +184,8 @@ def _load_all(
             spark = SparkTasks.started(job.declared.name, settings.master, settings.spark_options)
             tasks = running.enter_context(spark)
         starting_s = time.monotonic() - starting
+        if settings.tell:
+            tasks = WatchedTasks(tasks, settings.tell, after=ledger.position(job.declared.name))
         job = tasks.writing(job)
         ensure_target(engine, job.declared, columns=job.written)
         if job.is_direct:
@@ -193,6 +211,7 @@ def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, 
             digest=twin.digest,
             fingerprint=twin.fingerprint,
             size=twin.size,
+            condition=twin.condition,
         )
         for producer_id, twin in twins
     ]
@@ -348,31 +367,61 @@ def _spans_of(chunks: Sequence[Chunk]) -> dict[ProducerId, SpanSet]:
 def _run_staged(
     engine: Engine, ledger: PostgresLedger, job: Job, tasks: Tasks, deliveries: Sequence[Delivery]
 ) -> list[Note]:
-    """Stage all of it, as often as the server loses what was staged, and publish it in one commit."""
+    """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
+
+    A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged again.
+    """
+    left_out: list[Note] = []
     name = hashlib.sha256(f"{job.declared.name}\0{job.batch}\0{job.session.epoch}".encode()).hexdigest()[:16]
     with open_stage(engine, name, job.written, job.declared.target, lineage=job.has_lineage) as stage:
         for _ in range(_STAGINGS_MAX):
             notes = tasks.run(replace(job, stage=stage), deliveries)
-            with engine.begin() as connection:
-                parts = staged_parts(connection, stage)
+            # A crash has left connections behind that find out only now.
+            parts = Patience().until_answered(partial(_staged_parts, engine, job, stage))
             if is_whole(parts, deliveries=len(deliveries)):
-                with suppress(StageLost):
-                    publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
-                    return notes
-            empty_stage(engine, stage)
+                broken = half_read(job, parts, notes)
+                if not broken:
+                    with suppress(StageLost):
+                        publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
+                        return left_out + notes
+                left_out += _why_old_rows_stay(broken.values(), notes)
+                deliveries = [_without(delivery, broken) for delivery in deliveries]
+            Patience().until_answered(partial(_empty_stage, engine, job, stage))
     raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times by crashing")
+
+
+def _staged_parts(engine: Engine, job: Job, stage: Stage) -> tuple[StagedPart, ...]:
+    with translated(pipeline=job.declared.name, doing="looking at staged pieces"), engine.begin() as connection:
+        return staged_parts(connection, stage)
+
+
+def _empty_stage(engine: Engine, job: Job, stage: Stage) -> None:
+    with translated(pipeline=job.declared.name, doing="emptying the stage"):
+        empty_stage(engine, stage)
+
+
+def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> Iterator[Note]:
+    for name in (replacement.name for replacement in broken):
+        told = [note for note in notes if note.name == name] or [Note(name=name, reason="it was not read to its end")]
+        for note in told:
+            yield replace(note, reason=f"{note.reason}; nothing of it replaces what was loaded of it before")
+
+
+def _without(delivery: Delivery, producers: Container[ProducerId]) -> Delivery:
+    chunks = tuple(chunk for chunk in delivery.chunks if chunk.producer_id not in producers)
+    return replace(delivery, chunks=chunks)
 
 
 def _report(ledger: PostgresLedger, job: Job, *, after: Position) -> Report:
     """The ledger alone knows what took effect, whatever became of tasks and answers."""
-    entries = [entry for entry in ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
+    outcome = ledger.outcome_of(job.declared.name, job.batch, after=after)
     return Report(
         pipeline=job.declared.name,
         batch=job.batch,
-        position=entries[-1].position if entries else ledger.position(job.declared.name),
-        loaded=sum(entry.counts.loaded for entry in entries),
-        duplicates=sum(entry.counts.duplicate for entry in entries),
-        quarantined=sum(entry.counts.quarantined for entry in entries),
-        filtered=sum(entry.counts.filtered for entry in entries),
-        bytes=sum(entry.bytes for entry in entries),
+        position=outcome.position,
+        loaded=outcome.counts.loaded,
+        duplicates=outcome.counts.duplicate,
+        quarantined=outcome.counts.quarantined,
+        filtered=outcome.counts.filtered,
+        bytes=outcome.bytes,
     )

@@ -5,7 +5,7 @@ as soon as any part of it took effect before, and what it stages is kept once fo
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
@@ -25,19 +25,19 @@ from dedup_core.errors import (
 )
 from dedup_core.names import Batch, ProducerId
 from dedup_core.pipeline import Guarantee
-from dedup_core.ports import Claim, Commit, QuarantinedRecord, Session
+from dedup_core.ports import Advance, Claim, Commit, QuarantinedRecord, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import translated
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
-from spark_jobs.declared import Declared, Publish
+from spark_jobs.declared import Declared, Publish, UnknownFields
 from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
 from spark_jobs.read import read_parts, read_records
-from spark_jobs.sources.records import BadRecord, Chunk, Records
+from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
 from spark_jobs.stage import Stage, StagedPart, note_part, stage_part
-from spark_jobs.write import Writer, refused_rows
+from spark_jobs.write import ColumnsDiffer, Writer, refused_rows
 
 Answer = TypeVar("Answer")
 #: How long a task goes on calling a database that restarts.
@@ -55,6 +55,20 @@ class Delivery:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """A generation whose rows go when those of a later one come."""
+
+    old: ProducerId
+    name: str
+    #: What is to be read of the later one; empty where only reading tells.
+    planned: SpanSet
+
+    def is_whole(self, advance: Advance) -> bool:
+        """Whether all of the later one was read; its size is noted by nobody who was stopped."""
+        return advance.size is not None and advance.spans.covers(self.planned)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """All that a task has to know; it travels to wherever the task runs."""
 
@@ -67,8 +81,8 @@ class Job:
     session: Session
     batch: Batch
     run: Run | None = None
-    #: Generations whose rows go when those of a later one come: the later one's id, and theirs.
-    replaced: Mapping[ProducerId, ProducerId] = field(default_factory=dict)
+    #: Generations whose rows go when those of a later one come, by the later one's id.
+    replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
     #: Left out, every piece commits itself.
     stage: Stage | None = None
 
@@ -90,12 +104,31 @@ class Job:
 def deliver(job: Job, delivery: Delivery) -> list[Note]:
     """Load one delivery; what could not be read of it is noted, and the rest is loaded."""
     notes: list[Note] = []
+    refused: set[str] = set()
     for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
+        take: Callable[[list[ReadPart]], None]
         if job.stage is None:
-            _commit_piece(job, parts, claim=delivery.claim if is_last else None)
+            take = partial(_commit_piece, job, claim=delivery.claim if is_last else None)
         else:
-            _stage_piece(job, job.stage, parts, place=(delivery.number, number), is_last=is_last)
+            take = partial(_stage_piece, job, job.stage, place=(delivery.number, number), is_last=is_last)
+        _sparing_the_others(take, parts, refused=refused, notes=notes)
     return notes
+
+
+def _sparing_the_others(
+    take: Callable[[list[ReadPart]], Answer], parts: list[ReadPart], *, refused: set[str], notes: list[Note]
+) -> Answer:
+    """Take a piece without the files that turn out, when they are decoded, to be unreadable from here on."""
+    while True:
+        left = [each for each in parts if each.chunk.url not in refused]
+        try:
+            return take(left)
+        except FileRefused as error:
+            names = {each.chunk.name for each in left if each.chunk.url == error.url}
+            if not names:
+                raise
+            refused.add(error.url)
+            notes += [Note(name=name, reason=str(error), needs_a_person=True) for name in names]
 
 
 def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[list[ReadPart], bool]]:
@@ -115,19 +148,23 @@ def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[l
         except OnceloadError as error:
             if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
                 raise
-            notes.append(Note(name=chunk.name, reason=str(error), needs_a_person=error.exit_code == 4))
+            notes.append(Note.of(chunk.name, error))
     yield held, True
 
 
-def read_delivery(job: Job, delivery: Delivery) -> Iterator[pa.Table]:
-    """Read one delivery for a transform: its proof is noted, and its rows go on."""
-    notes: list[Note] = []
+def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
+    """Read one delivery for a transform: its proof is noted, its rows go on, and `notes` gets what is not read."""
+    refused: set[str] = set()
     for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
-        prepared = prepare(parts, _records(job, parts, _stage_of(job).writer)[0], consumed={})
+        prepared = _sparing_the_others(partial(_prepared, job), parts, refused=refused, notes=notes)
         noted = replace(StagedPart.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
         patience = Patience()
         patience.until_answered(partial(_note, job, noted))
         yield prepared.rows
+
+
+def _prepared(job: Job, parts: list[ReadPart]) -> Prepared:
+    return prepare(parts, _records(job, parts, _stage_of(job).writer)[0], consumed={})
 
 
 def _note(job: Job, part: StagedPart) -> None:
@@ -141,9 +178,8 @@ def _stage_of(job: Job) -> Stage:
     return job.stage
 
 
-def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> int:
+def stage_rows(job: Job, rows: pa.Table, *, partition: int) -> None:
     """Keep the rows that a transform made in one of its partitions, once."""
-    rows = pa.concat_tables(tables)
     part = StagedPart(
         delivery=-1 - partition,
         number=0,
@@ -161,14 +197,14 @@ def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> int:
             stage_part(engine_of(job), stage, part, rows, writer=stage.writer)
 
     Patience().until_answered(keep)
-    return part.rows
 
 
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> None:
     """Commit until it is certain that it took effect, by whoever's hand."""
     engine = engine_of(job)
     ledger = PostgresLedger(engine, switch=job.switch)
-    records, writer = _records(job, parts, Writer.into_target(job.declared.target, job.written))
+    target = Writer.into_target(job.declared.target, job.written)
+    records, writer = _records(job, parts, target)
     consumed: Mapping[ProducerId, SpanSet] = {}
     patience = Patience()
     while True:
@@ -186,6 +222,8 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> No
         except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
             patience.wait(error)
             consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+        except ColumnsDiffer as differing:
+            records, writer = _records(job, parts, target, differing)
         except (SettingRefused, DBAPIError) as error:
             records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
         else:
@@ -223,22 +261,60 @@ def _stage_piece(job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[
                 stage_part(engine, stage, staged, prepared.rows, writer=writer)
         except (DatabaseLost, PipelineBusy) as error:
             patience.wait(error)
+        except ColumnsDiffer as differing:
+            records, writer = _records(job, parts, stage.writer, differing)
         except (SettingRefused, DBAPIError) as error:
             records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
         else:
             return
 
 
-def _records(job: Job, parts: Sequence[ReadPart], writer: Writer) -> tuple[Records, Writer]:
+def _records(
+    job: Job, parts: Sequence[ReadPart], writer: Writer, differing: ColumnsDiffer | None = None
+) -> tuple[Records, Writer]:
     """Read parts, and say how their rows are written: with more columns, where fields turn up that get some."""
-    records = read_records(job.declared, job.columns, parts)
-    if records.unknown:
-        writer = writer.adding(records.unknown)
-        records = read_records(job.declared, writer.columns, parts)
+    if job.declared.transform is None:
+        records, added = read_adding(job.declared, job.columns, parts, differing)
+        writer = writer.adding(added)
+    else:
+        # Its view has the columns that are declared, and it makes what is written.
+        records = read_records(job.declared, job.columns, parts)
     if job.declared.producer is not None:
-        records = without_strange_ids(records, job.declared.producer.sequence, [each.part for each in parts])
-    check_quarantine(job, records.bad, records=records.count)
+        records = without_strange_ids(records, job.declared.producer, [each.part for each in parts])
+    _check_piece(job, records)
     return records, writer
+
+
+def read_adding(
+    declared: Declared,
+    columns: tuple[Column, ...],
+    parts: Sequence[ReadPart],
+    differing: ColumnsDiffer | None,
+    *,
+    read: Callable[[Declared, tuple[Column, ...], Sequence[ReadPart]], Records] = read_records,
+) -> tuple[Records, tuple[Column, ...]]:
+    """All records of some parts, and the columns that the table has to get for fields which nobody declared."""
+    records = read(declared, columns, parts)
+    if not records.unknown:
+        return records, ()
+    added = records.unknown if differing is None else differing.settled(records.unknown)
+    without_place = {column.name for column in records.unknown} - {column.name for column in added}
+    if without_place:
+        declared = replace(declared, unknown_fields=UnknownFields.FAIL)
+    records = read(declared, columns + added, parts)
+    bad = (
+        replace(each, reason=f"{each.reason}, and the table has no place for it")
+        if each.column in without_place
+        else each
+        for each in records.bad
+    )
+    return replace(records, bad=tuple(bad), unknown=()), added
+
+
+def _check_piece(job: Job, records: Records) -> None:
+    """Refuse what is refused for sure; of a batch that is published at once, the share is known in the end."""
+    if job.is_direct or job.declared.quarantine_limit.share is None:
+        check_quarantine(job, records.bad, records=records.count)
 
 
 def check_quarantine(job: Job, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:
@@ -252,12 +328,26 @@ def _without_refused(
     job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
 ) -> Records:
     """Quarantine the rows that the server refuses; whatever else it refused is not theirs."""
-    refused = refused_rows(engine, writer, records.rows)
+    try:
+        refused = refused_rows(engine, writer, records.rows, at_most=_allowed(job, records))
+    except ColumnsDiffer:
+        # They came just now, and the next try to write finds them too.
+        return records
     if not refused:
         raise cause
     left = without_rows(records, refused, [each.part for each in parts])
-    check_quarantine(job, left.bad, records=left.count)
+    _check_piece(job, left)
     return left
+
+
+def _allowed(job: Job, records: Records) -> int | None:
+    """How many more records of a piece may be bad before all of it is refused; None where the piece cannot tell."""
+    limit = job.declared.quarantine_limit
+    if limit.records is not None:
+        return limit.records - len(records.bad)
+    if limit.share is not None and job.is_direct:
+        return int(limit.share * records.count) - len(records.bad)
+    return None
 
 
 class Patience:

@@ -1,23 +1,23 @@
 """What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger
-from dedup_core.replay import Condition
+from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
+from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
-from spark_jobs.sources.csv import split_header
-from spark_jobs.sources.files import Compression, Listed, list_files, open_stream, read_at
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
-from spark_jobs.sources.pieces import complete_end
-from spark_jobs.twins import Twin, Twins
-
-_FIRST_LINE_BYTES_MAX = 2**20
+from spark_jobs.sources.csv import check_header, read_header
+from spark_jobs.sources.files import Compression, Listed, Listing, Unreadable, list_files, shown
+from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of
+from spark_jobs.sources.pieces import complete_end, ends_record
+from spark_jobs.sources.records import LastLineOpen
+from spark_jobs.twins import Twin, Twins, resemblance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,17 @@ class Note:
     name: str
     reason: str
     needs_a_person: bool = False
+    #: It could not be read, and may be readable when somebody calls again.
+    is_unreadable: bool = False
+
+    @classmethod
+    def of(cls, name: str, error: OnceloadError) -> "Note":
+        return cls(
+            name=name,
+            reason=str(error),
+            needs_a_person=error.exit_code is ExitCode.NEEDS_A_PERSON,
+            is_unreadable=isinstance(error, Unreadable),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,8 @@ class FileToRead:
     spans: tuple[tuple[int, int | None], ...]
     sealed: bool
     header: tuple[str, ...] = ()
+    #: Nothing of it was loaded under its own name.
+    is_new: bool = False
     #: Fingerprints that it must still have when it is read.
     expected: tuple[bytes, ...] = ()
     #: A file that it starts with, so that so much of it is in already.
@@ -69,6 +82,8 @@ class _Life:
     claimed: SpanSet = field(default_factory=SpanSet)
     #: Its stream was read to the end, and it has not changed since.
     is_done: bool = False
+    #: The same, but for a last line without newline.
+    is_left_open: bool = False
     #: What its beginning must still be when it is read.
     fingerprint: bytes | None = None
     twin: Twin | None = None
@@ -77,27 +92,51 @@ class _Life:
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
-    listing = list_files(declared.source.path)
+    listing = list_files(declared.source.path, root=declared.source.root)
     known = _known(ledger, declared.name, [listed.name for listed in listing.files])
-    to_read: list[FileToRead] = []
-    notes = [Note(name=name, reason=reason) for name, reason in listing.refused]
-    is_new = any(listed.name not in known for listed in listing.files)
-    twins = Twins(declared, ledger) if is_new and declared.source.identity is Identity.CONTENT else None
-    done = 0
+    by_content = declared.source.identity is Identity.CONTENT
+    twins = Twins(declared, ledger) if by_content else None
+    found: dict[Listed, FileToRead | Note | None] = {}
     for listed in listing.files:
         try:
-            twin = twins.find(listed) if twins and listed.name not in known else None
-            found = _look(declared, listed, known.get(listed.name), twin, now_s=now_s)
+            found[listed] = _look(declared, listed, known.get(listed.name), twins, now_s=now_s)
         except OnceloadError as error:
-            found = Note(name=listed.name, reason=str(error), needs_a_person=error.exit_code is ExitCode.NEEDS_A_PERSON)
-        match found:
-            case FileToRead():
-                to_read.append(found)
-            case Note():
-                notes.append(found)
-            case None:
-                done += 1
-    return Plan(to_read=tuple(to_read), notes=tuple(notes), done=done)
+            found[listed] = Note.of(listed.name, error)
+    if by_content:
+        found |= _waiting(declared.source, found)
+    return Plan(
+        to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
+        notes=(*_notes_of(declared.source, listing), *(each for each in found.values() if isinstance(each, Note))),
+        done=sum(each is None for each in found.values()),
+    )
+
+
+def _notes_of(source: Source, listing: Listing) -> Iterator[Note]:
+    """What there is to say of the listing itself."""
+    yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
+    yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
+    if listing == Listing(files=()):
+        yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
+
+
+def _waiting(source: Source, found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
+    """The new files that may be copies under way, of files that are in or about to be."""
+    new = {
+        listed: file.twin.consumed.end if file.twin else 0
+        for listed, file in found.items()
+        # A Parquet file that has a twin is all of it.
+        if isinstance(file, FileToRead) and file.is_new and not (file.twin and source.format is Format.PARQUET)
+    }
+    sound = [
+        listed
+        for listed, file in found.items()
+        if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
+    ]
+    reason = "so far it is the beginning of {}: it waits until it is found to be a copy, or goes on in another way"
+    return {
+        listed: Note(name=listed.name, reason=reason.format(other.name))
+        for listed, other in copies_under_way(new, sound).items()
+    }
 
 
 def _known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
@@ -112,20 +151,28 @@ def _look(
     declared: Declared,
     listed: Listed,
     known: tuple[ProducerId, Knowledge] | None,
-    twin: Twin | None,
+    twins: Twins | None,
     *,
     now_s: float,
 ) -> FileToRead | Note | None:
     """What is new of one file, why it cannot be read now, or nothing."""
+    if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
+        return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
     sealed = _is_sealed(declared.source, listed, now_s=now_s)
-    life = _Life(twin=twin, consumed=twin.consumed) if twin else _life(declared, listed, known, sealed=sealed)
+    life = _life(declared, listed, known, sealed=sealed)
     if isinstance(life, Note):
         return life
     if life.is_done:
         return None
-    if is_stream(declared.source, listed.name):
-        return _rest_of_stream(declared.source, listed, life, sealed=sealed)
-    return _rest_of_plain(declared.source, listed, life, sealed=sealed)
+    # A name that was registered, and nothing more, is as new as one that was not.
+    if twins and not life.consumed and not life.claimed and (twin := twins.find(listed)):
+        life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
+    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
+    rest = rest_of(declared.source, listed, life, sealed=sealed)
+    return _with_header(declared, rest) if isinstance(rest, FileToRead) else rest
+
+
+_PACKED_PARQUET = "a Parquet file is packed inside, and is not read from a packed file: put the unpacked one there"
 
 
 def _life(
@@ -137,7 +184,7 @@ def _life(
     state = knowledge.state
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed, claimed=knowledge.claimed)
-    resemblance = _resemblance(declared.source, listed, knowledge)
+    resemblance = resemblance_of(declared.source, listed, state)
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
         is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
@@ -147,8 +194,16 @@ def _life(
             consumed=state.consumed,
             claimed=knowledge.claimed,
             fingerprint=state.fingerprint,
+            is_left_open=resemblance is Resemblance.SAME and _was_left_open(state),
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
         )
+    return _next_life(declared, listed, producer_id, state, reason)
+
+
+def _next_life(
+    declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
+) -> _Life | Note:
+    """What becomes of a file that was rewritten."""
     match declared.on_rewrite:
         case OnRewrite.STOP:
             what = (
@@ -157,6 +212,9 @@ def _life(
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
             return _Life(generation=state.generation + 1)
+        case OnRewrite.REPLACE if not listed.size:
+            what = f"it is empty, and nothing takes the place of what was loaded of it (up to {state.consumed.end})"
+            return Note(name=listed.name, reason=f"{what}: write it anew, or delete its rows", needs_a_person=True)
         case OnRewrite.REPLACE:
             return _Life(generation=state.generation + 1, replaces=producer_id)
 
@@ -164,24 +222,13 @@ def _life(
 _REWRITTEN = {
     Resemblance.SHORTER: "it is shorter than what was loaded of it",
     Resemblance.CHANGED: "it no longer starts with what was loaded of it",
+    Resemblance.CONTINUED: "it goes on in its last line, which was taken as complete without a newline",
 }
 
 
-def _resemblance(source: Source, listed: Listed, knowledge: Knowledge) -> Resemblance:
-    fingerprint = Fingerprint.from_bytes(knowledge.state.fingerprint or b"")
-    if source.format is Format.PARQUET:
-        return compare_whole(listed, fingerprint)
-    resemblance = compare(listed, fingerprint, consumed_end=knowledge.state.consumed.end)
-    if resemblance is Resemblance.GROWN and knowledge.state.condition is Condition.SEALED:
-        return resemblance if _ends_a_line(listed, knowledge.state.consumed.end) else Resemblance.CHANGED
-    return resemblance
-
-
-def _ends_a_line(listed: Listed, end: int) -> bool:
-    """Whether more may follow: a last line that was taken without its newline must stay the last."""
-    if Compression.of(listed.url) is not Compression.NONE:
-        return False
-    return end == 0 or read_at(listed.url, offset=end - 1, size=1) == b"\n"
+def _was_left_open(state: ProducerState) -> bool:
+    """Whether a packed file was unpacked to its end, and something was left over: then no size is noted."""
+    return state.size is None and Fingerprint.from_bytes(state.fingerprint or b"").packed is not None
 
 
 def _is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
@@ -198,11 +245,19 @@ def is_stream(source: Source, name: str) -> bool:
     return source.format is Format.PARQUET or multiline or Compression.of(name) is not Compression.NONE
 
 
-def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note:
+def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
     if life.claimed:
         return Note(name=listed.name, reason="another run is loading it")
-    spans = ((life.consumed.end if life.consumed else 0, None),)
-    return _to_read(source, listed, life, spans=spans, sealed=sealed)
+    if life.is_left_open and not sealed:
+        return Note(name=listed.name, reason="its last line has no newline yet")
+    first, size = life.consumed.end if life.consumed else 0, listed.size
+    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    if is_plain and not life.twin:
+        if first >= size:
+            return None
+        if not sealed and not ends_record(listed.url, source, first=first, size=size):
+            return Note(name=listed.name, reason=str(LastLineOpen(size - first)))
+    return _to_read(source, listed, life, spans=((first, None),), sealed=sealed)
 
 
 def _rest_of_plain(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
@@ -216,7 +271,7 @@ def _rest_of_plain(source: Source, listed: Listed, life: _Life, *, sealed: bool)
     if judgement.unknown:
         return Note(name=listed.name, reason="another run is loading it")
     if end < listed.size:
-        return Note(name=listed.name, reason=f"its last line ({listed.size - end} bytes) has no newline yet")
+        return Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
     return None
 
 
@@ -228,7 +283,7 @@ def _to_read(
         generation=life.generation,
         spans=spans,
         sealed=sealed,
-        header=_header(source, listed) if source.format is Format.CSV and source.csv.header else (),
+        is_new=not life.consumed or life.twin is not None,
         expected=_expected(source, listed, life, spans),
         replaces=life.replaces,
         twin=life.twin,
@@ -244,8 +299,14 @@ def _expected(
     return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
 
 
-def _header(source: Source, listed: Listed) -> tuple[str, ...]:
-    """The names in a file's first line, which later parts of it do not show."""
-    with open_stream(listed.url) as stream:
-        begun = stream.read(_FIRST_LINE_BYTES_MAX)
-    return split_header(begun.partition(b"\n")[0], source.csv)
+def _with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:
+    """Read the names in a file's first line, which later parts of it do not show."""
+    source, listed = declared.source, file.listed
+    if source.format is not Format.CSV or not source.csv.header:
+        return file
+    header = read_header(listed.url, source.csv, sealed=file.sealed)
+    if header is None:
+        return Note(name=listed.name, reason="its first line, which names the columns, has no newline yet")
+    if header:
+        check_header(listed.url, header, declared.columns, source.csv)
+    return replace(file, header=header)

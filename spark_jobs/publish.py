@@ -1,29 +1,31 @@
 """All staged rows of a batch, and all that they prove, in one commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, RowsRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit
 from dedup_core.postgres import BulkCommit, PostgresLedger
-from dedup_core.postgres.connection import first_line
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line
 from dedup_core.replay import Condition, Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.copy import quoted, run
 from spark_jobs.declared import Target, Write
 from spark_jobs.dedupe import WORK_MEMORY, new_rows
-from spark_jobs.loading import Job, Patience, check_quarantine
+from spark_jobs.loading import Job, Patience, Replacement, check_quarantine
+from spark_jobs.plan import Note
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, check_kept
 from spark_jobs.target import table_name, undeclared_columns
-from spark_jobs.write import Writer, arrived
+from spark_jobs.write import ColumnsDiffer, Writer, arrived, is_of_rows
 
 
 def publish(
@@ -36,13 +38,14 @@ def publish(
     quarantined = tuple(record for part in parts for record in part.quarantined)
     staged, records = sum(part.rows for part in parts), sum(part.records for part in parts)
     check_quarantine(job, quarantined, records=records + len(quarantined))
-    replaced = [old for new, old in job.replaced.items() if new in {advance.producer_id for advance in read}]
+    ids = {advance.producer_id for advance in read}
+    replaced = [replacement.old for new, replacement in job.replaced.items() if new in ids]
     read += tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
     probe = next((advance for advance in read if advance.spans), None)
     patience = Patience()
     with new_rows(engine, ledger, job, stage) as sieve:
         while True:
-            new = sieve.sift(read, staged=staged)
+            new = patience.until_answered(partial(sieve.sift, read, staged=staged))
             commit: Commit[Connection] = (Commit if new.offered is None else partial(BulkCommit, offered=new.offered))(
                 session=job.session,
                 batch=job.batch,
@@ -64,9 +67,11 @@ def publish(
                 run=job.run,
             )
             try:
-                ledger.commit(commit)
-            except IntegrityError as error:
-                raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
+                with _refusing_rows(job):
+                    ledger.commit(commit)
+            except ColumnsDiffer as error:
+                # Another run has just added them; the next one reads what they take.
+                raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
             except AlreadyConsumed as error:
                 # Of records that say who they are, another run may have brought some; of files, only a stranger.
                 if not job.names_records:
@@ -78,6 +83,28 @@ def publish(
                     return
             else:
                 return
+
+
+@contextmanager
+def _refusing_rows(job: Job) -> Iterator[None]:
+    """Say of a batch that it is the target's own rules, or its triggers, that do not take it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
+
+
+def half_read(job: Job, parts: Sequence[StagedPart], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+    """The new generations that were not read whole: they must not take the place of rows that were."""
+    read = {advance.producer_id: advance for advance in merged(parts)}
+    noted = {note.name for note in notes}
+    return {
+        new: replacement
+        for new, replacement in job.replaced.items()
+        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))
+    }
 
 
 def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
@@ -109,15 +136,17 @@ def _write(
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
     writer = Writer.into_target(target, job.written).adding(added)
-    writer.add_columns(connection)
-    if replaced:
-        gone = ", ".join(map(str, replaced))
-        run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")
-    match target.write:
-        case Write.APPEND:
-            _append(connection, target, source, writer.columns)
-        case Write.MERGE:
-            merge_in(connection, target, source, writer.columns)
+    # Here the server's own words are still at hand.
+    with _refusing_rows(job):
+        writer.add_columns(connection)
+        if replaced:
+            gone = ", ".join(map(str, replaced))
+            run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")
+        match target.write:
+            case Write.APPEND:
+                _append(connection, target, source, writer.columns)
+            case Write.MERGE:
+                merge_in(connection, target, source, writer.columns)
 
 
 def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:

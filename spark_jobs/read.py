@@ -12,7 +12,16 @@ from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
 from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.files import Compression, Incomplete, Listed, Unreadable, open_stream, read_at, size_of
+from spark_jobs.sources.files import (
+    Compression,
+    Damaged,
+    Incomplete,
+    Listed,
+    Unreadable,
+    open_stream,
+    read_at,
+    size_of,
+)
 from spark_jobs.sources.fingerprints import (
     Fingerprint,
     Marks,
@@ -24,13 +33,16 @@ from spark_jobs.sources.fingerprints import (
     fingerprint_of_packed,
 )
 from spark_jobs.sources.jsonl import read_jsonl
-from spark_jobs.sources.parquet import read_parquet
-from spark_jobs.sources.pieces import pieces
-from spark_jobs.sources.records import LINEAGE, Chunk, Part, Records
+from spark_jobs.sources.parquet import decoding, read_parquet
+from spark_jobs.sources.pieces import Rest, pieces
+from spark_jobs.sources.records import LINEAGE, Chunk, LastLineOpen, Part, Records
 
 
 def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed."""
+    """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed.
+
+    What keeps the rest of the file from being read is raised behind them.
+    """
     _check_unchanged(chunk, source)
     if source.format is Format.PARQUET:
         yield from _row_group_parts(chunk)
@@ -61,10 +73,13 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
-    for part in pieces(chunk, source):
+    left = Rest()
+    for part in pieces(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+    if left.size:
+        raise LastLineOpen(left.size)
 
 
 def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
@@ -77,48 +92,57 @@ def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
 
 def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     """Only the last part may say that the file was read to its end, so each waits for the next."""
-    seen = StreamMarks()
+    seen, rest = StreamMarks(), Rest()
     held: tuple[Part, Marks] | None = None
-    broken: Incomplete | None = None
+    broken: Incomplete | Damaged | None = None
     try:
-        for part in pieces(chunk, source, marks=seen):
+        for part in pieces(chunk, source, marks=seen, rest=rest):
             if held:
-                yield _packed_part(chunk, *held, is_whole=False)
+                yield _packed_part(chunk, *held)
             held = (part, seen.marks)
-    except Incomplete as error:
+    except (Incomplete, Damaged) as error:
         broken = error
+    if broken:
+        if held:
+            yield _packed_part(chunk, *held)
+        raise broken
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
-    yield _packed_part(chunk, part, marks, is_whole=broken is None)
-    if broken:
-        raise broken
+    yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size)
+    if rest.size:
+        raise LastLineOpen(rest.size)
 
 
 def _nothing(chunk: Chunk) -> Part:
     return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
 
 
-def _packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_whole: bool) -> ReadPart:
-    size = chunk.size if is_whole else None
-    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=size)
-    condition = Condition.SEALED if chunk.sealed and is_whole else Condition.OPEN
+def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
+    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=None)
+    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes())
+
+
+def _last_packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_consumed: bool) -> ReadPart:
+    """Marks of the packed file say that it was read to its end; a size beside them, that nothing was left over."""
+    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=chunk.size)
+    size = chunk.size if is_consumed else None
+    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 
 def _row_group_parts(chunk: Chunk) -> Iterator[ReadPart]:
     """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
     fingerprint = fingerprint_of(chunk.url, end=chunk.size).to_bytes()
-    with open_stream(chunk.url) as stream:
-        extents = _extents(stream)
-        for number, extent in enumerate(extents, start=1):
-            if extent.end <= chunk.first:
-                continue
-            raw = read_at(chunk.url, offset=extent.first_byte, size=extent.end_byte - extent.first_byte)
-            part = Part(producer_id=chunk.producer_id, first=extent.first, end=extent.end, raw=raw)
-            size = chunk.size if number == len(extents) else None
-            yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
-        if not extents:
-            yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=fingerprint, size=chunk.size)
+    with open_stream(chunk.url) as stream, decoding(chunk.url):
+        extents = [extent for extent in _extents(stream) if extent.end > chunk.first]
+    for extent in extents:
+        raw = read_at(chunk.url, offset=extent.first_byte, size=extent.end_byte - extent.first_byte)
+        part = Part(producer_id=chunk.producer_id, first=extent.first, end=extent.end, raw=raw)
+        size = chunk.size if extent is extents[-1] else None
+        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
+    if not extents:
+        nothing = _nothing(chunk)
+        yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +156,13 @@ class _Extent:
 
 
 def _extents(stream: BinaryIO) -> list[_Extent]:
+    """Where the row groups are that hold rows."""
     metadata = pq.read_metadata(stream)
     extents, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
+        if not group.num_rows:
+            continue
         columns = [group.column(index) for index in range(group.num_columns)]
         starts = [min(filter(None, (each.dictionary_page_offset, each.data_page_offset))) for each in columns]
         ends = [start + each.total_compressed_size for start, each in zip(starts, columns, strict=True)]
@@ -152,7 +179,12 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
         return Records(rows=_schema(columns).empty_table())
     match declared.source.format:
         case Format.JSONL:
-            return read_jsonl([each.part for each in there], columns, unknown_fields=declared.unknown_fields)
+            return read_jsonl(
+                [each.part for each in there],
+                columns,
+                unknown_fields=declared.unknown_fields,
+                record_bytes_max=declared.source.record_bytes_max,
+            )
         case Format.CSV:
             # Files whose columns are named alike are parsed as one.
             headers = sorted({each.chunk.header for each in there})
@@ -171,6 +203,7 @@ def _read_csv(
         header=header,
         options=declared.source.csv,
         unknown_fields=declared.unknown_fields,
+        record_bytes_max=declared.source.record_bytes_max,
     )
 
 
@@ -178,6 +211,7 @@ def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPar
     with open_stream(each.chunk.url) as stream:
         return read_parquet(
             stream,
+            url=each.chunk.url,
             producer_id=each.part.producer_id,
             first=each.part.first,
             end=each.part.end,

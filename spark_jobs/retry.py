@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
     AlreadyConsumed,
@@ -34,20 +34,20 @@ from dedup_core.replay import EntryKind, Run
 from spark_jobs.columns import Column
 from spark_jobs.copy import quoted, run
 from spark_jobs.declared import Declared, Format, Target, UnknownFields, Write
-from spark_jobs.loading import Patience
+from spark_jobs.loading import Patience, read_adding
 from spark_jobs.prepare import ReadPart
 from spark_jobs.publish import merge_in
 from spark_jobs.read import read_records
-from spark_jobs.sources.csv import split_header
-from spark_jobs.sources.files import list_files, open_stream
+from spark_jobs.sources.csv import read_header
+from spark_jobs.sources.files import list_files
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare
+from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk, Part, Records
+from spark_jobs.sources.values import from_kept
 from spark_jobs.stage import Stage, open_stage
 from spark_jobs.target import ensure_target, table_name, undeclared_columns
-from spark_jobs.write import Writer, refused_rows
-
-_FIRST_LINE_BYTES_MAX = 2**20
+from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +153,11 @@ def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mappin
     """Commit until it is certain that it took effect, by whoever's hand; answers with what is still bad."""
     held = Selection(pipeline=job.declared.name, ids=asked)
     refused: dict[QuarantineId, Refusal] = {}
+    differing: ColumnsDiffer | None = None
     patience = Patience()
     while True:
         records = patience.until_answered(lambda: tuple(find_records(job.engine, held)))
-        reading = _read(job, records, refused)
+        reading = _read(job, records, refused, differing)
         if not reading.good:
             return reading.refusals
         try:
@@ -164,6 +165,8 @@ def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mappin
         except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
             # What was settled, by this retry or another, is not held any more when it looks again.
             patience.wait(error)
+        except ColumnsDiffer as error:
+            differing = error
         except (SettingRefused, DBAPIError) as error:
             refused |= _refused_by_server(job, door, reading, cause=error)
         else:
@@ -188,10 +191,14 @@ def _refused_by_server(
 ) -> dict[QuarantineId, Refusal]:
     """The records whose rows the server refuses; whatever else it refused is not theirs."""
     with translated(pipeline=job.declared.name, doing="looking for the rows that the server refuses"):
-        refused = refused_rows(job.engine, door.writer.adding(reading.added), reading.rows)
+        try:
+            refused = refused_rows(job.engine, door.writer.adding(reading.added), reading.rows)
+        except ColumnsDiffer:
+            # They came just now, and the next try to write finds them too.
+            return {}
     if refused:
         return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
-    if isinstance(cause, IntegrityError):
+    if isinstance(cause, DBAPIError) and is_of_rows(cause):
         raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(cause)) from cause
     raise cause
 
@@ -249,7 +256,12 @@ class _Reading:
     added: tuple[Column, ...]
 
 
-def _read(job: _Job, records: Sequence[KeptRecord], refused: Mapping[QuarantineId, Refusal]) -> _Reading:
+def _read(
+    job: _Job,
+    records: Sequence[KeptRecord],
+    refused: Mapping[QuarantineId, Refusal],
+    differing: ColumnsDiffer | None,
+) -> _Reading:
     """Each record is read as a producer of its own, so that a text which holds two of them, or none, is noticed."""
     refusals = {
         number: refusal
@@ -257,10 +269,7 @@ def _read(job: _Job, records: Sequence[KeptRecord], refused: Mapping[QuarantineI
         if (refusal := refused.get(record.quarantine_id) or _unreadable(job, record))
     }
     parts = [_part(job, number, record) for number, record in enumerate(records) if number not in refusals]
-    read = read_records(_as_kept(job.declared), job.columns, parts)
-    added = read.unknown
-    if added:
-        read = read_records(_as_kept(job.declared), job.columns + added, parts)
+    read, added = read_adding(job.declared, job.columns, parts, differing, read=_read_kept)
     refusals |= _refusals_of(read, {each.part.producer_id for each in parts})
     numbers = read.rows.column(PRODUCER_ID).to_numpy()
     is_good = ~np.isin(numbers, list(refusals))
@@ -303,11 +312,17 @@ def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
     return ReadPart(chunk=chunk, part=Part(producer_id=reader_id, first=first, end=end, raw=raw), fingerprint=b"")
 
 
-def _as_kept(declared: Declared) -> Declared:
-    """A row of Parquet is kept as a line of JSON."""
+def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """A row of Parquet is kept as a line of JSON; anything else is kept as it was."""
     if declared.source.format is not Format.PARQUET:
-        return declared
-    return replace(declared, source=replace(declared.source, format=Format.JSONL))
+        return read_records(declared, columns, parts)
+    return read_jsonl(
+        [each.part for each in parts],
+        columns,
+        unknown_fields=declared.unknown_fields,
+        record_bytes_max=declared.source.record_bytes_max,
+        read_value=from_kept,
+    )
 
 
 def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
@@ -334,7 +349,7 @@ def _headers(
         return {}
     if not source.csv.header:
         return dict.fromkeys((each.producer_id for each in records), tuple(each.name for each in declared.columns))
-    listed = {each.name: each for each in list_files(source.path).files}
+    listed = {each.name: each for each in list_files(source.path, root=source.root).files}
     known = ledger.find(declared.name, sorted({each.file for each in records}))
     headers = {}
     for name, (producer_id, knowledge) in known.items():
@@ -344,7 +359,5 @@ def _headers(
         fingerprint = Fingerprint.from_bytes(state.fingerprint)
         found = compare(listed[name], fingerprint, consumed_end=state.consumed.end)
         if found in (Resemblance.SAME, Resemblance.GROWN):
-            with open_stream(listed[name].url) as stream:
-                first_line = stream.read(_FIRST_LINE_BYTES_MAX).partition(b"\n")[0]
-            headers[producer_id] = split_header(first_line, source.csv)
+            headers[producer_id] = read_header(listed[name].url, source.csv, sealed=True) or ()
     return headers

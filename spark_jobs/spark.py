@@ -1,24 +1,35 @@
 """Spark: started late, told where our Python is, and given work that never crosses into the JVM."""
 
 import os
+import pickle
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from sqlalchemy.exc import DBAPIError
 
+from dedup_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced, SettingRefused
+from dedup_core.postgres.connection import first_line, sqlstate
 from spark_jobs.loading import Delivery, Job, deliver, read_delivery, stage_rows
 from spark_jobs.plan import Note
-from spark_jobs.transform import for_spark, spark_schema, with_output
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from spark_jobs.transform import TransformRefused, as_declared, for_spark, spark_schema, with_output
+from spark_jobs.write import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
+#: What tasks answer that only write.
+_NO_ROWS = "rows bigint"
 
 #: Every core, and four tries for a task: the local scheduler's own default is one.
 MASTER = "local[*,4]"
@@ -35,59 +46,78 @@ _LOCAL_OPTIONS = {
 }
 
 
+@dataclass(eq=False)
+class TasksFailed(CallAgain):
+    """Something of Spark's own: a lost executor, no memory, a task that failed as often as it was tried."""
+
+    pipeline: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: Spark should have run all tasks, but said: {self.reason}; "
+            "what was committed stays, and the rest is loaded by calling again"
+        )
+
+
 class SparkTasks:
     """Spark's tasks, one for each delivery; one that fails is tried again by Spark."""
 
-    def __init__(self, session: "SparkSession") -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     @classmethod
     @contextmanager
     def started(cls, name: str, master: str | None, options: Mapping[str, str]) -> "Iterator[SparkTasks]":
-        session = _start(name, master, options)
+        try:
+            session = _start(name, master, options)
+        except (PySparkException, Py4JError, OSError) as error:
+            expected = "a session that starts (Java: see `onceload doctor`; options: --master and --conf)"
+            raise SettingRefused("Spark", _said(error), expected) from error
         try:
             yield cls(session)
         finally:
-            session.stop()
+            # There is nothing to stop where it was Spark itself that went.
+            with suppress(Py4JError, OSError):
+                session.stop()
 
     def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         """Run each delivery at least once, and say what could not be read."""
-        if job.declared.transform is not None:
-            return self._transform(job, deliveries)
-        schema = "name string, reason string, person boolean"
-        told = self._numbers(deliveries).mapInArrow(partial(_tasks, job, tuple(deliveries)), schema)
-        return [Note(name=row.name, reason=row.reason, needs_a_person=row.person) for row in told.collect()]
+        told = _Told.by_tasks_of(self._session.sparkContext)
+        with _in_our_words(job, told):
+            if job.declared.transform is None:
+                work = self._numbers(deliveries).mapInArrow(partial(_tasks, job, tuple(deliveries), told), _NO_ROWS)
+            else:
+                work = self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS)
+            work.collect()
+        if job.declared.transform is not None and len(set(told.read.value)) < len(deliveries):
+            # The proof would say of all records that they took effect.
+            expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
+            raise SettingRefused("transform", "one that leaves records unread", expected)
+        # What was read twice was told twice.
+        return list(dict.fromkeys(told.notes.value))
 
     def writing(self, job: Job) -> Job:
         """The job, with the columns that its transform makes."""
         if job.declared.transform is None:
             return job
-        from pyspark.sql.pandas.types import to_arrow_schema
+        told = _Told.by_tasks_of(self._session.sparkContext)
+        with _in_our_words(job, told):
+            return with_output(job, to_arrow_schema(self._made(job, (), told).schema, timezone="UTC"))
 
-        return with_output(job, to_arrow_schema(self._made(job, ()).schema, timezone="UTC"))
-
-    def _transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        made = self._made(job, tuple(deliveries))
-        made.mapInArrow(partial(_stage, job), "rows bigint").collect()
-        return []
-
-    def _made(self, job: Job, deliveries: tuple[Delivery, ...]) -> "DataFrame":
+    def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
         """What the transform makes of the records; only asked for its shape, it reads none."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         shape = from_arrow_schema(spark_schema(job.columns))
-        records = self._numbers(deliveries).mapInArrow(partial(_read, job, deliveries), shape)
+        records = self._numbers(deliveries).mapInArrow(partial(_read, job, deliveries, told), shape)
         records.createOrReplaceTempView("records")
         return self._session.sql(job.declared.transform or "")
 
-    def _numbers(self, deliveries: Sequence[Delivery]) -> "DataFrame":
+    def _numbers(self, deliveries: Sequence[Delivery]) -> DataFrame:
         return self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
 
 
-def _start(name: str, master: str | None, options: Mapping[str, str]) -> "SparkSession":
+def _start(name: str, master: str | None, options: Mapping[str, str]) -> SparkSession:
     """A session for one load; options that are given win over ours."""
-    from pyspark.sql import SparkSession
-
     # Nothing here uses pandas, whose version Spark warns of.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -100,30 +130,130 @@ def _start(name: str, master: str | None, options: Mapping[str, str]) -> "SparkS
     return session
 
 
-def _tasks(job: Job, deliveries: Sequence[Delivery], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            notes = deliver(job, deliveries[number])
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "name": pa.array([note.name for note in notes], pa.string()),
-                    "reason": pa.array([note.reason for note in notes], pa.string()),
-                    "person": pa.array([note.needs_a_person for note in notes], pa.bool_()),
-                }
-            )
+@dataclass(frozen=True)
+class _Told:
+    """What tasks tell the driver besides their rows; Spark brings it when a task ends well."""
+
+    notes: Accumulator[tuple[Note, ...]]
+    #: The numbers of the deliveries that were read to their end.
+    read: Accumulator[tuple[int, ...]]
+    #: Pickled, so that Spark need not know how.
+    errors: Accumulator[tuple[bytes, ...]]
+
+    @classmethod
+    def by_tasks_of(cls, context: SparkContext) -> "_Told":
+        stop = _AddingUp(context.cancelAllJobs)
+        return cls(
+            notes=context.accumulator((), _AddingUp()),
+            read=context.accumulator((), _AddingUp()),
+            errors=context.accumulator((), stop),
+        )
 
 
-def _read(job: Job, deliveries: Sequence[Delivery], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            for rows in read_delivery(job, deliveries[number]):
+class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
+    """Adds up what tasks tell; on the driver, it may call somebody when it hears of anything."""
+
+    def __init__(self, heard: Callable[[], None] | None = None) -> None:
+        self._heard = heard
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _AddingUp, ()
+
+    def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        del value
+        return ()
+
+    def addInPlace(self, value1: tuple[Any, ...], value2: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N802 - Spark's.
+        if value2 and self._heard:
+            self._heard()
+        return value1 + value2
+
+
+@contextmanager
+def _telling(told: _Told) -> Iterator[None]:
+    """Tell the driver what a repetition does not help, instead of failing a task that Spark would only try again."""
+    try:
+        yield
+    except OnceloadError as error:
+        is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
+        if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway):
+            raise
+        told.errors.add((pickle.dumps(error),))
+
+
+@contextmanager
+def _in_our_words(job: Job, told: _Told) -> Iterator[None]:
+    """Raise here what tasks told, and put what Spark says into one sentence."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise SettingRefused("transform", _said(error), "Spark SQL over the view records") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        _raise_first(told)
+        if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
+            raise TransformRefused(job.declared.name, _said(error)) from error
+        raise TasksFailed(job.declared.name, _said(error)) from error
+    _raise_first(told)
+
+
+def _raise_first(told: _Told) -> None:
+    for error in told.errors.value:
+        raise pickle.loads(error) from None  # noqa: S301 - our own task pickled it.
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in one line: a task's own words, or else Spark's."""
+    _, is_ours, trace = str(error).rpartition("Traceback (most recent call last):")
+    lines = [line for line in trace.splitlines() if line.strip()]
+    if is_ours:
+        # What is indented are the places that it came by.
+        lines = [line for line in lines if not line[0].isspace()]
+    elif isinstance(error, Py4JError):
+        # The first line says which call it was.
+        lines = lines[1:] or lines
+    return lines[0].strip(" :;") if lines else type(error).__name__
+
+
+def _tasks(
+    job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with _telling(told):
+        for number in _each(numbers):
+            told.notes.add(tuple(deliver(job, deliveries[number])))
+    return iter(())
+
+
+def _read(
+    job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with _telling(told):
+        for number in _each(numbers):
+            notes: list[Note] = []
+            for rows in read_delivery(job, deliveries[number], notes):
                 yield from for_spark(rows, job.columns).to_batches(max_chunksize=_BATCH_ROWS)
+            told.notes.add(tuple(notes))
+            told.read.add((number,))
 
 
-def _stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
+def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     tables = [pa.Table.from_batches([batch]) for batch in batches]
-    rows = stage_rows(job, tables, partition=context.partitionId() if context else 0) if tables else 0
-    yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+    with _telling(told):
+        if tables:
+            rows = as_declared(pa.concat_tables(tables), job.written, pipeline=job.declared.name)
+            _keep(job, rows, partition=context.partitionId() if context else 0)
+    return iter(())
+
+
+def _keep(job: Job, rows: pa.Table, *, partition: int) -> None:
+    try:
+        stage_rows(job, rows, partition=partition)
+    except DBAPIError as error:
+        if sqlstate(error).startswith(ROW_REFUSED):
+            raise TransformRefused(job.declared.name, first_line(error)) from error
+        raise
+
+
+def _each(numbers: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in numbers:
+        yield from batch.column(0).to_pylist()

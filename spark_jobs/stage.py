@@ -53,6 +53,8 @@ class Stage:
 
     rows: str
     parts: str
+    #: The table that its rows go to.
+    target: str
     columns: tuple[Column, ...]
     #: Rows know which record they were made from; only a transform may lose that.
     lineage: bool
@@ -63,7 +65,7 @@ class Stage:
 
     @property
     def writer(self) -> Writer:
-        return Writer(table=self.rows, columns=self.columns, lineage=self.lineage, is_cast=False)
+        return Writer(table=self.rows, target=self.target, columns=self.columns, lineage=self.lineage, is_cast=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ def open_stage(
     stage = Stage(
         rows=f"{SCHEMA}.{quoted(name + ' rows')}",
         parts=f"{SCHEMA}.{quoted(name + ' parts')}",
+        target=table_name(target),
         columns=columns,
         lineage=lineage,
     )

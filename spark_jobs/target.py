@@ -1,21 +1,27 @@
 """The table that rows go to: made if it is missing, checked if it is there."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.errors import SettingRefused
-from dedup_core.postgres.connection import translated
-from spark_jobs.columns import Column, parse_column
-from spark_jobs.copy import quoted, run
+from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.ports import Ledger
+from dedup_core.postgres.connection import Record, translated
+from spark_jobs.columns import RESERVED, Column, parse_column
+from spark_jobs.copy import is_cast, quoted, run
 from spark_jobs.declared import Declared, Target, Write
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 
 _COLUMNS = text(
-    "SELECT attname AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,"
-    "       atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled"
+    "SELECT CAST(attname AS text) AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,"
+    "       atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled,"
+    "       attidentity = 'a' OR attgenerated <> '' AS is_generated"
     "  FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
 )
+#: Those that were dropped still take a place.
+_PLACES = text("SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table)")
 _KEYS = text(
     "SELECT array_agg(CAST(attname AS text)) AS names"
     "  FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)"
@@ -34,6 +40,8 @@ def table_name(target: Target) -> str:
 def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column]) -> None:
     """Make the table, or refuse one that could not hold the rows as they are declared."""
     target, table = declared.target, table_name(declared.target)
+    if reserved := [column.name for column in columns if column.name in RESERVED]:
+        raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
         connection.execute(_LOCK, {"table": table})
         there = {row.name: row for row in connection.execute(_COLUMNS, {"table": table})}
@@ -42,6 +50,10 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             return
         wanted = _types(columns, lineage=target.lineage)
         _check_columns(table, wanted, {name: str(row.type) for name, row in there.items()})
+        generated = [name for name, row in there.items() if row.is_generated and name in wanted]
+        if generated:
+            found = f"{', '.join(generated)}, which the table makes itself (GENERATED ALWAYS)"
+            raise SettingRefused(f"target {table}", found, "declared columns that take what is written to them")
         unfilled = [name for name, row in there.items() if row.is_not_null and not row.is_filled and name not in wanted]
         if unfilled:
             found = f"{', '.join(unfilled)}, which may not be null and which nobody fills"
@@ -50,15 +62,63 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             _check_key(connection, target)
 
 
+def refuse_another_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
+    """Refuse a table that is not there though a load has made it: it was dropped, or another one is meant by now.
+
+    What was loaded before would not come into a new one, because it is consumed.
+    """
+    table = table_name(declared.target)
+    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
+        is_there = connection.execute(_COLUMNS, {"table": table}).first() is not None
+    if is_there:
+        return
+    try:
+        loaded = len(ledger.states(declared.name).states) if ledger.position(declared.name) else 0
+    except NotFound:
+        # Planned before its first load.
+        return
+    if loaded:
+        found = f"{table}, which is not there, though {loaded:,} producers were loaded by this pipeline"
+        expected = (
+            "the table that rows were loaded into before: set it back, give that table this name, or take its rows "
+            "back with `onceload recover rewind FILE --position 0` and load them again"
+        )
+        raise SettingRefused("target.table", found, expected)
+
+
 def undeclared_columns(connection: Connection, table: str, *, known: Sequence[str]) -> tuple[Column, ...]:
     """The columns that a table got for fields which nobody declared; those that fill themselves are none of them."""
-    rows = connection.execute(_COLUMNS, {"table": table})
-    names = {*known, PRODUCER_ID, SEQUENCE}
-    return tuple(
-        parse_column(row.name, _SHORT_NAMES.get(row.type, row.type))
-        for row in rows
-        if row.name not in names and not row.is_filled and _SHORT_NAMES.get(row.type, row.type) in _ADDED_TYPES
-    )
+    there = columns_there(connection, table)
+    names = there.keys() - {*known, *RESERVED}
+    return tuple(column for name, column in there.items() if isinstance(column, Column) and name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """A column that a field which nobody declared cannot be written to, and why."""
+
+    name: str
+    why: str
+
+
+def columns_there(connection: Connection, table: str) -> dict[str, Column | Closed]:
+    """The columns of a table, as fields that nobody declared may be written to them."""
+    return {row.name: _open_or_closed(row) for row in connection.execute(_COLUMNS, {"table": table})}
+
+
+def _open_or_closed(row: Record) -> Column | Closed:
+    if row.is_filled:
+        return Closed(name=row.name, why=f"{row.type}, which the table fills by itself")
+    try:
+        column = parse_column(row.name, row.type)
+    except SettingRefused:
+        return Closed(name=row.name, why=row.type)
+    return Closed(name=row.name, why=row.type) if is_cast([column]) else column
+
+
+def places_taken(connection: Connection, table: str) -> int:
+    """How many columns a table has had."""
+    return int(connection.execute(_PLACES, {"table": table}).scalar_one())
 
 
 def _types(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:
@@ -85,11 +145,6 @@ _LONG_NAMES = {
     "timestamp": "timestamp without time zone",
     "time": "time without time zone",
 }
-
-
-_SHORT_NAMES = {long: short for short, long in _LONG_NAMES.items()}
-#: What a field that nobody declared may become.
-_ADDED_TYPES = ("text", "boolean", "bigint", "double precision", "jsonb")
 
 
 def _as_postgres_writes(declared: str) -> str:

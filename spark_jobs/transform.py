@@ -1,17 +1,35 @@
 """Records as Spark SQL sees them, and what it makes of them as columns of the target."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
 
-from dedup_core.errors import SettingRefused
-from spark_jobs.columns import Column, ColumnType, Kind, arrow_schema
+from dedup_core.errors import NeedsAPerson, SettingRefused
+from spark_jobs.columns import Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.declared import Declared, OnRewrite
 from spark_jobs.loading import Job
 from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE
+from spark_jobs.sources.tiers import RecordRefused, declared_value, one_array, settle
+from spark_jobs.sources.values import from_text
 
 _TEXTS = {Kind.UUID, Kind.TIME}
+
+
+@dataclass(eq=False)
+class TransformRefused(NeedsAPerson):
+    """What a transform makes has no bytes of its own, so that none of it can be quarantined."""
+
+    pipeline: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: the transform should have made rows that fit the target, but: {self.reason}; "
+            "nothing of the batch was loaded: mend the SQL of the transform, the declared column or the records"
+        )
 
 
 def spark_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -53,20 +71,85 @@ def _text(value: object) -> object:
 
 def with_output(job: Job, made: pa.Schema) -> Job:
     """The job that writes what its transform makes; rows have a lineage if the transform hands it on."""
-    names = [field.name for field in made if field.name not in (PRODUCER_ID, SEQUENCE)]
-    lineage = job.declared.target.lineage and {PRODUCER_ID, SEQUENCE} <= set(made.names)
+    if twice := sorted({name for name in made.names if made.names.count(name) > 1}):
+        raise SettingRefused("transform", f"more than one called {', '.join(twice)}", "columns with names of their own")
+    names = [name for name in made.names if name not in (PRODUCER_ID, SEQUENCE)]
+    has_lineage = {PRODUCER_ID, SEQUENCE} <= set(made.names)
     declared = {column.name: column for column in job.columns}
     written = tuple(_column(made.field(name), declared.get(name)) for name in names)
-    target = replace(job.declared.target, lineage=lineage)
+    _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
+    target = replace(job.declared.target, lineage=job.declared.target.lineage and has_lineage)
     return replace(job, written=written, declared=replace(job.declared, target=target))
 
 
+def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
+    """Refuse a transform that does not make what the rest of the pipeline file asks for."""
+    for place, name in _needed(declared):
+        if name not in made:
+            raise SettingRefused(place, f"{name}, and it makes {', '.join(made)}", "a column that the transform makes")
+    deleted = declared.target.deleted
+    if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
+        raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
+    if declared.on_rewrite is OnRewrite.REPLACE and not has_lineage:
+        expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns, by which on_rewrite: replace finds old rows"
+        raise SettingRefused("transform", ", ".join(made), expected)
+
+
+def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
+    """Where the pipeline file names a column of the rows that are written, and which."""
+    yield from (("target.key", name) for name in declared.target.key)
+    if declared.target.deleted:
+        yield "target.deleted", declared.target.deleted
+    if declared.message_id:
+        yield from (("message_id.columns", name) for name in declared.message_id.columns)
+    if declared.producer:
+        yield "producer.name", declared.producer.name
+        yield "producer.sequence", declared.producer.sequence
+
+
 def _column(field: pa.Field, declared: Column | None) -> Column:
-    """A text that stands in for a declared type is cast by the server; any other type is Spark's own."""
+    """A text may stand in for any declared type, and is read as such; any other type is Spark's own."""
     made = _type_of(field)
-    if declared and declared.type != made and made.kind is Kind.TEXT:
-        return Column(name=field.name, type=declared.type, not_null=declared.not_null, as_text=not made.is_array)
+    if declared and made.kind is Kind.TEXT and (declared.type.is_array or not made.is_array):
+        return declared
     return Column(name=field.name, type=made, not_null=bool(declared and declared.not_null))
+
+
+def as_declared(rows: pa.Table, columns: Sequence[Column], *, pipeline: str) -> pa.Table:
+    """Read the texts that a transform makes as those of files are read: nothing is cut, and nothing rounded."""
+    for column in columns:
+        at = rows.schema.get_field_index(column.name)
+        if column.not_null and rows.column(at).null_count:
+            raise TransformRefused(pipeline, f"column {column.name}: null, but declared not null")
+        if _is_text(rows.schema.field(at).type):
+            try:
+                values = _read_texts(one_array(rows.column(at)), column)
+            except RecordRefused as refused:
+                raise TransformRefused(pipeline, f"column {column.name}: {refused}") from None
+            rows = rows.set_column(at, column.name, values)
+    return rows
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_string(arrow.value_type if pa.types.is_list(arrow) else arrow))
+
+
+def _read_texts(texts: pa.Array, column: Column) -> pa.Array:
+    settled = settle([texts], (column,), count=len(texts))
+    if not settled.doubted.any():
+        return settled.rows.column(0)
+    read = [declared_value(column, partial(_value, text, column.type)) for text in texts.to_pylist()]
+    return pa.array(read, arrow_type(column.type))
+
+
+def _value(text: object, column_type: ColumnType) -> object:
+    match text:
+        case str():
+            return from_text(text, column_type)
+        case list():
+            return [_value(each, column_type.element) for each in text]
+        case _:
+            return None
 
 
 def _type_of(field: pa.Field) -> ColumnType:

@@ -7,18 +7,19 @@ is shown by reading it, and comparing it with the digests of all that was loaded
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 from dedup_core.errors import NotFound, OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Ledger
-from dedup_core.replay import ProducerState
+from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SpanSet
-from spark_jobs.declared import Declared, Format
+from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import digests_in, shortened
-from spark_jobs.sources.files import Listed, open_stream, read_at
-from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Marks, Resemblance, compare, compare_whole
+from spark_jobs.sources.files import Compression, Incomplete, Listed, open_stream, read_at
+from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole
 
 _READ_BYTES = 2**20
 
@@ -32,29 +33,46 @@ class Twin:
     digest: bytes
     fingerprint: bytes | None
     size: int | None
+    condition: Condition
     #: How many records took effect, or were quarantined, under the other name.
     records: int
 
 
+def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Resemblance:
+    """What a file is to one that was loaded, under the same name or another."""
+    fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
+    if source.format is Format.PARQUET:
+        return compare_whole(listed, fingerprint)
+    resemblance = compare(listed, fingerprint, consumed_end=state.consumed.end)
+    if resemblance is Resemblance.GROWN and state.condition is Condition.SEALED:
+        return resemblance if _ends_a_line(listed, state.consumed.end) else Resemblance.CONTINUED
+    return resemblance
+
+
+def _ends_a_line(listed: Listed, end: int) -> bool:
+    """Whether more may follow: a last line that was taken without its newline must stay the last."""
+    if end == 0:
+        return True
+    if Compression.of(listed.url) is Compression.NONE:
+        return read_at(listed.url, offset=end - 1, size=1) == b"\n"
+    with open_stream(listed.url) as stream:
+        _feed(stream, end - 1)
+        return stream.read(1) == b"\n"
+
+
 class Twins:
-    """All that was loaded, by how it begins."""
+    """All that was loaded, by how it begins when it is unpacked; asked for as soon as a file is new."""
 
     def __init__(self, declared: Declared, ledger: Ledger[Any]) -> None:
         self._declared = declared
         self._ledger = ledger
-        self._by_edge: dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState, Fingerprint]]] = {}
-        for producer_id, state in _states(ledger, declared.name).items():
-            if state.fingerprint is not None and state.consumed:
-                fingerprint = Fingerprint.from_bytes(state.fingerprint)
-                self._by_edge.setdefault(_edge(fingerprint), []).append((producer_id, state, fingerprint))
-        self._edges = sorted({length for length, _ in self._by_edge}, reverse=True)
 
     def find(self, listed: Listed) -> Twin | None:
         """The file that this one starts with, if there is one; the longest of several."""
         found = [
             (producer_id, state)
-            for producer_id, state, fingerprint in self._alike(listed)
-            if self._resembles(listed, state, fingerprint)
+            for producer_id, state in self._alike(listed)
+            if resemblance_of(self._declared.source, listed, state) in (Resemblance.SAME, Resemblance.GROWN)
         ]
         for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
             proof = self._ledger.proof_of(self._declared.name, producer_id)
@@ -65,20 +83,27 @@ class Twins:
                     digest=proof.digests,
                     fingerprint=state.fingerprint,
                     size=state.size,
+                    condition=state.condition,
                     records=proof.records,
                 )
         return None
 
-    def _alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState, Fingerprint]]:
-        begins = read_at(listed.url, offset=0, size=EDGE_BYTES)
-        for length in self._edges:
+    def _alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
+        edges = sorted({length for length, _ in self._by_edge}, reverse=True)
+        begins = _beginning(listed) if edges else b""
+        for length in edges:
             if length <= len(begins):
                 yield from self._by_edge.get((length, _digest(begins[:length])), [])
 
-    def _resembles(self, listed: Listed, state: ProducerState, fingerprint: Fingerprint) -> bool:
-        if self._declared.source.format is Format.PARQUET:
-            return compare_whole(listed, fingerprint) is Resemblance.SAME
-        return compare(listed, fingerprint, consumed_end=state.consumed.end) in (Resemblance.SAME, Resemblance.GROWN)
+    @cached_property
+    def _by_edge(self) -> dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]]:
+        by_edge: dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]] = {}
+        for producer_id, state in _states(self._ledger, self._declared.name).items():
+            # What was replaced has none any more.
+            if state.fingerprint is not None and state.consumed:
+                marks = Fingerprint.from_bytes(state.fingerprint).stream
+                by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), []).append((producer_id, state))
+        return by_edge
 
     def _is_proven(self, listed: Listed, digests: bytes) -> bool:
         """Read the file, and compare; a Parquet file is written once, and its edges name all that is in between."""
@@ -97,10 +122,13 @@ def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerS
         return {}
 
 
-def _edge(fingerprint: Fingerprint) -> tuple[int, bytes]:
-    """How long the beginning is that is remembered of a file as it lies there, and its digest."""
-    marks: Marks = fingerprint.packed or fingerprint.stream
-    return min(marks.end, EDGE_BYTES), marks.head
+def _beginning(listed: Listed) -> bytes:
+    """A file's first bytes, as far as they can be unpacked."""
+    try:
+        with open_stream(listed.url) as stream:
+            return stream.read(EDGE_BYTES)
+    except Incomplete:
+        return b""
 
 
 def _holds(listed: Listed, digests: bytes) -> bool:

@@ -235,7 +235,7 @@ def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
 
 def url_of(source: Source, name: str) -> str:
     """Where the file of this name is, below the source's root."""
-    root = root_of(source.path)
+    root = root_of(source.path, root=source.root)
     local = local_path(root)
     if local is not None:
         return str(Path(local).expanduser().absolute() / name)

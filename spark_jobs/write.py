@@ -7,15 +7,31 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from dedup_core.errors import SettingRefused
 from dedup_core.postgres.connection import first_line, sqlstate
-from spark_jobs.columns import Column
+from spark_jobs.columns import ADDED_UP_TO, Column
 from spark_jobs.copy import copy_in, is_cast, quoted, run, travels_as
 from spark_jobs.declared import Target
 from spark_jobs.sources.records import LINEAGE
-from spark_jobs.target import table_name
+from spark_jobs.target import Closed, columns_there, places_taken, table_name
 
 #: What a row may be refused for: its values, a constraint, a trigger's own word, a limit of the server's.
-_ROW_REFUSED = ("22", "23", "P0", "54")
+ROW_REFUSED = ("22", "23", "P0", "54")
+
+
+class ColumnsDiffer(Exception):
+    """The table has columns of other types than those that were read, or no place for more; nothing was written."""
+
+    def __init__(self, found: tuple[Column, ...], *, is_full: bool) -> None:
+        super().__init__(found)
+        self._found = {column.name: column for column in found}
+        self._is_full = is_full
+
+    def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns that fields can be written to, as the table has them; of a full one, no others."""
+        if self._is_full:
+            return tuple(self._found[column.name] for column in added if column.name in self._found)
+        return tuple(self._found.get(column.name, column) for column in added)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +40,8 @@ class Writer:
 
     #: As SQL writes it.
     table: str
+    #: Where its rows end up: the same, or the table that a stage is of.
+    target: str
     columns: tuple[Column, ...]
     lineage: bool
     #: The table's columns have the declared types, so that what travels in another has to be cast.
@@ -33,10 +51,11 @@ class Writer:
 
     @classmethod
     def into_target(cls, target: Target, columns: tuple[Column, ...]) -> "Writer":
-        return cls(table=table_name(target), columns=columns, lineage=target.lineage, is_cast=is_cast(columns))
+        table = table_name(target)
+        return cls(table=table, target=table, columns=columns, lineage=target.lineage, is_cast=is_cast(columns))
 
     def adding(self, columns: tuple[Column, ...]) -> "Writer":
-        """The same, with columns for fields that nobody declared; one that came meanwhile is as good."""
+        """The same, with columns for fields that nobody declared; one of that type that is there is as good."""
         return replace(self, columns=self.columns + columns, added=columns)
 
     @property
@@ -45,12 +64,39 @@ class Writer:
         return [column.name for column in self.columns] + lineage
 
     def add_columns(self, connection: Connection) -> None:
-        for column in self.added:
-            run(connection, f"ALTER TABLE {self.table} ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}")
+        """Add those that the table lacks: what is written must be of its types, because COPY sends no others."""
+        if self.added and (lacking := self._lacking(connection)):
+            listed = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
+            run(connection, f"ALTER TABLE {self.table} {', '.join(listed)}")
+            # Somebody may have added them first, and with other types.
+            self._lacking(connection)
+
+    def _lacking(self, connection: Connection) -> list[Column]:
+        """The columns that have to be added; refused where others are there, or no place is left."""
+        ours = columns_there(connection, self.table)
+        there = ours if self.table == self.target else columns_there(connection, self.target) | ours
+        found = tuple(there[column.name] for column in self.added if column.name in there)
+        for column in found:
+            if isinstance(column, Closed):
+                expected = "a column that takes the field; declare it under columns, or set unknown_fields: ignore"
+                raise SettingRefused(f"target {self.target}, column {column.name}", column.why, expected)
+        open_ones = tuple(column for column in found if isinstance(column, Column))
+        types = {column.name: column.type for column in open_ones}
+        lacking = [column for column in self.added if column.name not in ours]
+        new = sum(column.name not in there for column in lacking)
+        places = (places_taken(connection, table) for table in {self.table, self.target})
+        is_full = new > 0 and max(places) + new > ADDED_UP_TO
+        if is_full or any(types.get(column.name, column.type) != column.type for column in self.added):
+            raise ColumnsDiffer(open_ones, is_full=is_full)
+        return lacking
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
-        """Copy straight in, or through a table of this transaction where the server has to cast."""
+        """Write rows, and first add the columns that they need."""
         self.add_columns(connection)
+        self.copy(connection, rows)
+
+    def copy(self, connection: Connection, rows: pa.Table) -> None:
+        """Copy straight in, or through a table of this transaction where the server has to cast."""
         if not rows.num_rows:
             return
         rows = rows.select(self.names)
@@ -85,30 +131,44 @@ def arrived(columns: Sequence[Column], *, lineage: bool) -> str:
     return ", ".join(listed + [field.name for field in LINEAGE if lineage])
 
 
-def refused_rows(engine: Engine, writer: Writer, rows: pa.Table) -> dict[int, str]:
-    """The rows that the table does not take, by number, with the server's reason; nothing is written."""
+def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
+    """The rows that the table does not take, by number, with the server's reason; nothing is written.
+
+    No more of them are looked for once there are more than `at_most`.
+    """
     refused: dict[int, str] = {}
     with engine.connect() as connection, connection.begin() as transaction:
         run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-        _offer(connection, writer, rows, 0, refused)
+        writer.add_columns(connection)
+        if rows.num_rows:
+            _offer(connection, writer, rows, 0, refused, at_most=at_most)
         transaction.rollback()
     return refused
 
 
-def _offer(connection: Connection, writer: Writer, rows: pa.Table, first: int, refused: dict[int, str]) -> None:
+def _offer(
+    connection: Connection, writer: Writer, rows: pa.Table, first: int, refused: dict[int, str], *, at_most: int | None
+) -> None:
     """Halve what is refused until it is one row; what passes stays, so that rows which clash are found too."""
+    if at_most is not None and len(refused) > at_most:
+        return
     savepoint = connection.begin_nested()
     try:
-        writer.write(connection, rows)
+        writer.copy(connection, rows)
     except DBAPIError as error:
-        if not sqlstate(error).startswith(_ROW_REFUSED):
+        if not is_of_rows(error):
             raise
         savepoint.rollback()
         if rows.num_rows == 1:
             refused[first] = f"the server refused it: {first_line(error)}"
             return
         middle = rows.num_rows // 2
-        _offer(connection, writer, rows.slice(0, middle), first, refused)
-        _offer(connection, writer, rows.slice(middle), first + middle, refused)
+        _offer(connection, writer, rows.slice(0, middle), first, refused, at_most=at_most)
+        _offer(connection, writer, rows.slice(middle), first + middle, refused, at_most=at_most)
     else:
         savepoint.commit()
+
+
+def is_of_rows(error: DBAPIError) -> bool:
+    """Whether it is rows that the server refuses."""
+    return sqlstate(error).startswith(ROW_REFUSED)

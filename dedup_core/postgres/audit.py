@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 
 from dedup_core.names import Position, ProducerId
-from dedup_core.postgres.connection import on_table, statements, translated
+from dedup_core.postgres.connection import Record, on_table, statements, translated
 from dedup_core.postgres.ledger import get_pipeline, one_view
 from dedup_core.replay import Condition, EntryKind
 from dedup_core.spans import SpanSet
@@ -34,6 +34,8 @@ class FileReceipts:
     digests: bytes
     #: What each commit consumed, and the position of that commit.
     spans: tuple[tuple[Position, SpanSet], ...]
+    #: Those of them that brought rows: what is in under another name brought none.
+    spans_of_rows: tuple[tuple[Position, SpanSet], ...]
     #: No later life of the file has begun.
     is_latest: bool
     #: A later life took its place, and its rows went.
@@ -261,19 +263,22 @@ def _files(connection: Connection, pipeline_id: int, *, up_to: Position) -> Iter
 
 def _page(connection: Connection, pipeline_id: int, *, up_to: Position, after: ProducerId) -> list[FileReceipts]:
     binds = {"pipeline_id": pipeline_id, "position": up_to, "after": after, "at_most": _FILES_PER_READ}
-    return [
-        FileReceipts(
-            producer_id=row.producer_id,
-            name=row.name,
-            generation=row.generation,
-            size=row.size,
-            digests=bytes(row.digests),
-            spans=tuple(zip(row.positions, map(SpanSet.parse, row.spans), strict=True)),
-            is_latest=row.is_latest,
-            is_replaced=row.is_replaced,
-        )
-        for row in connection.execute(SQL["files"], binds)
-    ]
+    return [_receipts_of_file(row) for row in connection.execute(SQL["files"], binds)]
+
+
+def _receipts_of_file(row: Record) -> FileReceipts:
+    spans = tuple(zip(row.positions, map(SpanSet.parse, row.spans), strict=True))
+    return FileReceipts(
+        producer_id=row.producer_id,
+        name=row.name,
+        generation=row.generation,
+        size=row.size,
+        digests=bytes(row.digests),
+        spans=spans,
+        spans_of_rows=tuple(each for each, rows in zip(spans, row.rows, strict=True) if rows),
+        is_latest=row.is_latest,
+        is_replaced=row.is_replaced,
+    )
 
 
 def history_of(engine: Engine, pipeline: str, name: str) -> History:

@@ -128,6 +128,7 @@ SELECT receipt.producer_id, receipt.producer AS name, receipt.generation, max(re
        string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position) AS digests,
        array_agg(CAST(receipt.spans AS text) ORDER BY receipt.position) AS spans,
        array_agg(receipt.position ORDER BY receipt.position) AS positions,
+       array_agg(receipt.rows ORDER BY receipt.position) AS rows,
        bool_or(receipt.condition = 'replaced') AS is_replaced,
        NOT EXISTS (SELECT FROM onceload.producer AS later
                     WHERE later.pipeline_id = :pipeline_id AND later.name = receipt.producer

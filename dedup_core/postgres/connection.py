@@ -175,9 +175,15 @@ def severity(error: DBAPIError) -> str:
     return getattr(getattr(error.orig, "diag", None), "severity_nonlocalized", None) or ""
 
 
+_PROTOCOL_VIOLATION = "08P01"
+
+
 def is_lost(error: DBAPIError) -> bool:
     """Whether the connection is gone, or the server is going or not yet there."""
     code = sqlstate(error)
+    if code == _PROTOCOL_VIOLATION and severity(error) == "ERROR" and not error.connection_invalidated:
+        # Refused was what a COPY sent; whoever sends it again is refused again.
+        return False
     # A server that is stopped at once leaves the driver with an error of no special kind.
     gone = error.connection_invalidated or type(error.orig) in _WITHOUT_ANSWER
     return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from spark_jobs.columns import Column, ColumnType, Kind
-from spark_jobs.declared import CsvOptions, UnknownFields
-from spark_jobs.sources.records import Part, Records
+from spark_jobs.declared import CsvOptions, MissingColumns, UnknownFields
+from spark_jobs.sources.files import open_stream, told
+from spark_jobs.sources.records import FileRefused, Part, Records
 from spark_jobs.sources.tiers import (
+    BOM,
     Indices,
     Lines,
     Mask,
@@ -39,6 +41,8 @@ from spark_jobs.sources.tiers import (
 from spark_jobs.sources.values import from_text
 
 _BLOCK_BYTES_MAX = 2**30
+_HEADER_BYTES_MAX = 2**20
+_HEADER_STEP_BYTES = 64 * 2**10
 _NEWLINE, _RETURN = ord("\n"), ord("\r")
 
 
@@ -49,24 +53,77 @@ def read_csv(
     header: tuple[str, ...],
     options: CsvOptions,
     unknown_fields: UnknownFields,
+    record_bytes_max: int,
 ) -> Records:
     """Read the records of all parts; `header` names the fields in their order."""
     whole = [part for part in parts if not part.too_long]
-    lines = lines_of(whole, blanks=b"", record_ends=_record_ends(options))
+    ends = _record_ends(options)
+    lines = lines_of(whole, blanks=b"", record_bytes_max=record_bytes_max, record_ends=ends)
     if options.header:
         lines = lines.only(lines.sequence_ids != 0)
     reader = _Reader(lines=lines, columns=columns, header=header, options=options, unknown_fields=unknown_fields)
-    suspects = not_utf8(lines) | _misread(lines, options) | (reader.refusal is not None)
+    suspects = lines.too_long | not_utf8(lines) | _misread(lines, options) | (reader.refusal is not None)
     records = read_in_tiers(
         lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
     )
     return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown(records))
 
 
-def split_header(first_line: bytes, options: CsvOptions) -> tuple[str, ...]:
+# The first record, which names the fields.
+
+
+def read_header(url: str, options: CsvOptions, *, sealed: bool) -> tuple[str, ...] | None:
+    """The names of a file's fields, which later parts of it do not show; none while its first record may go on."""
+    first = _first_record(url, options)
+    if first and not first.endswith(b"\n") and not sealed:
+        return None
+    try:
+        return split_header(first, options) if first else ()
+    except (UnicodeDecodeError, RecordRefused) as error:
+        reason = "it is no valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise _header_refused(url, f"that line cannot be read: {reason}") from error
+
+
+def _first_record(url: str, options: CsvOptions) -> bytes:
+    ends, begun = RecordEnds(options, starts_file=True), b""
+    with open_stream(url) as stream:
+        while len(begun) < _HEADER_BYTES_MAX:
+            with told(url):
+                block = stream.read(_HEADER_STEP_BYTES)
+            found = ends.newlines(block)
+            if len(found) or not block:
+                return begun + block[: int(found[0]) + 1 if len(found) else None]
+            begun += block
+    raise _header_refused(url, f"that line has no end in its first {len(begun)} bytes")
+
+
+def _header_refused(url: str, found: str) -> FileRefused:
+    expected = "begin with a line that names its columns"
+    return FileRefused(url, expected, found, "mend that line, or set source.options to how the file is written")
+
+
+def split_header(first_record: bytes, options: CsvOptions) -> tuple[str, ...]:
     """The names of the fields, from a file's first record."""
-    line = first_line.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").removesuffix(b"\r")
+    line = first_record.removeprefix(BOM).removesuffix(b"\n").removesuffix(b"\r")
     return tuple(name or "" for name in split_record(line.decode(), replace(options, null="")))
+
+
+def check_header(url: str, header: tuple[str, ...], columns: tuple[Column, ...], options: CsvOptions) -> None:
+    """Refuse a file whose first line shows that it is not of these columns: all its values would be null."""
+    missing = [column for column in columns if column.name not in header]
+    may_miss = options.missing_columns is MissingColumns.IGNORE and len(missing) < len(columns)
+    lacking = [column.name for column in missing if column.not_null or not may_miss]
+    if lacking:
+        names = ", ".join(map(repr, header[:_NAMES_SHOWN])) + (", ..." if len(header) > _NAMES_SHOWN else "")
+        raise FileRefused(
+            url,
+            f"name the declared columns in its first line, among them {', '.join(lacking[:_NAMES_SHOWN])}",
+            f"that line names {names}",
+            "mend that line or the delimiter, or set missing_columns: ignore, which leaves nullable ones null",
+        )
+
+
+_NAMES_SHOWN = 5
 
 
 # Where records end.
@@ -90,11 +147,13 @@ class RecordEnds:
     It knows no more than where it stands, so blocks may be cut anywhere, even between the two of a doubled quote.
     """
 
-    def __init__(self, options: CsvOptions) -> None:
+    def __init__(self, options: CsvOptions, *, starts_file: bool = False) -> None:
         self._multiline = options.multiline and bool(options.quote)
         self._dialect = _Dialect.of(options)
         self._place = _Place.START
         self._is_escaped = False
+        #: What may still come of a byte order mark, which is no part of the first value.
+        self._mark = BOM if starts_file else b""
 
     def last_end(self, block: bytes) -> int | None:
         """Say where in this block the last record that ends in it does, behind its newline."""
@@ -105,8 +164,22 @@ class RecordEnds:
         """Say where in this block the newlines are that end records."""
         if not self._multiline or not block:
             return positions_of(b"\n", block)
+        skipped = self._mark_in(block) if self._mark else 0
+        if skipped:
+            return self.newlines(block[skipped:]) + skipped
         found = None if self._is_unusual(block) else self._at_once(block)
         return self._step_by_step(block) if found is None else found
+
+    def _mark_in(self, block: bytes) -> int:
+        """How many bytes of a byte order mark this block starts with."""
+        here, left = self._mark[: len(block)], self._mark[len(block) :]
+        if block.startswith(here):
+            self._mark = left
+            return len(here)
+        # What began like a mark was the beginning of a value.
+        self._place = self._place if self._mark == BOM else _Place.BARE
+        self._mark = b""
+        return 0
 
     def _is_unusual(self, block: bytes) -> bool:
         escape = self._dialect.escape
@@ -214,10 +287,10 @@ class _Dialect:
         return well
 
 
-def _record_ends(options: CsvOptions) -> Callable[[bytes], Indices] | None:
+def _record_ends(options: CsvOptions) -> Callable[[Part], Indices] | None:
     if not options.multiline or not options.quote:
         return None
-    return lambda part: RecordEnds(options).newlines(part)
+    return lambda part: RecordEnds(options, starts_file=part.first == 0).newlines(part.raw)
 
 
 # The slow tier: one record.
@@ -275,6 +348,10 @@ def _misread(lines: Lines, options: CsvOptions) -> Mask:
     misread = (
         lines.within(positions_of(b"\r", lines.block)) if b"\r" in lines.block else np.zeros(lines.count, np.bool_)
     )
+    if BOM in lines.block:
+        # At the start of what it parses, Arrow skips one; for us it is a part of every value but a file's first.
+        marked = [at for at in np.flatnonzero(lines.firsts == BOM[0]) if lines.block.startswith(BOM, lines.starts[at])]
+        misread[marked] = True
     if dialect.escape is not None and dialect.escape in lines.block:
         misread |= lines.within(positions_of(bytes([dialect.escape]), lines.block))
     if options.quote and options.quote.encode() in lines.block:
@@ -319,6 +396,7 @@ class _Reader:
         return settle(arrays, self.columns, count=len(group))
 
     def read_one(self, index: int) -> list[object]:
+        self.lines.check_length(index)
         if self.refusal is not None:
             raise self.refusal
         values = split_record(self.lines.text(index), self.options)

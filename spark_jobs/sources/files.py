@@ -10,7 +10,7 @@ import posixpath
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -52,6 +52,8 @@ class Listing:
     files: tuple[Listed, ...]
     #: What the pattern means and nobody should read: the name as `repr` writes it, and why.
     refused: tuple[tuple[str, str], ...] = ()
+    #: What might be read with other rights, told in the same way.
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 class Compression(StrEnum):
@@ -99,20 +101,19 @@ class Damaged(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"{shown(self.url)} should unpack, but is damaged after {self.end} unpacked bytes ({self.reason}); "
-            "nothing was loaded from there on: put a whole copy in its place"
+            "only whole records before that are loaded: put a whole copy in its place"
         )
 
 
-def root_of(pattern: str) -> str:
-    """The folder that the names of a pattern's files start below."""
-    return _Pattern.parse(pattern).root
+def root_of(pattern: str, *, root: str | None = None) -> str:
+    """The folder that the names of a pattern's files start below: the one before the first wildcard, or a given one."""
+    return _Pattern.parse(pattern, root=root).root
 
 
-def list_files(pattern: str) -> Listing:
-    """Find a pattern's files, by name; what vanishes meanwhile was never there."""
-    parsed = _Pattern.parse(pattern)
-    files, refused = _list_local(parsed) if local_path(parsed.root) else _list_remote(parsed)
-    return Listing(tuple(sorted(files, key=lambda file: file.name)), tuple(sorted(refused)))
+def list_files(pattern: str, *, root: str | None = None) -> Listing:
+    """Find a pattern's files, by their names below its root; what vanishes meanwhile was never there."""
+    parsed = _Pattern.parse(pattern, root=root)
+    return _list_local(parsed) if local_path(parsed.folder) else _list_remote(parsed)
 
 
 def open_stream(url: str) -> BinaryIO:
@@ -193,21 +194,27 @@ class _Pattern:
     """A pattern as an automaton over the parts of a path: how far each way into it has come."""
 
     root: str
+    #: Where listing starts, and what leads there from the root.
+    folder: str
+    prefix: str
     #: One part of the path each; None stands for `**`: any number of folders.
     steps: tuple[re.Pattern[str] | None, ...]
     is_one_name: bool
 
     @classmethod
-    def parse(cls, pattern: str) -> "_Pattern":
+    def parse(cls, pattern: str, *, root: str | None = None) -> "_Pattern":
         scheme, path = _split(pattern)
         parts = posixpath.normpath(path).split("/")
         if "\0" in path or parts[-1] in {"", ".", ".."} or (scheme and parts[0] == ".."):
             raise _refused(pattern, "a pattern of files, such as folder/*.jsonl")
         wild = (at for at, part in enumerate(parts) if _WILDCARD.search(part))
         fixed = next(wild, len(parts) - 1)
-        root = "/".join(parts[:fixed]) or ("/" if path.startswith("/") else "")
+        folder = "/".join(parts[:fixed]) or ("/" if path.startswith("/") else "")
+        folder = scheme + (folder or ("" if scheme else "."))
         return cls(
-            root=scheme + (root or ("" if scheme else ".")),
+            root=folder if root is None else root,
+            folder=folder,
+            prefix="" if root is None else _prefix(pattern, root=root, folder=folder),
             steps=tuple(_step(pattern, part) for part in parts[fixed:]),
             is_one_name=not _WILDCARD.search(path),
         )
@@ -252,6 +259,14 @@ class _Pattern:
         return frozenset(places)
 
 
+def _prefix(pattern: str, *, root: str, folder: str) -> str:
+    (scheme, above), (folder_scheme, below) = _split(root), _split(folder)
+    prefix = posixpath.relpath(below or ".", above or ".")
+    if scheme != folder_scheme or prefix.split("/")[0] == "..":
+        raise _refused(pattern, f"a pattern of files below {shown(root)}")
+    return "" if prefix == "." else prefix + "/"
+
+
 def _step(pattern: str, part: str) -> re.Pattern[str] | None:
     if part == "**":
         return None
@@ -280,21 +295,28 @@ def _fault_of(name: str) -> str | None:
     return None
 
 
-_Found = tuple[list[Listed], list[tuple[str, str]]]
-
-
-def _list_local(pattern: _Pattern) -> _Found:
-    root = posixpath.normpath(Path(local_path(pattern.root) or ".").expanduser().absolute())
-    walk = _Walk(pattern, root=root, real_root=os.path.realpath(root))
+def _list_local(pattern: _Pattern) -> Listing:
+    folder = posixpath.normpath(Path(local_path(pattern.folder) or ".").expanduser().absolute())
+    walk = _Walk(pattern, root=folder, real_root=os.path.realpath(folder))
     try:
-        walk.into(root, below="", places=pattern.start)
+        walk.into(folder, below="", places=pattern.start)
     except FileNotFoundError as error:
-        raise NotFound("source folder", root) from error
+        if pattern.prefix and Path(local_path(pattern.root) or ".").expanduser().is_dir():
+            # Today's folder comes with its first file.
+            return Listing(())
+        raise NotFound("source folder", folder) from error
     except OSError as error:
-        raise _refused(root, f"a folder that can be read, not one that says: {_words(error)}") from error
+        raise _refused(folder, f"a folder that can be read, not one that says: {_words(error)}") from error
     while walk.folders:
         walk.deeper()
-    return walk.files, walk.refused
+    return _listing(walk.files, refused=walk.refused, unreadable=walk.unreadable)
+
+
+def _listing(
+    files: Sequence[Listed], *, refused: Sequence[tuple[str, str]], unreadable: Sequence[tuple[str, str]]
+) -> Listing:
+    by_name = sorted(files, key=lambda file: file.name)
+    return Listing(tuple(by_name), refused=tuple(sorted(refused)), unreadable=tuple(sorted(unreadable)))
 
 
 @dataclass
@@ -306,6 +328,7 @@ class _Walk:
     real_root: str
     files: list[Listed] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
     folders: list[tuple[str, frozenset[int]]] = field(default_factory=list)
 
     def deeper(self) -> None:
@@ -328,15 +351,16 @@ class _Walk:
         if reached == {self.pattern.end} if is_folder else self.pattern.end not in reached:
             return
         if fault := _fault_of(name) or (entry.is_symlink() and self._fault_of_link(entry)) or None:
-            self.refused.append((repr(name), fault))
+            self.refused.append((repr(self.pattern.prefix + name), fault))
         elif is_folder:
             self.folders.append((name + "/", reached))
         else:
             found = entry.stat()
             if stat.S_ISREG(found.st_mode):
-                self.files.append(Listed(name, _below(self.root, name), found.st_size, found.st_mtime))
+                url = _below(self.root, name)
+                self.files.append(Listed(self.pattern.prefix + name, url, found.st_size, found.st_mtime))
             else:
-                self.refused.append((repr(name), "it is no regular file"))
+                self.refused.append((repr(self.pattern.prefix + name), "it is no regular file"))
 
     def _fault_of_link(self, entry: os.DirEntry[str]) -> str | None:
         target = os.path.realpath(entry.path)
@@ -352,8 +376,10 @@ class _Walk:
             yield
         except FileNotFoundError:
             pass
+        except PermissionError as error:
+            self.unreadable.append((repr(self.pattern.prefix + name), _words(error)))
         except OSError as error:
-            self.refused.append((repr(name), _words(error)))
+            self.refused.append((repr(self.pattern.prefix + name), _words(error)))
 
 
 def _open_local(path: str) -> BinaryIO:
@@ -371,28 +397,48 @@ def _read_local(path: str, *, offset: int, size: int) -> bytes:
     return block
 
 
-def _list_remote(pattern: _Pattern) -> _Found:
-    with told(pattern.root):
-        backend, base = _backend(pattern.root)
+def _list_remote(pattern: _Pattern) -> Listing:
+    with told(pattern.folder):
+        backend, base = _backend(pattern.folder)
         # A backend remembers listings for as long as the process lives.
         backend.invalidate_cache()
         try:
             found = backend.find(base, maxdepth=pattern.depth_max, detail=True)
             missing = not found and not _exists(backend, base)
         except PermissionError as error:
-            raise _refused(pattern.root, f"a folder that can be read, not one that says: {_words(error)}") from error
+            raise _refused(pattern.folder, f"a folder that can be read, not one that says: {_words(error)}") from error
         except FileNotFoundError:
             found, missing = {}, True
-    if missing:
-        raise NotFound("source folder", shown(pattern.root))
+        if missing and not (pattern.prefix and _exists(*_backend(pattern.root))):
+            raise NotFound("source folder", shown(pattern.folder))
     names = {path.removeprefix(base).removeprefix("/"): facts for path, facts in found.items()}
     meant = {name: facts for name, facts in names.items() if _is_file(facts) and pattern.means(name)}
-    faults = [(repr(name), fault) for name in meant if (fault := _fault_of(name))]
-    return [_listed(pattern.root, name, facts) for name, facts in meant.items() if not _fault_of(name)], faults
+    files: list[Listed] = []
+    refused: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, str]] = []
+    for name, facts in meant.items():
+        if fault := _fault_of(name):
+            refused.append((repr(pattern.prefix + name), fault))
+        elif fault := _find_size(backend, facts):
+            unreadable.append((repr(pattern.prefix + name), fault))
+        else:
+            files.append(_listed(pattern, name, facts))
+    return _listing(files, refused=refused, unreadable=unreadable)
 
 
 def _is_file(facts: dict[str, Any]) -> bool:
-    return facts["type"] == "file" and facts.get("size") is not None and not facts["name"].endswith("/")
+    return facts["type"] == "file" and not facts["name"].endswith("/")
+
+
+def _find_size(backend: Any, facts: dict[str, Any]) -> str | None:  # noqa: ANN401 - fsspec ships no types.
+    """Ask for a size that the listing, as that of a web server, does not tell; say why if nobody knows it."""
+    if facts.get("size") is None:
+        try:
+            with told(facts["name"]):
+                facts["size"] = backend.info(facts["name"]).get("size")
+        except Unreadable as error:
+            return error.reason
+    return "its server does not say how large it is" if facts["size"] is None else None
 
 
 def _exists(backend: Any, base: str) -> bool:  # noqa: ANN401 - fsspec ships no types.
@@ -400,7 +446,7 @@ def _exists(backend: Any, base: str) -> bool:  # noqa: ANN401 - fsspec ships no 
     return bool(backend.exists(base.split("/", maxsplit=1)[0] if _OBJECT_STORES.intersection(protocol) else base))
 
 
-def _listed(root: str, name: str, facts: dict[str, Any]) -> Listed:
+def _listed(pattern: _Pattern, name: str, facts: dict[str, Any]) -> Listed:
     stamps = (facts.get(key) for key in ("mtime", "LastModified", "last_modified", "updated", "modified"))
     modified: Any = next((stamp for stamp in stamps if stamp is not None), None)
     match modified:
@@ -410,7 +456,7 @@ def _listed(root: str, name: str, facts: dict[str, Any]) -> Listed:
             modified_at = datetime.fromisoformat(modified).timestamp()
         case _:
             modified_at = modified
-    return Listed(name, _below(root, name), int(facts["size"]), modified_at)
+    return Listed(pattern.prefix + name, _below(pattern.folder, name), int(facts["size"]), modified_at)
 
 
 def _backend(url: str) -> tuple[Any, str]:

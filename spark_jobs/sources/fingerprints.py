@@ -25,6 +25,8 @@ class Resemblance(StrEnum):
     SAME = "same"
     #: It starts with what was loaded, and there is more of it.
     GROWN = "grown"
+    #: Its last record was taken without a newline, because it was complete, and goes on now.
+    CONTINUED = "continued"
     #: It ends before what was loaded does.
     SHORTER = "shorter"
     #: Something else stands where that was.

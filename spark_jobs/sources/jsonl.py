@@ -7,7 +7,7 @@ and as many rows must come back. Then every line was one object.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from spark_jobs.columns import Column, ColumnType, Kind, arrow_type
+from spark_jobs.columns import ADDED_UP_TO, Column, ColumnType, Kind, arrow_type
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources.records import Part, Records
 from spark_jobs.sources.tiers import (
@@ -54,11 +54,19 @@ _DIRECT = {
 _BIGINT = re.compile(r"-?[0-9]{1,19}")
 
 
-def read_jsonl(parts: Sequence[Part], columns: tuple[Column, ...], *, unknown_fields: UnknownFields) -> Records:
+def read_jsonl(
+    parts: Sequence[Part],
+    columns: tuple[Column, ...],
+    *,
+    unknown_fields: UnknownFields,
+    record_bytes_max: int,
+    read_value: Callable[[str, ColumnType], object] = from_json,
+) -> Records:
     """Read the lines of all parts; a blank line is no record."""
-    lines = lines_of([part for part in parts if not part.too_long], blanks=_BLANKS)
-    reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields)
-    suspects = _looks_unlike_an_object(lines) | not_utf8(lines)
+    whole = [part for part in parts if not part.too_long]
+    lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
+    reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
+    suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
     records = read_in_tiers(
         lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
     )
@@ -188,6 +196,7 @@ class _Reader:
     lines: Lines
     columns: tuple[Column, ...]
     unknown_fields: UnknownFields
+    read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
 
     def read_many(self, group: Indices) -> Settled | None:
@@ -202,6 +211,7 @@ class _Reader:
         return None
 
     def read_one(self, index: int) -> list[object]:
+        self.lines.check_length(index)
         found, twice = self._fields(index)
         row = [self._value(column, found, twice) for column in self.columns]
         self._note_unknown(found)
@@ -271,7 +281,7 @@ class _Reader:
     def _value(self, column: Column, found: dict[str, str], twice: set[str]) -> object:
         if column.name in twice:
             raise RecordRefused("the field occurs twice", column=column.name)
-        return declared_value(column, lambda: from_json(found.get(column.name, "null"), column.type))
+        return declared_value(column, lambda: self.read_value(found.get(column.name, "null"), column.type))
 
     def _note_unknown(self, found: dict[str, str]) -> None:
         if self.unknown_fields is UnknownFields.IGNORE:
@@ -282,6 +292,10 @@ class _Reader:
                 raise RecordRefused(f"the field {name!r} is not declared", column=name)
             if not may_be_added(name):
                 raise RecordRefused(f"the field {name!r} cannot be the name of a column")
+        new = [name for name, raw in unknown.items() if raw != "null" and name not in self.unknown.kinds]
+        if new and len(self.columns) + len(self.unknown.kinds) + len(new) > ADDED_UP_TO:
+            reason = f"with the column for {new[0]!r}, the table would have more than {ADDED_UP_TO}"
+            raise RecordRefused(reason, column=new[0])
         self.unknown.see(unknown)
 
 

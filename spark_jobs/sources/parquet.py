@@ -6,13 +6,16 @@ rules those of the other formats: a double becomes a numeric by its shortest dig
 
 import json
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from typing import Any, BinaryIO
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +25,8 @@ import pyarrow.parquet as pq
 from dedup_core.names import ProducerId
 from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.records import Records
+from spark_jobs.sources.files import told
+from spark_jobs.sources.records import FileRefused, Records
 from spark_jobs.sources.tiers import (
     Indices,
     Mask,
@@ -41,17 +45,32 @@ from spark_jobs.sources.tiers import (
 from spark_jobs.sources.values import ValueRefused, from_json, from_text
 
 
-def row_groups(source: BinaryIO) -> tuple[tuple[int, int], ...]:
+def row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
     """The rows of each row group, first and end."""
-    metadata = pq.ParquetFile(source).metadata
+    metadata = file.metadata
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     ends = np.cumsum([0, *counts]).tolist()
     return tuple(pairwise(ends))
 
 
+@contextmanager
+def decoding(url: str) -> Iterator[None]:
+    """Tell a file that is no whole Parquet file from a store that fails."""
+    with told(url):
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            # What is wrong with the bytes has no number, unlike what the system or a store says.
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise
+            found = f"it is damaged or cut short: {' '.join(str(error).split())}"
+            raise FileRefused(url, "be a whole Parquet file", found, "put a whole copy in its place") from error
+
+
 def read_parquet(
     source: BinaryIO,
     *,
+    url: str,
     producer_id: ProducerId,
     first: int,
     end: int,
@@ -59,7 +78,11 @@ def read_parquet(
     unknown_fields: UnknownFields,
 ) -> Records:
     """Read the rows from first to end, and no row group beside them."""
-    table, undeclared = _read(source, first=first, end=end, columns=columns, unknown_fields=unknown_fields)
+    with decoding(url):
+        # In nanoseconds, int96 would overflow after the year 2262.
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        table, undeclared = _read(file, url, first=first, end=end, columns=columns, unknown_fields=unknown_fields)
+    table = pa.table([_plain(one_array(column)) for column in table.columns], names=table.column_names)
     refusal = _refusal(undeclared, unknown_fields)
     reader = _Reader(table, columns, refusal=refusal)
     origins = Origins(
@@ -75,23 +98,24 @@ def read_parquet(
 
 
 def _read(
-    source: BinaryIO, *, first: int, end: int, columns: tuple[Column, ...], unknown_fields: UnknownFields
+    file: pq.ParquetFile, url: str, *, first: int, end: int, columns: tuple[Column, ...], unknown_fields: UnknownFields
 ) -> tuple[pa.Table, tuple[str, ...]]:
-    # In nanoseconds, int96 would overflow after the year 2262.
-    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     names = file.schema_arrow.names
     declared = [column.name for column in columns]
     undeclared = tuple(name for name in names if name not in declared)
     # A record that is bad for its fields is kept whole, with all of them.
     wanted = names if unknown_fields is not UnknownFields.IGNORE else [name for name in names if name in declared]
-    spans = row_groups(source)
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name in wanted]:
+        found = f"it has several columns called {', '.join(map(repr, twice))}"
+        raise FileRefused(url, "name each of its columns once", found, "write it with other names")
+    spans = row_groups(file)
     overlapping = [at for at, (start, stop) in enumerate(spans) if start < end and first < stop]
     rows_before = spans[overlapping[0]][0] if overlapping else first
     table = file.read_row_groups(overlapping, columns=wanted, use_threads=False).slice(first - rows_before, end - first)
     if not wanted:
         count = sum(max(0, min(end, stop) - max(first, start)) for start, stop in spans)
         table = pa.table({"": pa.nulls(count)})
-    return pa.table([_plain(one_array(column)) for column in table.columns], names=table.column_names), undeclared
+    return table, undeclared
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -189,7 +213,10 @@ class _Reader:
         self._refusal = refusal
 
     def raw(self, index: int) -> bytes:
-        return _json_of_object(self._row(index)).encode(errors="backslashreplace")
+        types = {column.name: column.type for column in self._columns}
+        fields = self._row(index).items()
+        written = (f"{json.dumps(name, ensure_ascii=False)}:{_kept(value, types.get(name))}" for name, value in fields)
+        return f"{{{','.join(written)}}}".encode(errors="backslashreplace")
 
     def read_many(self, group: Indices) -> Settled | None:
         rows = self._table if len(group) == self._table.num_rows else self._table.take(pa.array(group))
@@ -229,7 +256,9 @@ def _python(scalar: pa.Scalar) -> object:
     except UnicodeDecodeError:
         return _Unreadable(repr(scalar.as_buffer().to_pybytes()) if pa.types.is_string(scalar.type) else "no UTF-8")
     except (OverflowError, ValueError):
-        return _Unreadable(str(scalar.cast(pa.int64())))
+        # Arrow itself can write down whatever it holds.
+        written = pa.array([scalar], scalar.type).to_string().split()
+        return _Unreadable(" ".join(written[1:-1]))
     return _Real(value) if value is not None and pa.types.is_float32(scalar.type) else value
 
 
@@ -281,6 +310,42 @@ def _from_float(value: float, column_type: ColumnType) -> float:
 
 #: The first double that rounds to no finite real is half a step behind the last one.
 _REAL_MAX = math.nextafter(float(np.finfo(np.float32).max) + 2.0**103, 0)
+
+
+def _kept(value: object, column_type: ColumnType | None) -> str:
+    """The value as JSON that `from_kept` reads as `converted` reads the value; without a column, just as JSON."""
+    match value:
+        case list() if column_type and column_type.is_array:
+            return f"[{','.join(_kept(element, column_type.element) for element in value)}]"
+        case _Unreadable() if column_type:
+            return _kept_unreadable(value, column_type)
+        case bytes() if column_type:
+            return _kept_bytes(value, column_type)
+        case datetime() if column_type and column_type.kind is Kind.DATE and value.time() == time():
+            return _json_of(value.date())
+    written = _json_of(value)
+    is_value = column_type == _JSONB and not isinstance(value, str) and written[0] == '"'
+    return json.dumps(written) if is_value else written
+
+
+_JSONB = ColumnType(kind=Kind.JSONB)
+
+
+def _kept_bytes(value: bytes, column_type: ColumnType) -> str:
+    if column_type == ColumnType(kind=Kind.BYTEA):
+        return _json_of(value)
+    if column_type == ColumnType(kind=Kind.UUID) and len(value) == 16:
+        return json.dumps(str(UUID(bytes=value)))
+    try:
+        return json.dumps(value.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        return _kept_unreadable(f"\\x{value.hex()}", column_type)
+
+
+def _kept_unreadable(shown: str, column_type: ColumnType) -> str:
+    """What no column of the type takes: a text that is no JSON, or else an object."""
+    text = json.dumps(f"unreadable: {shown}", ensure_ascii=False)
+    return text if column_type == _JSONB else f'{{"unreadable":{text}}}'
 
 
 def _json_of(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from spark_jobs.declared import Format, Source
@@ -22,12 +23,22 @@ class _Ends(Protocol):
         """Say where in this block the last record that ends in it does, behind its newline."""
 
 
-def pieces(chunk: Chunk, source: Source, *, marks: StreamMarks | None = None) -> Iterator[Part]:
+@dataclass
+class Rest:
+    """What a chunk holds behind its last whole record; known when all of it was read."""
+
+    size: int = 0
+
+
+def pieces(
+    chunk: Chunk, source: Source, *, marks: StreamMarks | None = None, rest: Rest | None = None
+) -> Iterator[Part]:
     """Read the whole records of a chunk.
 
     Marks that are given for a compressed file stand, whenever a part comes out, exactly at its end.
     A stream that breaks off gives all its whole records, and only then raises Incomplete.
-    Too long is a record that fits, with its newline, neither `record_bytes_max` nor `chunk_bytes`.
+    A part of its own is a record that fits, with its newline, neither `record_bytes_max` nor `chunk_bytes`, because
+    nobody has to hold it; those that are too long and fit into a chunk are found by who reads the parts.
     """
     is_packed = Compression.of(chunk.url) is not Compression.NONE
     with open_stream(chunk.url) as stream:
@@ -36,7 +47,7 @@ def pieces(chunk: Chunk, source: Source, *, marks: StreamMarks | None = None) ->
             reader.skip()
         else:
             reader.seek()
-        yield from _parts(reader, _ends_of(source), source)
+        yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or Rest())
 
 
 def cuts(url: str, *, first: int, end: int, chunk_bytes: int, record_bytes_max: int) -> list[tuple[int, int]]:
@@ -76,11 +87,21 @@ def find_newline(url: str, *, first: int, end: int) -> int | None:
     return None
 
 
-def _ends_of(source: Source) -> _Ends:
+def ends_record(url: str, source: Source, *, first: int, size: int) -> bool:
+    """Whether a record ends in a plain file's `[first, size)`, which starts where one does."""
+    ends, at, step = _ends_of(source, first=first), first, _LOOK_BYTES
+    while at < size and (block := read_at(url, offset=at, size=min(step, size - at))):
+        if ends.last_end(block) is not None:
+            return True
+        at, step = at + len(block), min(2 * step, _STEP_BYTES)
+    return False
+
+
+def _ends_of(source: Source, *, first: int) -> _Ends:
     if source.format is Format.CSV and source.csv.multiline:
         from spark_jobs.sources.csv import RecordEnds
 
-        return RecordEnds(source.csv)
+        return RecordEnds(source.csv, starts_file=first == 0)
     return _LineEnds()
 
 
@@ -143,8 +164,8 @@ class _Reader:
         return Unreadable(self.chunk.url, f"it ends before byte {self.chunk.end or self.chunk.first}")
 
 
-def _parts(reader: _Reader, ends: _Ends, source: Source) -> Iterator[Part]:
-    # Where parts happen to start must not decide whether a record is too long.
+def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator[Part]:
+    # Where parts happen to start must not decide whether a record stands alone.
     held_max = max(source.record_bytes_max, source.chunk_bytes)
     first, held = reader.chunk.first, b""
     while block := reader.read(min(source.chunk_bytes - len(held) % source.chunk_bytes, held_max - len(held))):
@@ -156,13 +177,16 @@ def _parts(reader: _Reader, ends: _Ends, source: Source) -> Iterator[Part]:
         elif len(held) + len(block) < held_max:
             held += block
         else:
-            long = _too_long(reader, ends, first=first, begun=held + block)
-            if long is None:
+            long, has_end = _too_long(reader, ends, first=first, begun=held + block)
+            if not has_end:
+                rest.size = long.end - first
                 return
             first, held = long.end, b""
             yield long
     if held and reader.chunk.sealed:
         yield _part(reader, first=first, raw=held)
+    elif held:
+        rest.size = len(held)
 
 
 def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
@@ -170,8 +194,8 @@ def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
     return Part(producer_id=reader.chunk.producer_id, first=first, end=first + len(raw), raw=raw)
 
 
-def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> Part | None:
-    """Pass over the rest of a record, if it has an end."""
+def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tuple[Part, bool]:
+    """Pass over the rest of a record, and say whether it has an end."""
     reader.feed(begun)
     kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
     while record_end is None and (block := reader.read(_STEP_BYTES)):
@@ -180,9 +204,8 @@ def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> Part
         reader.unread(block[len(passed) :])
         reader.feed(passed)
         kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
-    if record_end is None and not reader.chunk.sealed:
-        return None
-    return Part(producer_id=reader.chunk.producer_id, first=first, end=end, raw=kept, too_long=True)
+    part = Part(producer_id=reader.chunk.producer_id, first=first, end=end, raw=kept, too_long=True)
+    return part, record_end is not None or reader.chunk.sealed
 
 
 def _first_end(ends: _Ends, block: bytes) -> int | None:

@@ -4,12 +4,38 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from dedup_core.errors import CallAgain, NeedsAPerson
 from dedup_core.names import ProducerId
 from spark_jobs.columns import Column
+from spark_jobs.sources.files import shown
 
 PRODUCER_ID = "_producer_id"
 SEQUENCE = "_sequence"
 LINEAGE = (pa.field(PRODUCER_ID, pa.int64()), pa.field(SEQUENCE, pa.int64()))
+
+
+@dataclass(eq=False)
+class FileRefused(NeedsAPerson):
+    """A file of which no record can be read, or no more records."""
+
+    url: str
+    expected: str
+    found: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.url)} should {self.expected}, but {self.found}; nothing more of it is loaded: {self.fix}"
+
+
+@dataclass(eq=False)
+class LastLineOpen(CallAgain):
+    """All whole records of a file were read, and it goes on behind them."""
+
+    #: How many bytes of the last line are there.
+    size: int
+
+    def __str__(self) -> str:
+        return f"its last line ({self.size} bytes) has no newline yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +70,7 @@ class Part:
     first: int
     end: int
     raw: bytes
-    #: One record beyond record_bytes_max, of which `raw` is only the beginning.
+    #: One record beyond all that is held at once, of which `raw` is only the beginning.
     too_long: bool = False
 
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup_core.names import ProducerId
-from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.columns import PRECISION_MAX, RESERVED, Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import LINEAGE, BadRecord, Part, Records
 from spark_jobs.sources.values import DAYS, MICROSECONDS, ValueRefused, from_text
 
@@ -49,8 +50,6 @@ def declared_value(column: Column, read: Callable[[], object]) -> object:
     return value
 
 
-#: Columns that a target has anyway.
-_OURS = {*(each.name for each in LINEAGE), "_position"}
 #: Postgres cuts longer names.
 _NAME_BYTES_MAX = 63
 
@@ -61,7 +60,7 @@ def may_be_added(name: str) -> bool:
         length = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return 0 < length <= _NAME_BYTES_MAX and "\0" not in name and name not in _OURS
+    return 0 < length <= _NAME_BYTES_MAX and "\0" not in name and name not in RESERVED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +154,7 @@ class Lines:
     """The records of some parts, which lie in one block of bytes; blank ones are left out."""
 
     block: bytes
+    record_bytes_max: int
     #: Each record with all its bytes but the newline …
     raw_starts: Indices
     raw_ends: Indices
@@ -167,6 +167,18 @@ class Lines:
     @property
     def count(self) -> int:
         return len(self.starts)
+
+    @cached_property
+    def too_long(self) -> Mask:
+        """Which records are beyond record_bytes_max, with their newlines."""
+        if len(self.block) < self.record_bytes_max:
+            return np.zeros(self.count, np.bool_)
+        too_long: Mask = self.raw_ends - self.raw_starts >= self.record_bytes_max
+        return too_long
+
+    def check_length(self, index: int) -> None:
+        if self.too_long[index]:
+            raise RecordRefused(_too_long(int(self.raw_ends[index] - self.raw_starts[index]) + 1))
 
     @property
     def octets(self) -> npt.NDArray[np.uint8]:
@@ -187,11 +199,14 @@ class Lines:
             return self
         # Mostly it is the block's end alone that goes, and then nothing need be copied.
         chosen = slice(count) if kept[:count].all() else kept
-        arrays = {each.name: getattr(self, each.name)[chosen] for each in fields(self) if each.name != "block"}
+        arrays = {
+            each.name: getattr(self, each.name)[chosen] for each in fields(self) if each.name not in _OF_ALL_LINES
+        }
         return replace(self, **arrays)
 
     def raw(self, index: int) -> bytes:
-        return self.block[self.raw_starts[index] : self.raw_ends[index]]
+        raw = self.block[self.raw_starts[index] : self.raw_ends[index]]
+        return raw[:KEPT_BYTES] if self.too_long[index] else raw
 
     def content(self, index: int) -> bytes:
         return self.block[self.starts[index] : self.ends[index]]
@@ -224,7 +239,16 @@ class Lines:
         return found
 
 
-def lines_of(parts: Sequence[Part], *, blanks: bytes, record_ends: Callable[[bytes], Indices] | None = None) -> Lines:
+_OF_ALL_LINES = {"block", "record_bytes_max"}
+
+
+def lines_of(
+    parts: Sequence[Part],
+    *,
+    blanks: bytes,
+    record_bytes_max: int,
+    record_ends: Callable[[Part], Indices] | None = None,
+) -> Lines:
     """Join parts, because thousands of small ones cost little only together, and find their records.
 
     A record ends at every newline, unless `record_ends` says where in a part.
@@ -239,6 +263,7 @@ def lines_of(parts: Sequence[Part], *, blanks: bytes, record_ends: Callable[[byt
     shifts = np.array([part.first for part in parts], np.int64) - part_starts[:-1]
     found = Lines(
         block=block,
+        record_bytes_max=record_bytes_max,
         raw_starts=starts,
         raw_ends=ends,
         starts=starts,
@@ -249,10 +274,10 @@ def lines_of(parts: Sequence[Part], *, blanks: bytes, record_ends: Callable[[byt
     return _trimmed(found.only(starts < ends), blanks)
 
 
-def _found_by(record_ends: Callable[[bytes], Indices], parts: Sequence[Part], part_starts: Indices) -> Indices:
+def _found_by(record_ends: Callable[[Part], Indices], parts: Sequence[Part], part_starts: Indices) -> Indices:
     """The newlines that end records, and the one behind each part."""
     within = (
-        np.append(record_ends(part.raw), len(part.raw)) + start
+        np.append(record_ends(part), len(part.raw)) + start
         for part, start in zip(parts, part_starts.tolist(), strict=False)
     )
     return np.concatenate([np.zeros(0, np.int64), *within])
@@ -268,12 +293,12 @@ def positions_of(octet: bytes, block: bytes) -> Indices:
 
 
 _SLAB_BYTES = 2**19
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 def _trimmed(lines: Lines, blanks: bytes) -> Lines:
     """Leave out the blanks around lines, and then the blank lines."""
-    marked = [at for at in np.flatnonzero(lines.sequence_ids == 0) if lines.block.startswith(_BOM, lines.starts[at])]
+    marked = [at for at in np.flatnonzero(lines.sequence_ids == 0) if lines.block.startswith(BOM, lines.starts[at])]
     is_blank = np.zeros(256, np.bool_)
     is_blank[list(blanks)] = True
     returns = lines.lasts == ord("\r")
@@ -285,7 +310,7 @@ def _trimmed(lines: Lines, blanks: bytes) -> Lines:
     # A carriage return goes from all lines at once, more blanks from each line that has them.
     starts = lines.starts.copy()
     for at in np.flatnonzero(padded & (starts < ends)).tolist():
-        line = lines.block[starts[at] : ends[at]].removeprefix(_BOM if at in marked else b"")
+        line = lines.block[starts[at] : ends[at]].removeprefix(BOM if at in marked else b"")
         starts[at] = ends[at] - len(line.lstrip(blanks))
         ends[at] = starts[at] + len(line.strip(blanks))
     return replace(lines, starts=starts, ends=ends).only(starts < ends)
@@ -296,12 +321,17 @@ def bad_of_too_long(parts: Sequence[Part]) -> tuple[BadRecord, ...]:
         BadRecord(
             producer_id=part.producer_id,
             sequence_id=part.first,
-            raw=part.raw,
-            reason=f"{part.end - part.first} bytes are more than record_bytes_max; only the beginning is kept",
+            raw=part.raw.removesuffix(b"\n"),
+            reason=_too_long(part.end - part.first),
         )
         for part in parts
         if part.too_long
     )
+
+
+def _too_long(size: int) -> str:
+    kept = "; only the beginning is kept" if size > KEPT_BYTES else ""
+    return f"{size} bytes are more than record_bytes_max{kept}"
 
 
 def not_utf8(lines: Lines) -> Mask:

@@ -44,6 +44,15 @@ def from_json(raw: str, column_type: ColumnType) -> object:
     return from_text(raw, column_type)
 
 
+def from_kept(raw: str, column_type: ColumnType) -> object:
+    """Read a value of a kept row of Parquet, where a JSON string is the text of a value, whatever the type."""
+    if raw[0] == '"':
+        return from_text(string_of(raw), column_type)
+    if column_type.is_array and raw != "null":
+        return [from_kept(element, column_type.element) for element in _json_elements(raw, column_type)]
+    return from_json(raw, column_type)
+
+
 def from_text(text: str, column_type: ColumnType) -> object:
     """Read a text, which is never null: that of a JSON string or of a CSV field."""
     if column_type.is_array:

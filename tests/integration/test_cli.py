@@ -111,6 +111,15 @@ def test_wrong_usage_ends_with_2_and_the_usage(wrong):
     assert done.stderr.startswith("usage: onceload")
 
 
+def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
+    (tmp_path / "p.yaml").write_text("pipeline: p\ndelivery: {mode: shared}\n")
+
+    done = onceload("validate", str(tmp_path / "p.yaml"))
+
+    assert done.returncode == 2
+    assert f"\n{tmp_path}/p.yaml:2: delivery: not built yet; remove it\n" in done.stderr
+
+
 def test_init_makes_the_schema_and_may_be_repeated(dsn):
     first, second = (onceload("init", "--json", ONCELOAD_DSN=dsn) for _ in range(2))
 

@@ -260,10 +260,10 @@ def test_csv_and_parquet_are_read_too(loads):
     import pyarrow.parquet as pq
 
     csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
-    loads.write("a.csv", "note,id\nhello,1\n,2\n")
+    loads.write("a.csv", "note,id,amount\nhello,1,\n,2,1.50\n")
     assert counts(loads.load(source=csv)) == (2, 0, 0)
     with (loads.folder / "a.csv").open("a") as file:
-        file.write("more,3\n")
+        file.write("more,3,\n")
     assert counts(loads.load(source=csv)) == (1, 0, 0)
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
     table = pa.table({"id": list(range(10, 20)), "note": ["p"] * 10})

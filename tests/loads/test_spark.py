@@ -5,12 +5,17 @@ from typing import Any
 
 import pytest
 
+from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.declared import Publish, Target
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.spark import SparkTasks
+from spark_jobs.spark import SparkTasks, TasksFailed
+from spark_jobs.transform import TransformRefused
 from tests.loads.conftest import Loads, line
+
+STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,7 @@ def test_spark_s_tasks_load_each_record_once(loads, tasks):
     assert loads.rows() == sorted(list(range(1000)) * 3)
 
 
-@pytest.mark.parametrize("publish", [Publish.STAGED])
+@STAGED
 def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
     loads.write("a.jsonl", "".join(line(number, f"{number}.50") for number in range(100)))
     transform = "SELECT *, amount * 2 AS twice FROM records WHERE id >= 90"
@@ -50,7 +55,7 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
     assert load_by_spark(loads, tasks, transform=transform).loaded == 0
 
 
-@pytest.mark.parametrize("publish", [Publish.STAGED])
+@STAGED
 def test_a_transform_may_aggregate_the_new_records_of_a_batch(loads, tasks):
     loads.write("a.jsonl", line(1, "1.00", "x") + line(2, "2.00", "x") + line(3, "4.00", "y"))
     transform = "SELECT note, count(*) AS records, sum(amount) AS total FROM records GROUP BY note"
@@ -63,3 +68,133 @@ def test_a_transform_may_aggregate_the_new_records_of_a_batch(loads, tasks):
     assert report.loaded == 2
     found = loads.ask("SELECT note, records, CAST(total AS text) FROM sums ORDER BY note, records")
     assert found == [("x", 2, "3.00"), ("y", 1, "4.00"), ("y", 1, "8.00")]
+
+
+def test_what_repeating_does_not_help_is_raised_as_itself(loads, tasks):
+    loads.write("a.jsonl", line(1) + "{bad\n{bad\n")
+
+    with pytest.raises(TooManyQuarantined) as refused:
+        load_by_spark(loads, tasks, quarantine_limit=QuarantineLimit(records=1))
+
+    assert (refused.value.quarantined, refused.value.records) == (2, 3)
+
+
+@STAGED
+def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
+    loads.write("a.jsonl", line(1) + "{bad\n{bad\n")
+
+    with pytest.raises(TooManyQuarantined):
+        load_by_spark(loads, tasks, transform="SELECT * FROM records", quarantine_limit=QuarantineLimit(records=1))
+
+
+def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
+    monkeypatch.setattr("spark_jobs.spark._tasks", _fails)
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(TasksFailed) as failed:
+        load_by_spark(loads, tasks)
+
+    assert failed.value.reason == f"{CommitOutcomeUnknown.__module__}.CommitOutcomeUnknown: {_UNKNOWN}"
+    assert loads.rows() == []
+
+
+_UNKNOWN = CommitOutcomeUnknown("events", "b", "no answer")
+
+
+def _fails(*_: object) -> None:
+    raise _UNKNOWN
+
+
+@STAGED
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"transform": "SELEC id FROM records"}, "transform: .*Syntax error at or near 'SELEC'"),
+        ({"transform": "SELECT ids FROM records"}, "transform: .*`ids` cannot be resolved"),
+        ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one called id"),
+        ({"transform": "SELECT 1 AS id"}, "transform: .*reads all of the view records"),
+        (
+            {
+                "transform": "SELECT id FROM records",
+                "target": Target(schema="public", table="target", write=Write.MERGE, key=("amount",)),
+            },
+            "target.key: expected a column that the transform makes, found amount, and it makes id",
+        ),
+        (
+            {
+                "transform": "SELECT id, note FROM records",
+                "target": Target(schema="public", table="target", write=Write.MERGE, key=("id",), deleted="note"),
+            },
+            "target.deleted: expected a boolean, found note, which the transform makes as text",
+        ),
+        (
+            {"transform": "SELECT id FROM records", "on_rewrite": OnRewrite.REPLACE},
+            "transform: expected _producer_id and _sequence among its columns",
+        ),
+    ],
+)
+def test_a_transform_that_cannot_be_meant_is_refused(loads, tasks, changes, refusal):
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(SettingRefused, match=refusal):
+        load_by_spark(loads, tasks, **changes)
+
+
+@STAGED
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("id, concat(note, 'bcdefgh') AS note", r"column note: 8 characters are too many for varchar\(5\)"),
+        ("id, '1.239' AS amount", r"column amount: '1.239' is no numeric\(12,2\): it would be rounded"),
+        ("CAST(NULL AS bigint) AS id", "column id: null, but declared not null"),
+        ("CAST(note AS integer) AS id", "CAST_INVALID_INPUT"),
+    ],
+)
+def test_what_a_transform_makes_is_neither_cut_nor_rounded(loads, tasks, made, reason):
+    loads.write("a.jsonl", line(1))
+    columns = tuple(replace(each, type=SHORT) if each.name == "note" else each for each in loads.declared.columns)
+
+    with pytest.raises(TransformRefused, match=reason):
+        load_by_spark(loads, tasks, columns=columns, transform=f"SELECT {made} FROM records")
+
+    assert loads.rows() == []
+
+
+SHORT = parse_column("note", "varchar(5)").type
+
+
+@STAGED
+def test_texts_that_a_transform_makes_are_read_as_those_of_files(loads, tasks):
+    loads.write("a.jsonl", line(1))
+    columns = tuple(
+        parse_column(name, of_type)
+        for name, of_type in {
+            "id": "bigint", "amount": "numeric(12,2)", "note": "varchar(5)", "at": "timestamptz",
+            "key": "uuid", "numbers": "integer[]", "keys": "uuid[]", "words": "jsonb",
+        }.items()
+    )  # fmt: skip
+    uuid = "00000000-0000-0000-0000-000000000001"
+    transform = f"""
+        SELECT '7' AS id, '1.5' AS amount, note, '2026-11-21' AS at, '{uuid}' AS key, '{{1,NULL}}' AS numbers,
+               array('{uuid}', NULL) AS keys, '{{"a": 1}}' AS words FROM records"""
+
+    assert load_by_spark(loads, tasks, columns=columns, transform=transform).loaded == 1
+
+    texts = ", ".join(f"CAST({column.name} AS text)" for column in columns)
+    assert loads.ask(f"SELECT {texts} FROM target") == [
+        ("7", "1.50", "x", "2026-11-21 00:00:00+00", uuid, "{1,NULL}", f"{{{uuid},NULL}}", '{"a": 1}')
+    ]
+
+
+@STAGED
+@pytest.mark.parametrize(
+    "transform", ["SELECT * FROM records", "SELECT note, count(*) AS n FROM records GROUP BY note"]
+)
+def test_a_file_that_a_transform_cannot_read_is_named(loads, tasks, transform):
+    loads.write("a.jsonl", line(1))
+    loads.write("b.jsonl.gz", b"\x1f\x8b this does not unpack")
+
+    report = load_by_spark(loads, tasks, transform=transform)
+
+    assert report.loaded == 1
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("b.jsonl.gz", True)]

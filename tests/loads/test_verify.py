@@ -52,7 +52,9 @@ FORMATS = {
     "zst": lambda loads: loads.write(
         "a.jsonl.zst", zstandard.compress("".join(line(number) for number in range(100)).encode())
     ),
-    "csv": lambda loads: loads.write("a.csv", "note,id\n" + "".join(f"n{number},{number}\n" for number in range(100))),
+    "csv": lambda loads: loads.write(
+        "a.csv", "note,id,amount\n" + "".join(f"n{number},{number},\n" for number in range(100))
+    ),
     "parquet": write_parquet,
 }
 

@@ -2,7 +2,9 @@
 
 import os
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import fsspec
 import pytest
@@ -54,6 +56,48 @@ def test_the_root_is_the_folder_before_the_first_wildcard(pattern, root):
 
 
 @pytest.mark.parametrize(
+    ("root", "pattern", "expected"),
+    [
+        ("landing", "landing/d1/*.csv", ["d1/a.csv"]),
+        ("landing", "landing/d1/a.csv", ["d1/a.csv"]),
+        ("landing", "landing/d1/**/*.csv", ["d1/a.csv", "d1/below/b.csv"]),
+        ("landing", "landing/*/a.csv", ["d1/a.csv", "d2/a.csv"]),
+        ("landing", "landing/d3/*.csv", []),
+        ("landing/d1", "landing/d1/below/*.csv", ["below/b.csv"]),
+    ],
+)
+def test_names_start_below_the_root_that_is_given(tmp_path, memory, root, pattern, expected):
+    files = ("landing/d1/a.csv", "landing/d1/below/b.csv", "landing/d2/a.csv")
+    write(tmp_path, *files)
+    for file in files:
+        memory.pipe_file(f"/{file}", b"one\n")
+
+    for store in (f"{tmp_path}/", "memory://"):
+        listed = list_files(store + pattern, root=store + root).files
+        assert [file.name for file in listed] == expected
+        assert [file.url for file in listed] == [f"{store}{root}/{name}" for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("root", "pattern", "name"),
+    [(".", "d1/*.csv", "d1/a.csv"), ("../in", "../in/d1/a.csv", "d1/a.csv"), ("/", "{}/in/d1/*.csv", "{}/in/d1/a.csv")],
+)
+def test_any_root_may_be_given_that_leads_to_the_files(tmp_path, monkeypatch, root, pattern, name):
+    write(tmp_path, "in/d1/a.csv")
+    monkeypatch.chdir(tmp_path / "in")
+
+    (listed,) = list_files(pattern.format(tmp_path), root=root).files
+
+    assert (listed.name, listed.url) == (name.format(tmp_path).removeprefix("/"), f"{tmp_path}/in/d1/a.csv")
+
+
+@pytest.mark.parametrize("root", ["other", "s3://landing", "landing/below"])
+def test_a_pattern_that_leads_out_of_its_root_is_refused(root):
+    with pytest.raises(SettingRefused, match=r"source\.path: expected a pattern of files below"):
+        list_files("landing/*.csv", root=root)
+
+
+@pytest.mark.parametrize(
     ("pattern", "expected"),
     [
         ("*.jsonl", ["a.jsonl"]),
@@ -102,6 +146,37 @@ def test_a_file_in_a_store_is_read_by_the_url_it_is_listed_with(memory):
     (file,) = list_files("memory://landing/*.csv").files
 
     assert (file.url, file.size) == ("memory://landing/a.csv", 4)
+
+
+class _WebServer(BaseHTTPRequestHandler):
+    """Lists two files without their sizes, and tells the size of one of them when it is asked for."""
+
+    def do_GET(self):
+        self._answer(b'<a href="a.csv">a.csv</a> <a href="b.csv">b.csv</a>', length=None)
+
+    def do_HEAD(self):
+        self._answer(b"", length=4 if self.path.endswith("/a.csv") else None)
+
+    def _answer(self, body, *, length):
+        self.send_response(200)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_a_web_server_is_asked_for_the_sizes_that_it_does_not_list():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WebServer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/in"
+        listing = list_files(f"{url}/*.csv")
+        server.shutdown()
+
+    assert [(file.name, file.url, file.size) for file in listing.files] == [("a.csv", f"{url}/a.csv", 4)]
+    assert listing.unreadable == (("'b.csv'", "its server does not say how large it is"),)
 
 
 def test_an_empty_folder_is_an_empty_listing(tmp_path):

@@ -269,7 +269,7 @@ def test_records_of_several_lines_stay_whole(folder, content, chunk_bytes, recor
     found = source(chunk_bytes, record_bytes_max=record_bytes_max)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(under_test, "_ends_of", lambda source: EvenNewlines())
+        patch.setattr(under_test, "_ends_of", lambda source, first: EvenNewlines())
         parts = list(pieces(chunk(path), found))
 
     fits = max(chunk_bytes, record_bytes_max)

@@ -37,21 +37,20 @@ pipeline: events
 source:
   path: s3://landing/{{ ds }}/{{region}}/*.csv.gz
   format: csv
-  options: {header: no, delimiter: "\t", quote: "'", escape: \, null: NA, multiline: true}
+  options: {header: no, delimiter: "\t", quote: "'", escape: \, null: NA, multiline: true, missing_columns: ignore}
   identity: content
   sealed: 10m
   chunk_bytes: 32MB
   record_bytes_max: 1 MiB
 columns: {id: text not null, device: text, seq: int8, gone: boolean}
-unknown_fields: add
+unknown_fields: fail
 producer: {name: device, sequence: seq, order: ordered}
 message_id: {columns: [id, device], keep: 30d}
 transform: SELECT * FROM records
 target: {table: '"my schema"."a ""t"" b"', write: merge, key: [id], deleted: gone, lineage: false}
 publish: staged
-delivery: {mode: ordered, sessions: 7, ack_deadline: 2h, deliveries_max: 9}
 on_rewrite: new_generation
-quality: {suite: quality/events.yaml, quarantined_max: 0.1%}
+quality: {quarantined_max: 0.1%}
 guarantee: at_least_once
 snapshot: {every_commits: 10, every: 30s, kept: 3}
 schedule: "*/5 * * * *"

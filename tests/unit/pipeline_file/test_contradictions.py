@@ -12,10 +12,10 @@ PRODUCER = "producer: {name: device, sequence: seq}"
 @pytest.mark.parametrize(
     ("content", "line", "place", "fix"),
     [
-        (plain(DIRECT, added="quality: {suite: a.yaml}"), 17, "quality.suite", "set publish: staged, or remove suite"),
         (plain(DIRECT, MERGE), 15, "target.write", "set publish: staged, or set write: append"),
         (plain(DIRECT, added=PRODUCER), 17, "producer", "set publish: staged, or remove producer"),
         (plain(DIRECT, added="transform: SELECT 1"), 17, "transform", "set publish: staged, or remove transform"),
+        (plain(added="unknown_fields: add\ntransform: SELECT 1"), 17, "unknown_fields", "set ignore or fail"),
         (plain(("write: append", "write: merge")), 15, "target.write", "add key: [<columns>]"),
         (plain(("write: append", "key: [id]")), 15, "target.key", "set write: merge, or remove key"),
         (plain(("write: append", "deleted: gone")), 15, "target.deleted", "set write: merge, or remove deleted"),

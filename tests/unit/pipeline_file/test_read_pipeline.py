@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
@@ -13,10 +12,10 @@ from spark_jobs.columns import parse_column
 from spark_jobs.declared import (
     CsvOptions,
     Declared,
-    Delivery,
     Format,
     Identity,
     MessageId,
+    MissingColumns,
     OnRewrite,
     Publish,
     QuarantineLimit,
@@ -42,8 +41,17 @@ def test_everything_that_a_file_says_is_read(tmp_path):
         ),
         source=Source(
             path="s3://landing/2026-11-21/eu/north/*.csv.gz",
+            root="s3://landing",
             format=Format.CSV,
-            csv=CsvOptions(header=False, delimiter="\t", quote="'", escape="\\", null="NA", multiline=True),
+            csv=CsvOptions(
+                header=False,
+                delimiter="\t",
+                quote="'",
+                escape="\\",
+                null="NA",
+                multiline=True,
+                missing_columns=MissingColumns.IGNORE,
+            ),
             identity=Identity.CONTENT,
             sealed_after_s=600,
             chunk_bytes=32_000_000,
@@ -55,7 +63,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
             parse_column("seq", "bigint"),
             parse_column("gone", "boolean"),
         ),
-        unknown_fields=UnknownFields.ADD,
+        unknown_fields=UnknownFields.FAIL,
         producer=RecordProducer(name="device", sequence="seq", order=Order.ORDERED),
         message_id=MessageId(columns=("id", "device"), keep_days=30),
         transform="SELECT * FROM records",
@@ -63,9 +71,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
             schema="my schema", table='a "t" b', write=Write.MERGE, key=("id",), deleted="gone", lineage=False
         ),
         publish=Publish.STAGED,
-        delivery=Delivery(mode=Mode.ORDERED, sessions=7, ack_deadline_s=7_200, deliveries_max=9),
         on_rewrite=OnRewrite.NEW_GENERATION,
-        quality_suite="quality/events.yaml",
         quarantine_limit=QuarantineLimit(share=0.001),
         schedule="*/5 * * * *",
     )
@@ -91,7 +97,7 @@ def test_what_a_file_does_not_say_has_its_default(tmp_path):
 
 @pytest.mark.parametrize(
     "nothing",
-    ["transform: null", "schedule: ~", "guarantee:", "producer:", "message_id: null", "delivery:", "quality: {}"],
+    ["transform: null", "schedule: ~", "guarantee:", "producer:", "message_id: null", "quality: {}"],
 )
 def test_nothing_is_the_same_as_leaving_the_key_out(tmp_path, nothing):
     assert read(tmp_path, plain(added=nothing)) == read(tmp_path, PLAIN)

@@ -1,18 +1,20 @@
 """CSV: one notion of where records end, and rows that depend on nothing but their record."""
 
 import itertools
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dedup_core.errors import ExitCode
 from dedup_core.names import ProducerId
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, UnknownFields
+from spark_jobs.declared import CsvOptions, MissingColumns, UnknownFields
 from spark_jobs.sources import csv
-from spark_jobs.sources.csv import RecordEnds, read_csv, split_header
-from spark_jobs.sources.records import SEQUENCE, Part, Records
+from spark_jobs.sources.csv import RecordEnds, check_header, read_csv, read_header, split_header
+from spark_jobs.sources.records import SEQUENCE, FileRefused, Part, Records
 
 PLAIN = CsvOptions(header=False)
 MULTILINE = CsvOptions(header=False, multiline=True)
@@ -33,10 +35,20 @@ def part(raw: bytes, *, first: int = 0) -> Part:
 
 
 def read(
-    *parts: Part, options=PLAIN, header=HEADER, unknown_fields: UnknownFields = UnknownFields.IGNORE, **declared
+    *parts: Part,
+    options=PLAIN,
+    header=HEADER,
+    unknown_fields: UnknownFields = UnknownFields.IGNORE,
+    record_bytes_max: int = 2**20,
+    **declared,
 ) -> Records:
     return read_csv(
-        parts, columns(**(declared or DECLARED)), header=header, options=options, unknown_fields=unknown_fields
+        parts,
+        columns(**(declared or DECLARED)),
+        header=header,
+        options=options,
+        unknown_fields=unknown_fields,
+        record_bytes_max=record_bytes_max,
     )
 
 
@@ -56,7 +68,9 @@ def rows(raw: bytes, **kwargs) -> list[tuple[object, ...]]:
     return [tuple(row.values())[:-2] for row in records.rows.to_pylist()]
 
 
-SPECIAL = st.sampled_from(['"', '"', ",", ",", "\n", "\n", "\r", "\r\n", "\\", "a", "é", "\t", "\0", '""', '"a"', " "])
+SPECIAL = st.sampled_from(
+    ["\ufeff", '"', '"', ",", ",", "\n", "\n", "\r", "\r\n", "\\", "a", "é", "\t", "\0", '""', '"a"', " "]
+)
 TEXTS = st.lists(SPECIAL, max_size=24).map("".join)
 VALUES = st.lists(st.sampled_from(['"', ",", "\n", "\\", "a", "é", "\r\n", " "]), max_size=4).map("".join)
 WELL_FORMED = st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=6)
@@ -78,16 +92,18 @@ def written(pairs, options: CsvOptions) -> bytes:
 @given(text=TEXTS)
 @example(text='"a\n"b",c\nd,e\n')
 @example(text='a"b,c\n"x\ny",z\n')
+@example(text="\ufeff\ufeff,\n\ufeffa,b")
 def test_both_tiers_read_a_text_alike_and_count_every_record(options, text):
     raw = text.encode()
 
     records = read(part(raw), options=options)
 
     assert by_sequence_id(records) == by_sequence_id(slowly(part(raw), options=options))
-    newlines = RecordEnds(options).newlines(raw).tolist()
+    newlines = RecordEnds(options, starts_file=True).newlines(raw).tolist()
     edges = [-1, *newlines, len(raw)]
     lines = [raw[start + 1 : end] for start, end in itertools.pairwise(edges)]
-    expected = [line for line in lines if line.removesuffix(b"\r") and line != b"\xef\xbb\xbf"]
+    marks = [b"\xef\xbb\xbf", *[b""] * len(lines)]
+    expected = [line for line, mark in zip(lines, marks, strict=False) if line.removesuffix(b"\r").removeprefix(mark)]
     assert records.count == len(expected)
     assert all(bad.raw in expected and bad.reason for bad in records.bad)
 
@@ -97,13 +113,32 @@ def test_both_tiers_read_a_text_alike_and_count_every_record(options, text):
 @given(text=TEXTS, size=st.integers(1, 30))
 @example(text='"a""b"\n"\n', size=1)
 @example(text='a"\n"b\n"', size=2)
+@example(text='\ufeff"x\ny",1\n', size=1)
+@example(text='\ufeff"x\ny",1\n', size=3)
 def test_records_end_in_the_same_places_however_the_blocks_are_cut(options, text, size):
     raw = text.encode()
-    ends = RecordEnds(options)
+    ends = RecordEnds(options, starts_file=True)
 
     found = [at + newline for at in range(0, len(raw), size) for newline in ends.newlines(raw[at : at + size]).tolist()]
 
-    assert found == RecordEnds(options).newlines(raw).tolist()
+    assert found == RecordEnds(options, starts_file=True).newlines(raw).tolist()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_value():
+    raw = b'\xef\xbb\xbf"x\ny",1\n"z",2\n'
+
+    assert rows(raw, options=MULTILINE) == [("x\ny", "1"), ("z", "2")]
+    assert RecordEnds(MULTILINE, starts_file=True).newlines(raw).tolist() == [10, 16]
+    for size in range(1, len(raw)):
+        edges = [each.first for each in chunked(raw, size, MULTILINE)]
+        assert set(edges) <= {0, 11}, size
+
+
+def test_what_only_begins_like_a_byte_order_mark_belongs_to_the_first_value():
+    for cut in range(1, 6):
+        ends = RecordEnds(MULTILINE, starts_file=True)
+        raw = b'\xef\xbb"x\ny,1\n'
+        assert ends.newlines(raw[:cut]).tolist() + (ends.newlines(raw[cut:]) + cut).tolist() == [4, 8], cut
 
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
@@ -130,7 +165,7 @@ def test_a_file_gives_the_same_records_for_every_chunk_size(options, text):
 
 def chunked(raw: bytes, size: int, options: CsvOptions) -> list[Part]:
     """Parts as a reader cuts them that sees `size` bytes at once."""
-    ends, edges = RecordEnds(options), [0]
+    ends, edges = RecordEnds(options, starts_file=True), [0]
     for at in range(0, len(raw), size):
         end = ends.last_end(raw[at : at + size])
         if end is not None:
@@ -180,6 +215,76 @@ def test_the_header_and_its_mark_are_no_record():
     assert records.rows.to_pydict() == {"a": [1, 3], "b": [2, 4], "_producer_id": [1, 1], "_sequence": [8, 15]}
     assert split_header(raw[:8], options) == ("a", "b")
     assert split_header(b'"a ""x""",\n', options) == ('a "x"', "")
+
+
+def written_to(folder, content: bytes, name: str = "a.csv") -> str:
+    (folder / name).write_bytes(content)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "header"),
+    [
+        (b"a,b\r\n1,2\n", CsvOptions(), ("a", "b")),
+        (b'"a\nb",c\n1,2\n', CsvOptions(multiline=True), ("a\nb", "c")),
+        (b'\xef\xbb\xbf"a\nb",c\n1,2\n', CsvOptions(multiline=True), ("a\nb", "c")),
+        (b"", CsvOptions(), ()),
+        (b"x" * 200_000 + b",b\n", CsvOptions(), ("x" * 200_000, "b")),
+    ],
+)
+def test_a_header_is_the_first_record(tmp_path, content, options, header):
+    assert read_header(written_to(tmp_path, content), options, sealed=False) == header
+
+
+def test_a_header_without_newline_may_go_on_until_the_file_is_sealed(tmp_path):
+    url = written_to(tmp_path, b"a,b")
+
+    assert read_header(url, CsvOptions(), sealed=False) is None
+    assert read_header(url, CsvOptions(), sealed=True) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "why"),
+    [
+        ("id,größe\n".encode("latin-1"), CsvOptions(), "no valid UTF-8"),
+        (b'id,na"me\n', CsvOptions(), "a stray quote"),
+        (b'"a\nb",c\n', CsvOptions(), "never closed"),
+        (b"x" * 2**21, CsvOptions(), "no end in its first 1048576 bytes"),
+        (b'"' + b"a\n" * 2**20, CsvOptions(multiline=True), "no end in its first 1048576 bytes"),
+    ],
+)
+def test_a_header_that_is_none_needs_a_person(tmp_path, content, options, why):
+    with pytest.raises(FileRefused, match=why) as refused:
+        read_header(written_to(tmp_path, content), options, sealed=True)
+
+    assert refused.value.exit_code is ExitCode.NEEDS_A_PERSON
+
+
+@pytest.mark.parametrize(
+    ("header", "missing_columns", "lacking"),
+    [
+        (("b", "a", "x"), MissingColumns.STOP, None),
+        (("a",), MissingColumns.STOP, "among them b"),
+        (("b",), MissingColumns.STOP, "among them a"),
+        (("a",), MissingColumns.IGNORE, None),
+        (("b",), MissingColumns.IGNORE, "among them a"),
+        (("a;b",), MissingColumns.IGNORE, "among them a, b"),
+    ],
+)
+def test_a_header_has_to_name_the_declared_columns(header, missing_columns, lacking):
+    declared = columns(a="text not null", b="text")
+
+    with pytest.raises(FileRefused, match=lacking) if lacking else nullcontext():
+        check_header("a.csv", header, declared, CsvOptions(missing_columns=missing_columns))
+
+
+def test_a_record_beyond_record_bytes_max_is_bad_whatever_is_in_it():
+    raw = b'1,2\n"' + b"x" * 50 + b'",4\n5,6\n'
+
+    records = read(part(raw), record_bytes_max=20)
+
+    assert [(bad.sequence_id, bad.raw) for bad in records.bad] == [(4, raw[4:58])]
+    assert records.rows.column("a").to_pylist() == ["1", "5"]
 
 
 def test_a_later_chunk_has_no_header():

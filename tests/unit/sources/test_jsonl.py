@@ -13,6 +13,7 @@ from spark_jobs.columns import parse_column
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources import jsonl
 from spark_jobs.sources.jsonl import read_jsonl
+from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import SEQUENCE, Part, Records
 
 DECLARED = {
@@ -42,8 +43,12 @@ def part(raw: bytes, *, first: int = 0, producer_id: int = 1) -> Part:
     return Part(producer_id=ProducerId(producer_id), first=first, end=first + len(raw), raw=raw)
 
 
-def read(*parts: Part, unknown_fields: UnknownFields = UnknownFields.IGNORE, declared=None) -> Records:
-    return read_jsonl(parts, columns(**(declared or {})), unknown_fields=unknown_fields)
+def read(
+    *parts: Part, unknown_fields: UnknownFields = UnknownFields.IGNORE, declared=None, record_bytes_max: int = 2**20
+) -> Records:
+    return read_jsonl(
+        parts, columns(**(declared or {})), unknown_fields=unknown_fields, record_bytes_max=record_bytes_max
+    )
 
 
 def by_sequence_id(records: Records) -> dict[int, object]:
@@ -232,6 +237,26 @@ def test_nothing_is_read_from_nothing():
     assert read().count == 0
     assert read(part(b"")).count == 0
     assert read(part(b"\n \n")).count == 0
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_every_record_beyond_record_bytes_max_is_bad_and_its_neighbours_are_not(count):
+    short, long = b'{"t":"' + b"x" * 90 + b'"}', b'{"t":"' + b"x" * 91 + b'"}'
+    raw = (short + b"\n" + long + b"\r\n") * count
+
+    records = read(part(raw), record_bytes_max=len(short) + 1)
+
+    assert (records.rows.num_rows, len(records.bad)) == (count, count)
+    assert {each.raw for each in records.bad} == {long + b"\r"}
+    assert {each.reason for each in records.bad} == {f"{len(long) + 2} bytes are more than record_bytes_max"}
+    assert read(part(raw), record_bytes_max=len(long) + 2).rows.num_rows == 2 * count
+
+
+def test_of_a_record_beyond_all_measure_the_beginning_is_kept():
+    (bad,) = read(part(b"x" * (KEPT_BYTES + 1) + b"\n"), record_bytes_max=KEPT_BYTES).bad
+
+    assert bad.raw == b"x" * KEPT_BYTES
+    assert bad.reason.endswith("only the beginning is kept")
 
 
 def test_a_record_that_is_too_long_is_bad():

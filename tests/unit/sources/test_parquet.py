@@ -1,5 +1,6 @@
 """Parquet: row numbers as sequence ids, and the other formats' rules for what is not of the declared type."""
 
+import errno
 import io
 import json
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,8 +17,9 @@ from dedup_core.names import ProducerId
 from spark_jobs.columns import arrow_schema, parse_column
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources import parquet
+from spark_jobs.sources.files import Unreadable
 from spark_jobs.sources.parquet import read_parquet, row_groups
-from spark_jobs.sources.records import SEQUENCE, Records
+from spark_jobs.sources.records import SEQUENCE, FileRefused, Records
 
 
 def wall_clock(*parts: int) -> datetime:
@@ -46,6 +48,7 @@ def read(
 ) -> Records:
     return read_parquet(
         source,
+        url="landing/a.parquet",
         producer_id=ProducerId(1),
         first=first,
         end=end,
@@ -85,6 +88,14 @@ STORED = {
     "ns": pa.array([500, 1500, -500, 10**18, None], pa.int64()).cast(pa.timestamp("ns", "UTC")),
     "zoned": pa.array([datetime(2024, 1, 1, 10, tzinfo=UTC), None], pa.timestamp("us", "Europe/Berlin")),
     "far": pa.array([2**62, -(2**62), 0], pa.int64()).cast(pa.timestamp("us", "UTC")),
+    "distant": pa.array([10_000_000, -(2**31), 0, None], pa.int32()).cast(pa.date32()),
+    "distants": pa.array([[0, 2**62], [0], None], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("us"))),
+    "distant in a struct": pa.StructArray.from_arrays(
+        [pa.array([10_000_000, 0], pa.int32()).cast(pa.date32()), pa.array(["a", "b"])], names=["day", "text"]
+    ),
+    "distant in a map": pa.array([[("a", 2**62)], [("a", 0)]], pa.map_(pa.string(), pa.int64())).cast(
+        pa.map_(pa.string(), pa.timestamp("us"))
+    ),
     "ints": pa.array([[1, None], [], None, [2**40]], pa.list_(pa.int64())),
     "texts": pa.array([["1"], ["a\0"], ["x", None]], pa.large_list(pa.string())),
     "nested": pa.array([[[1]], None], pa.list_(pa.list_(pa.int64()))),
@@ -144,8 +155,8 @@ NUMBERS = pa.table({"a": list(range(100)), "b": ["x"] * 100})
 
 
 def test_row_groups_are_spans_of_row_numbers():
-    assert row_groups(file_of(NUMBERS, row_group_size=30)) == ((0, 30), (30, 60), (60, 90), (90, 100))
-    assert row_groups(file_of(NUMBERS.slice(0, 0))) in ((), ((0, 0),))
+    assert row_groups(pq.ParquetFile(file_of(NUMBERS, row_group_size=30))) == ((0, 30), (30, 60), (60, 90), (90, 100))
+    assert row_groups(pq.ParquetFile(file_of(NUMBERS.slice(0, 0)))) in ((), ((0, 0),))
 
 
 @settings(max_examples=40, deadline=timedelta(seconds=2))
@@ -176,6 +187,52 @@ def test_a_bad_record_is_kept_as_json():
     assert (records.bad[0].sequence_id, records.bad[0].column) == (0, "a")
     assert json.loads(records.bad[0].raw, parse_float=str) == {"a": "x", "b": "\\xff", "c": "1.10"}
     assert records.rows.column("d").to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared"),
+    [
+        ("distant", "date"),
+        ("distants", "timestamp[]"),
+        ("distant in a struct", "jsonb"),
+        ("distant in a map", "jsonb"),
+    ],
+)
+def test_a_time_beyond_all_calendars_is_bad_alone(stored, declared):
+    array = STORED[stored]
+
+    records = read(file_of(pa.table({"a": array, "b": [1] * len(array)})), a=declared, b="integer")
+
+    bad = [each.sequence_id for each in records.bad]
+    assert bad == ([0, 1] if stored == "distant" else [0])
+    assert records.rows.num_rows == len(array) - len(bad)
+    assert all("cannot be read" in each.reason and json.loads(each.raw)["b"] == 1 for each in records.bad)
+
+
+def test_bytes_that_are_no_whole_parquet_file_are_refused_in_words():
+    whole = file_of(pa.table({"a": list(range(10_000))})).getvalue()
+    for broken in (b"", b"PAR1", b"x" * 100, whole[:-100], whole[:100] + bytes(1000) + whole[1100:]):
+        with pytest.raises(FileRefused, match=r"a\.parquet should be a whole Parquet file, but it is damaged"):
+            read(io.BytesIO(broken), a="bigint")
+
+
+def test_a_store_that_fails_is_not_taken_for_a_damaged_file():
+    class Failing(io.BytesIO):
+        def read(self, size=-1):
+            raise OSError(errno.EIO, "the disk is gone")
+
+    with pytest.raises(Unreadable, match="the disk is gone"):
+        read(Failing(file_of(NUMBERS).getvalue()), a="bigint")
+
+
+def test_two_columns_of_one_name_are_refused_where_they_are_asked_for():
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
+
+    with pytest.raises(FileRefused, match="several columns called 'a'"):
+        read(file_of(table), a="bigint")
+    with pytest.raises(FileRefused, match="several columns called 'a'"):
+        read(file_of(table), b="bigint", unknown_fields=UnknownFields.ADD)
+    assert read(file_of(table), b="bigint").rows.column("b").to_pylist() == [3]
 
 
 def test_a_text_that_is_no_utf8_is_bad_alone():

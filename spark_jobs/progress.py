@@ -1,0 +1,103 @@
+"""How far a load is, by what the database holds of it: committed, or staged.
+
+A thread asks while tasks run, with a connection of its own. It only looks: what goes wrong with it disturbs nobody.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import Position
+from dedup_core.postgres import PostgresLedger, connect
+from spark_jobs.copy import run
+from spark_jobs.loading import Delivery, Job
+from spark_jobs.plan import Note
+from spark_jobs.sources.files import Compression
+
+if TYPE_CHECKING:
+    from spark_jobs.load import Tasks
+
+_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is done of a load."""
+
+    bytes: int
+    #: Left out where only reading tells: of compressed files.
+    bytes_planned: int | None
+    records: int
+    seconds: float
+
+    @property
+    def records_per_s(self) -> int:
+        return round(self.records / self.seconds) if self.seconds else 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """If it goes on as it went so far."""
+        if not self.bytes or self.bytes_planned is None:
+            return None
+        return max(0, self.bytes_planned - self.bytes) * self.seconds / self.bytes
+
+
+class WatchedTasks:
+    """Tasks that somebody is told of while they run."""
+
+    def __init__(self, tasks: "Tasks", tell: Callable[[Progress], None], *, after: Position) -> None:
+        self._tasks = tasks
+        self._tell = tell
+        self._after = after
+
+    def writing(self, job: Job) -> Job:
+        return self._tasks.writing(job)
+
+    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        ended = threading.Event()
+        watching = threading.Thread(
+            target=self._watch, args=(job, _planned(deliveries), ended), name="onceload progress", daemon=True
+        )
+        watching.start()
+        try:
+            return self._tasks.run(job, deliveries)
+        finally:
+            ended.set()
+            # An answer that does not come is not waited for.
+            watching.join(_EVERY_S)
+
+    def _watch(self, job: Job, planned: int | None, ended: threading.Event) -> None:
+        engine, started = connect(job.ledger), time.monotonic()
+        while not ended.wait(_EVERY_S):
+            with suppress(OnceloadError, SQLAlchemyError, OSError):
+                done, records = self._done(engine, job)
+                seconds = time.monotonic() - started
+                self._tell(Progress(bytes=done, bytes_planned=planned, records=records, seconds=seconds))
+        engine.dispose()
+
+    def _done(self, engine: Engine, job: Job) -> tuple[int, int]:
+        if job.stage is None:
+            outcome = PostgresLedger(engine).outcome_of(job.declared.name, job.batch, after=self._after)
+            counts = outcome.counts
+            return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
+        with engine.connect() as connection:
+            # Rows that a transform made are of no file, and count nothing here.
+            table = job.stage.parts
+            row = run(connection, f"SELECT coalesce(sum(bytes), 0), coalesce(sum(records), 0) FROM {table}")  # noqa: S608 - ours.
+            done, records = row.one()
+        return int(done), int(records)
+
+
+def _planned(deliveries: Sequence[Delivery]) -> int | None:
+    """How many bytes there are to read."""
+    chunks = [chunk for delivery in deliveries for chunk in delivery.chunks]
+    if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
+        return None
+    return sum(max(0, (chunk.size if chunk.end is None else chunk.end) - chunk.first) for chunk in chunks)

@@ -1,0 +1,102 @@
+"""How far a load is: what the thread beside it finds, and what a person sees of it."""
+
+import gzip
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings
+from onceload import terminal
+from onceload.terminal import renewed_line, size_in_words, time_in_words
+from spark_jobs import progress
+from spark_jobs.load import LoadSettings, load
+from spark_jobs.progress import Progress
+from tests.loads.conftest import InThisProcess, Loads, line
+
+
+class Slow(InThisProcess):
+    """Lingers after the work, so that somebody has the time to look at it."""
+
+    def run(self, job, deliveries):
+        notes = super().run(job, deliveries)
+        time.sleep(0.5)
+        return notes
+
+
+def told_of(loads: Loads, monkeypatch, **changes) -> list[Progress]:
+    monkeypatch.setattr(progress, "_EVERY_S", 0.05)
+    told: list[Progress] = []
+    settings = replace(LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), **{"tell": told.append, **changes})
+    report = load(loads.declared, settings, batch=Batch("b"), tasks=Slow())
+    assert report.loaded == 100
+    return told
+
+
+def test_what_is_committed_or_staged_is_told_while_a_load_runs(loads, monkeypatch):
+    written = loads.write("a.jsonl", "".join(line(number) for number in range(100)))
+
+    last = told_of(loads, monkeypatch)[-1]
+
+    size = written.stat().st_size
+    assert (last.bytes, last.bytes_planned, last.records, last.seconds_left) == (size, size, 100, 0)
+
+
+def test_how_much_a_compressed_file_holds_is_not_guessed(loads, monkeypatch):
+    loads.write("a.jsonl.gz", gzip.compress("".join(line(number) for number in range(100)).encode()))
+
+    last = told_of(loads, monkeypatch)[-1]
+
+    assert (last.bytes_planned, last.records, last.seconds_left) == (None, 100, None)
+
+
+def test_a_load_is_not_disturbed_by_who_cannot_be_told(loads, monkeypatch):
+    def broken(_):
+        raise BrokenPipeError
+
+    loads.write("a.jsonl", "".join(line(number) for number in range(100)))
+
+    told_of(loads, monkeypatch, tell=broken)
+
+
+def test_what_is_left_is_as_slow_as_what_is_done():
+    half = Progress(bytes=50, bytes_planned=100, records=7, seconds=10)
+
+    assert (half.seconds_left, half.records_per_s) == (10, 1)
+    assert replace(half, bytes=0).seconds_left is None
+    assert replace(half, bytes=120).seconds_left == 0
+
+
+def test_a_line_is_renewed_in_place_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    with renewed_line() as show:
+        show("a" * 30)
+        show("b")
+
+    assert capsys.readouterr().err == f"\r{'a' * 19}\r{'b'.ljust(19)}\n"
+
+
+@pytest.mark.parametrize(("every_s", "shown"), [(10.0, ""), (0.0, "a\nb\n")])
+def test_elsewhere_a_line_is_written_now_and_then(monkeypatch, capsys, every_s, shown):
+    monkeypatch.setattr(terminal, "_LINE_EVERY_S", every_s)
+
+    with renewed_line() as show:
+        show("a")
+        show("b")
+
+    assert capsys.readouterr().err == shown
+
+
+def test_sizes_and_times_are_said_in_words():
+    assert [size_in_words(size) for size in (0, 999, 1_234_567, 5 * 10**14)] == ["0 B", "999 B", "1.2 MB", "500.0 TB"]
+    assert [time_in_words(seconds) for seconds in (0, 99, 100, 5_000, 9_000)] == [
+        "0 s",
+        "99 s",
+        "2 min",
+        "83 min",
+        "2.5 h",
+    ]

@@ -1,0 +1,87 @@
+"""The same content under another name, where content is what makes a file the same: whatever way it came there."""
+
+import gzip
+from dataclasses import replace
+
+import pytest
+
+from spark_jobs.declared import Identity, OnRewrite, Publish
+from tests.loads.conftest import Loads, line
+
+
+@pytest.fixture
+def logs(loads: Loads) -> Loads:
+    source = replace(loads.declared.source, path=str(loads.folder / "*.log*"), identity=Identity.CONTENT)
+    loads.declared = replace(loads.declared, source=source)
+    return loads
+
+
+def lines(*numbers: int) -> str:
+    return "".join(map(line, numbers))
+
+
+def test_a_copy_is_found_although_a_load_was_killed_once_it_had_registered_it(logs):
+    content = logs.write("app.log", lines(1, 2)).read_bytes()
+    logs.load()
+    logs.write("copy.log", content)
+    logs.ledger.register("events", [("copy.log", 1)])
+
+    report = logs.load()
+
+    assert (report.loaded, report.duplicates) == (0, 2)
+    assert logs.rows() == [1, 2]
+
+
+def test_files_that_move_up_in_a_rotation_are_found(logs):
+    """Each takes the name of one that was loaded with other content."""
+    logs.write("app.log", lines(3, 4))
+    logs.write("app.log.1", lines(1, 2))
+    logs.load(on_rewrite=OnRewrite.NEW_GENERATION)
+    (logs.folder / "app.log.1").rename(logs.folder / "app.log.2")
+    (logs.folder / "app.log").rename(logs.folder / "app.log.1")
+    logs.write("app.log", lines(5))
+
+    report = logs.load(on_rewrite=OnRewrite.NEW_GENERATION)
+
+    assert (report.loaded, report.duplicates) == (1, 4)
+    assert logs.load(on_rewrite=OnRewrite.NEW_GENERATION).loaded == 0
+    assert logs.rows() == [1, 2, 3, 4, 5]
+
+
+def test_a_file_is_found_that_was_packed_and_unpacked_again(logs):
+    content = logs.write("app.log", lines(1, 2)).read_bytes()
+    logs.load()
+    (logs.folder / "app.log").unlink()
+    packed = logs.write("app.log.1.gz", gzip.compress(content))
+    first = logs.load()
+    packed.unlink()
+    logs.write("again.log", content + lines(3).encode())
+
+    second = logs.load()
+
+    assert (first.loaded, first.duplicates, second.loaded) == (0, 2, 1)
+    assert logs.rows() == [1, 2, 3]
+
+
+def test_what_goes_on_behind_a_last_line_without_newline_is_no_copy_of_it(logs):
+    source = replace(logs.declared.source, sealed_after_s=0)
+    logs.write("app.log", lines(1) + '{"id": 2')
+    logs.load(source=source)
+    logs.write("whole.log", lines(1) + '{"id": 2}\n')
+
+    report = logs.load(source=source)
+
+    assert (report.loaded, report.duplicates) == (2, 0)
+
+
+def test_what_was_replaced_is_loaded_again_under_another_name(logs):
+    replacing = {"on_rewrite": OnRewrite.REPLACE, "publish": Publish.STAGED}
+    logs.write("app.log", lines(1, 2))
+    logs.load(**replacing)
+    logs.write("app.log", lines(3))
+    logs.load(**replacing)
+    logs.write("copy.log", lines(1, 2))
+
+    logs.load(**replacing)
+
+    assert logs.rows() == [1, 2, 3]
