@@ -16,8 +16,8 @@ check: setup ## Lint, check the format, the types and the import contracts
 test: setup ## Run every test (ARGS=... goes to pytest)
 	.venv/bin/pytest $(ARGS)
 
-faults: setup ## Pull plugs for long, and print what was lost or repeated
-	.venv/bin/python -m tests.fault.report
+faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
+	.venv/bin/python -m tests.fault.report $(ARGS)
 
 mutants: setup ## Plant known bugs, and show that the tests catch each
 	.venv/bin/python -m tests.mutants

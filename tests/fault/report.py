@@ -1,122 +1,200 @@
 """Pull plugs for long, and write down what was lost or repeated: `make faults`.
 
+The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark.
+`--only` pulls the plugs of one of them, and the page keeps what it says of the other.
 `--seed` repeats a run with the same work and the same faults; `--divided-by 10` is a quick look that writes nothing.
 """
 
 import argparse
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import text
 
+from spark_jobs.declared import Publish
 from tests.fault.lane import Lane, open_lanes
-from tests.fault.sizes import IN_FULL, LANES, Size, chosen_seed
+from tests.fault.sizes import IN_FULL, LANES, LOADS_IN_FULL, LoadsSize, Size, chosen_seed
 from tests.fault.sweep import Fault, Outcome, in_lanes, run_trial, trials
 from tests.fault.zombies import hauntings, run_haunting
+from tests.loads import plugs
+from tests.servers import execute
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "faults.md"
-_PROPERTY_TESTS = ("tests/unit", "tests/contract")
+_TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
+_CORE_TESTS = (("tests/unit/test_*.py", "tests/contract"),)
+_LOADS_TESTS = (
+    ("tests/loads/test_sequences.py",),
+    ("tests/unit/files", "tests/unit/sources", "tests/unit/pipeline_file"),
+)
+_EXAMPLES = re.compile(r"^ +- (\d+) passing, ", re.MULTILINE)
 _COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "refused", "unknown", "seconds", "seed")
+_LOADS_COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "calls", "seconds", "seed")
+_LARGE_COLUMNS = ("publish", "lost", "repeated", "broken", "calls", "restarts", "copies", "retries", "seconds", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half:
+    """What the page says of the core or of the loads, and whether all of it is good."""
+
+    is_good: bool
+    words: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One row of the table: all runs of one fault."""
+    """One row of a table: all runs of one fault."""
 
-    fault: str
-    outcomes: Sequence[Outcome]
-    seconds: float
-    seed: int
-
-    def cells(self) -> tuple[str, ...]:
-        return (
-            self.fault,
-            _in_groups(len(self.outcomes)),
-            _in_groups(sum(outcome.lost for outcome in self.outcomes)),
-            _in_groups(sum(outcome.repeated for outcome in self.outcomes)),
-            _in_groups(sum(bool(outcome.broken) for outcome in self.outcomes)),
-            _in_groups(sum(outcome.refused for outcome in self.outcomes)),
-            _in_groups(sum(outcome.unknown for outcome in self.outcomes)),
-            f"{self.seconds:.0f}",
-            str(self.seed),
-        )
+    cells: tuple[str, ...]
+    is_good: bool
 
 
 def main() -> int:
     arguments = _arguments()
-    size = IN_FULL.divided_by(arguments.divided_by)
-    seed = arguments.seed or chosen_seed()
-    print(f"seed {seed}: {size.sweep_runs} runs of the sweep, {size.zombies} zombies", flush=True)
-    with open_lanes(LANES) as lanes:
-        lines = [*_swept(lanes, size, seed), *_haunted(lanes, size, seed)]
-        polls = sum(lane.observer.polls for lane in lanes)
-        with lanes[0].engine.begin() as connection:
-            postgres = str(connection.execute(text("SHOW server_version")).scalar_one())
-    is_good = polls > 0 and all(outcome.is_good for line in lines for outcome in line.outcomes)
-    properties_hold, properties = _property_tests("faults" if arguments.divided_by == 1 else "ci")
-    page = _page(lines, seed=seed, polls=polls, postgres=postgres, properties=properties)
-    print(page)
-    if arguments.divided_by == 1:
-        _PAGE.write_text(page, encoding="utf-8")
-    return 0 if is_good and properties_hold else 1
+    seed, is_good = arguments.seed or chosen_seed(), True
+    page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
+    for name in arguments.only:
+        half = _HALVES[name](arguments.divided_by, seed)
+        page = _page(page, name, half.words)
+        is_good = is_good and half.is_good
+        print(half.words)
+        if arguments.divided_by == 1:
+            _PAGE.write_text(page, encoding="utf-8")
+    return 0 if is_good else 1
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.report", description=__doc__)
     parser.add_argument("--seed", type=int, help="repeat the runs of this seed")
     parser.add_argument("--divided-by", type=int, default=1, metavar="K", help="make so many times fewer runs")
+    parser.add_argument("--only", nargs=1, choices=list(_HALVES), default=list(_HALVES), help="left out, both")
     return parser.parse_args()
+
+
+def _page(found: str, name: str, words: str) -> str:
+    """The page with one half made anew; each says when and with which seed it was."""
+    core, _, loads = found.removeprefix(_TITLE).partition(_LOADS_TITLE)
+    halves = {"core": core, "loads": loads} | {name: words}
+    return _TITLE + halves["core"] + (_LOADS_TITLE + halves["loads"] if halves["loads"] else "")
+
+
+def _core(divisor: int, seed: int) -> Half:
+    size = IN_FULL.divided_by(divisor)
+    print(f"seed {seed}: {size.sweep_runs} runs of the sweep, {size.zombies} zombies", flush=True)
+    with open_lanes(LANES) as lanes:
+        lines = [*_swept(lanes, size, seed), *_haunted(lanes, size, seed)]
+        polls = sum(lane.observer.polls for lane in lanes)
+        with lanes[0].engine.begin() as connection:
+            postgres = str(connection.execute(text("SHOW server_version")).scalar_one())
+    properties_hold, properties = _property_tests(_CORE_TESTS, divisor=divisor)
+    return Half(
+        is_good=polls > 0 and properties_hold and all(line.is_good for line in lines),
+        words=_core_words(lines, seed=seed, polls=polls, postgres=postgres, properties=properties),
+    )
 
 
 def _swept(lanes: Sequence[Lane], size: Size, seed: int) -> Iterable[Line]:
     for fault in Fault:
         asked = trials([fault], repeats=size.repeats, seed=seed)
-        yield _line(fault, seed, lambda asked=asked: in_lanes(lanes, asked, run_trial))  # type: ignore[misc]
+        yield _core_line(fault, seed, lambda asked=asked: in_lanes(lanes, asked, run_trial))  # type: ignore[misc]
 
 
 def _haunted(lanes: Sequence[Lane], size: Size, seed: int) -> Iterable[Line]:
     asked = hauntings(size.zombies, seed=seed)
     for successor in dict.fromkeys(each.successor for each in asked):
         some = [each for each in asked if each.successor is successor]
-        yield _line(successor, seed, lambda some=some: in_lanes(lanes, some, run_haunting))  # type: ignore[misc]
+        yield _core_line(successor, seed, lambda some=some: in_lanes(lanes, some, run_haunting))  # type: ignore[misc]
 
 
-def _line(fault: str, seed: int, run: Callable[[], list[Outcome]]) -> Line:
+def _core_line(fault: str, seed: int, run: Callable[[], list[Outcome]]) -> Line:
     started = time.monotonic()
-    line = Line(fault=fault, outcomes=run(), seconds=time.monotonic() - started, seed=seed)
-    print(*line.cells(), sep=" | ", flush=True)
-    for outcome in line.outcomes:
+    outcomes = run()
+    refused, unknown = (sum(each) for each in zip(*((one.refused, one.unknown) for one in outcomes), strict=True))
+    counted = (len(outcomes), *_counted(outcomes), refused, unknown, time.monotonic() - started)
+    return _line(fault, counted, seed=seed, outcomes=outcomes)
+
+
+def _loads(divisor: int, seed: int) -> Half:
+    size = LOADS_IN_FULL.divided_by(divisor)
+    asked = plugs.trials(plugs.Fault, repeats=size.repeats, seed=seed)
+    print(f"seed {seed}: {len(asked)} loads, and two of {_in_groups(size.rows_large)} rows", flush=True)
+    with plugs.open_stand(lines=size.rows) as stand:
+        postgres = str(execute(stand.server.dsn(), "SHOW server_version")[0][0])
+        lines = [
+            _loads_line(stand, what, [each for each in asked if each.what == what], seed=seed)
+            for what in dict.fromkeys(each.what for each in asked)
+        ]
+    with plugs.open_stand(lines=size.rows_large) as stand:
+        large = [_large_line(stand, publish, seed=seed) for publish in Publish]
+    properties_hold, properties = _property_tests(_LOADS_TESTS, divisor=divisor)
+    return Half(
+        is_good=properties_hold and all(line.is_good for line in (*lines, *large)),
+        words=_loads_words(size, lines, large, seed=seed, postgres=postgres, properties=properties),
+    )
+
+
+def _loads_line(stand: plugs.Stand, what: str, asked: Sequence[plugs.Trial], *, seed: int) -> Line:
+    outcomes = [plugs.run_trial(stand, trial) for trial in asked]
+    calls, seconds = sum(each.calls for each in outcomes), sum(each.seconds for each in outcomes)
+    return _line(what, (len(outcomes), *_counted(outcomes), calls, seconds), seed=seed, outcomes=outcomes)
+
+
+def _large_line(stand: plugs.Stand, publish: Publish, *, seed: int) -> Line:
+    found = plugs.endure(stand, publish, seed=seed)
+    numbers = (*_counted([found]), found.calls, found.crashes, found.copies, found.retries, found.seconds)
+    return _line(publish, numbers, seed=seed, outcomes=[found])
+
+
+def _counted(outcomes: Sequence[Outcome | plugs.Outcome]) -> tuple[int, int, int]:
+    """How many records were lost, how many repeated, and in how many runs any other law was broken."""
+    return (
+        sum(outcome.lost for outcome in outcomes),
+        sum(outcome.repeated for outcome in outcomes),
+        sum(bool(outcome.broken) for outcome in outcomes),
+    )
+
+
+def _line(what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[Outcome | plugs.Outcome]) -> Line:
+    cells = (what, *map(_in_groups, numbers), str(seed))
+    print(*cells, sep=" | ", flush=True)
+    for outcome in outcomes:
         if not outcome.is_good:
             print(f"  {outcome}", flush=True)
-    return line
+    return Line(cells=cells, is_good=all(outcome.is_good for outcome in outcomes))
 
 
-def _property_tests(profile: str) -> tuple[bool, str]:
-    """The laws of the core, with the many examples of the profile called faults."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", *_PROPERTY_TESTS]
+def _property_tests(groups: Iterable[Sequence[str]], *, divisor: int) -> tuple[bool, str]:
+    """The laws, with the many examples of the profile called faults, and how many of them there were."""
+    profile = "faults" if divisor == 1 else "ci"
+    found = [_examined(paths, profile) for paths in groups]
+    said = "\n".join(f"- {words}." for _, words in found)
+    return all(holds for holds, _ in found), f"The property tests said, with the profile `{profile}`:\n\n{said}"
+
+
+def _examined(patterns: Sequence[str], profile: str) -> tuple[bool, str]:
+    paths = [str(path) for pattern in patterns for path in sorted(_ROOT.glob(pattern))]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--hypothesis-show-statistics", *paths]
     environment = {**os.environ, "HYPOTHESIS_PROFILE": profile}
     done = subprocess.run(command, cwd=_ROOT, env=environment, check=False, capture_output=True, text=True)
     last = (done.stdout.strip().splitlines() or ["nothing was said"])[-1].strip("= ")
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n")
-    return done.returncode == 0, f"with the profile `{profile}`: {last}"
+    examples = sum(map(int, _EXAMPLES.findall(done.stdout)))
+    words = f"{' and '.join(f'`{pattern}`' for pattern in patterns)}: {last}, with {_in_groups(examples)} examples"
+    print(words, flush=True)
+    return done.returncode == 0, words
 
 
-def _page(lines: Sequence[Line], *, seed: int, polls: int, postgres: str, properties: str) -> str:
-    rows = [_COLUMNS, tuple("---" for _ in _COLUMNS), *(line.cells() for line in lines)]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"""# What pulled plugs have done
-
-Written by `make faults` (`python -m tests.fault.report --seed {seed}` repeats it) on {datetime.now(UTC):%Y-%m-%d}.
-The machine had {os.cpu_count()} cores, Python {platform.python_version()} and Postgres {postgres} with its fsync on.
+def _core_words(lines: Sequence[Line], *, seed: int, polls: int, postgres: str, properties: str) -> str:
+    return f"""{_written_by("core", seed=seed, postgres=postgres)}
 
 Each run is a real worker process that loads made-up chunks of several producers into a table without any index.
 It is struck at one step of one commit, and goes on, or another worker takes its place.
@@ -127,15 +205,58 @@ Such laws are: no gap in the ledger, no receipts that overlap, and a state that 
 A zombie must change nothing, and a reader must never see rows without proof, or proof without rows.
 *Refused* and *unknown* count what the struck workers were told; an unknown outcome is resolved by asking the ledger.
 
-{table}
+{_table(_COLUMNS, lines)}
 
 A reader looked {_in_groups(polls)} times meanwhile, each time in one view of the database.
-The property tests of {" and ".join(_PROPERTY_TESTS)} said {properties}.
+{properties}
 """
 
 
-def _in_groups(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
+def _loads_words(
+    size: LoadsSize, lines: Sequence[Line], large: Sequence[Line], *, seed: int, postgres: str, properties: str
+) -> str:
+    return f"""{_written_by("loads", seed=seed, postgres=postgres)}
+
+Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, Spark, and its Python workers.
+Its files are one that is cut, one that cannot be, and small ones that are bundled.
+It is struck once some of its pieces can be seen, and called again under its name until a call finds nothing new.
+*Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
+*Broken* counts runs in which any law failed, the two above included; an independent count compares each value.
+Such laws are also: no gap in the ledger, receipts for all that is there and only for that, a state that is what a \
+replay gives, and no call that ends otherwise than done or to be made again.
+*Calls* counts all of them, with those that find nothing new.
+
+{_table(_LOADS_COLUMNS, lines)}
+
+Then {_in_groups(size.rows_large)} records were loaded on a server that was crashed and started for as long as the \
+load ran, each time as soon as two more pieces could be seen, or for seconds none could.
+What is staged is lost in a crash; so each time half as much more of it was let through.
+With each crash a Python worker was killed, if one was there, and Spark tried its task again.
+Spark ran on two hosts, and ran a second copy of each task that was slower than its fellows while it had nothing \
+else to do: *copies* counts them, and *retries* the tries after one that failed.
+
+{_table(_LARGE_COLUMNS, large)}
+
+{properties}
+"""
+
+
+def _written_by(half: str, *, seed: int, postgres: str) -> str:
+    command = f"python -m tests.fault.report --only {half} --seed {seed}"
+    return f"""Written by `make faults` (`{command}` repeats it) on {datetime.now(UTC):%Y-%m-%d}.
+The machine had {os.cpu_count()} cores, Python {platform.python_version()} and Postgres {postgres} with its fsync on."""
+
+
+def _table(columns: Sequence[str], lines: Iterable[Line]) -> str:
+    rows = [columns, ["---" for _ in columns], *(line.cells for line in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _in_groups(number: float) -> str:
+    return f"{number:,.0f}".replace(",", " ")
+
+
+_HALVES: Mapping[str, Callable[[int, int], Half]] = {"core": _core, "loads": _loads}
 
 
 if __name__ == "__main__":

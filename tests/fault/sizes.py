@@ -23,10 +23,29 @@ class Size:
         return Size(repeats=max(1, self.repeats // divisor), zombies=max(4, self.zombies // divisor))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadsSize:
+    #: Runs of each fault with each way to publish.
+    repeats: int
+    rows: int
+    #: Of the load whose server crashes again and again; fewer are loaded before anything could happen to them.
+    rows_large: int
+
+    def divided_by(self, divisor: int) -> "LoadsSize":
+        """A quick look, with at least one run of everything."""
+        return LoadsSize(
+            repeats=max(1, self.repeats // divisor),
+            rows=self.rows,
+            rows_large=max(300_000, self.rows_large // divisor),
+        )
+
+
 #: With every change: 210 runs of the sweep, 81 of them with a COMMIT that gets no answer.
 IN_CI = Size(repeats=3, zombies=24)
 #: With `make faults`: 1 960 runs of the sweep, 756 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=28, zombies=200)
+#: With `make faults`: 90 runs of real loads, and two large ones.
+LOADS_IN_FULL = LoadsSize(repeats=10, rows=200_000, rows_large=1_000_000)
 LANES = 2
 
 

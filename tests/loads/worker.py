@@ -2,27 +2,31 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import IO, Any
 
 import psutil
+import pyspark
 
-_PATIENCE_S = 120
+_PATIENCE_S = 300
 #: Between two looks at whether something has come about.
 _PACE_S = 0.02
 _ROOT = Path(__file__).resolve().parents[2]
+_SPARK_HOME = Path(pyspark.__file__).parent
 _SPARK_WORKERS = "pyspark.daemon"
 
 
 class NotAsPlanned(AssertionError):
-    """The load ended before it could be struck, so that the run proves nothing."""
+    """The load could not be struck as it was meant to be, so that the run proves nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +62,9 @@ class RunningLoad:
 
     def look_until(self, holds: Callable[[], bool]) -> bool:
         """As above; false if the load ends first."""
-        never = Event()
-        for _ in range(round(_PATIENCE_S / _PACE_S)):
-            if holds():
-                return True
-            if not self.is_running:
-                return False
-            never.wait(_PACE_S)
-        raise NotAsPlanned(f"nothing came about within {_PATIENCE_S} s")
+        if not _look_until(lambda: not self.is_running or holds()):
+            raise NotAsPlanned(f"nothing came about within {_PATIENCE_S} s")
+        return self.is_running
 
     def kill_driver(self) -> None:
         self._descendants()
@@ -106,12 +105,22 @@ class RunningLoad:
             self._process.wait()
 
     def _descendants(self) -> set[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            self._seen |= set(psutil.Process(self._process.pid).children(recursive=True))
+        self._seen |= _descendants_of(self._process.pid)
         return self._seen
 
     def _spark_workers(self) -> list[psutil.Process]:
         return [each for each in self._descendants() if _is_spark_worker(each)]
+
+
+def _look_until(holds: Callable[[], bool]) -> bool:
+    never = Event()
+    return any(holds() or never.wait(_PACE_S) for _ in range(round(_PATIENCE_S / _PACE_S)))
+
+
+def _descendants_of(pid: int) -> set[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return set(psutil.Process(pid).children(recursive=True))
+    return set()
 
 
 def _is_spark_worker(process: psutil.Process) -> bool:
@@ -130,9 +139,9 @@ def _kill(processes: set[psutil.Process]) -> None:
 
 
 @contextmanager
-def running_load(pipeline_file: Path, *, dsn: str, batch: str) -> Iterator[RunningLoad]:
+def running_load(pipeline_file: Path, *, dsn: str, batch: str, options: Sequence[str] = ()) -> Iterator[RunningLoad]:
     """Load, as a shell would; whatever is left of it when the block ends is killed."""
-    command = [sys.executable, "-m", "onceload", "load", str(pipeline_file), "--json", "--batch", batch]
+    command = [sys.executable, "-m", "onceload", "load", str(pipeline_file), "--json", "--batch", batch, *options]
     folder = pipeline_file.parent
     # Files, because a pipe that nobody empties would stop it.
     with (folder / "said.json").open("w+b") as said, (folder / "words.txt").open("w+b") as words:
@@ -150,3 +159,112 @@ def running_load(pipeline_file: Path, *, dsn: str, batch: str) -> Iterator[Runni
             yield running
         finally:
             running.close()
+
+
+#: Each is this machine; Spark takes them for different ones.
+_HOSTS = ("127.0.0.2", "127.0.0.3")
+_CORES_PER_HOST = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Spark on two hosts: only there does it run a second copy of a task that it thinks slow."""
+
+    address: str
+    _folder: Path
+    _daemons: Sequence[psutil.Process]
+
+    @property
+    def options(self) -> Sequence[str]:
+        """Any task that is slower than its fellows gets a copy, and one that fails is tried again."""
+        wanted = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.executor.memory": "512m",
+            "spark.task.maxFailures": "1000",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "10ms",
+            "spark.speculation.multiplier": "1",
+            "spark.speculation.quantile": "0.1",
+            "spark.speculation.minTaskRuntime": "0ms",
+            "spark.speculation.efficiency.enabled": "false",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.dir": self._events.as_uri(),
+        }
+        return ["--master", self.address, *(f"--conf={name}={value}" for name, value in wanted.items())]
+
+    @property
+    def _events(self) -> Path:
+        return self._folder / "events"
+
+    def kill_spark_worker(self, rng: Random) -> None:
+        """One of the processes that carry out tasks, if there are any."""
+        found = [each for daemon in self._daemons for each in _descendants_of(daemon.pid) if _is_spark_worker(each)]
+        if found:
+            _kill({rng.choice(found)})
+
+    def tasks_started(self) -> tuple[int, int]:
+        """How many copies of tasks were started so far, and how many tries after a first one failed."""
+        copies = retries = 0
+        for path in self._events.iterdir():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if '"SparkListenerTaskStart"' in line:
+                    task = json.loads(line)["Task Info"]
+                    copies += task["Speculative"]
+                    retries += task["Attempt"] > 0 and not task["Speculative"]
+        return copies, retries
+
+
+@contextmanager
+def spark_cluster(folder: Path) -> Iterator[Cluster]:
+    """A master and its hosts, as processes of this machine."""
+    (folder / "events").mkdir()
+    log = folder / "master.log"
+    with ExitStack() as running:
+        master = running.enter_context(_daemon("master.Master", "--host", "127.0.0.1", "--port", "0", log=log))
+        address = _find_in(log, r"spark://[\d.]+:\d+")
+        daemons = [master, *(running.enter_context(_host(host, address, folder)) for host in _HOSTS)]
+        for host in _HOSTS:
+            _find_in(log, f"Registering worker {re.escape(host)}")
+        yield Cluster(address=address, _folder=folder, _daemons=daemons)
+
+
+def _host(host: str, address: str, folder: Path) -> AbstractContextManager[psutil.Process]:
+    room = ("--cores", str(_CORES_PER_HOST), "--memory", "1g", "--work-dir", str(folder / host))
+    return _daemon("worker.Worker", "--host", host, *room, address, log=folder / f"{host}.log")
+
+
+@contextmanager
+def _daemon(name: str, *arguments: str, log: Path) -> Iterator[psutil.Process]:
+    with log.open("wb") as words:
+        process = subprocess.Popen(
+            [_SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments],
+            env={**os.environ, "SPARK_HOME": str(_SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"},
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            start_new_session=True,
+        )
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        descendants = _descendants_of(process.pid)
+        process.kill()
+        process.wait()
+        _kill(descendants)
+
+
+def _find_in(log: Path, pattern: str) -> str:
+    """The first place in a log that is like this, as soon as it is there."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = re.findall(pattern, log.read_text(encoding="utf-8"))
+        return bool(found)
+
+    if not _look_until(look):
+        raise NotAsPlanned(f"{pattern} is not in what Spark said: {log.read_text(encoding='utf-8')}")
+    return found[0]

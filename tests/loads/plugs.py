@@ -1,0 +1,364 @@
+"""What is done to real loads, and what they lost, repeated or broke.
+
+A load is struck as soon as something that it has done can be seen, then called again under the same name, as a
+scheduler does, until it says that there is nothing new.
+"""
+
+import gzip
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import chain, count, repeat
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import ClassVar, assert_never
+
+import psycopg2
+import psycopg2.extensions
+
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from spark_jobs.declared import Publish
+from tests.fault.server import CrashableServer, crashable_server
+from tests.loads.counter import COLUMNS, Life, Place, Record, broken, records_of, stream_of
+from tests.loads.worker import Cluster, Ended, NotAsPlanned, RunningLoad, running_load, spark_cluster
+from tests.servers import execute
+
+_CHUNK_BYTES = 2**20
+_CALLS_MAX = 30
+_CRASHES = 2
+#: What a load may say that could not go on; a negative one was killed.
+_CALL_AGAIN = (1, 3)
+
+
+class Fault(StrEnum):
+    DRIVER_KILLED = "driver killed"
+    WORKER_KILLED = "worker killed"
+    GROUP_KILLED = "group killed"
+    SERVER_CRASHED = "server crashed"
+    SERVER_CRASHED_AT_PUBLISH = "server crashed after the staged pieces are counted"
+
+    def happens_to(self, publish: Publish) -> bool:
+        return self is not Fault.SERVER_CRASHED_AT_PUBLISH or publish is Publish.STAGED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run, to be had again from its seed."""
+
+    fault: Fault
+    publish: Publish
+    seed: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.fault}, {self.publish}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run lost, repeated or broke; and what it took."""
+
+    what: str
+    seed: str
+    lost: int
+    repeated: int
+    broken: tuple[str, ...]
+    calls: int
+    seconds: float
+    crashes: int
+    #: Of tasks, where Spark was made to: second copies, and tries after one that failed.
+    copies: int = 0
+    retries: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.repeated or self.broken)
+
+
+def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
+    """Each fault with each way to publish, so many times."""
+    return [
+        Trial(fault=fault, publish=publish, seed=f"{seed}:{fault.name}:{publish}:{number}")
+        for fault in faults
+        for publish in Publish
+        if fault.happens_to(publish)
+        for number in range(repeats)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """A server that may be crashed, and files that one load after another finds new."""
+
+    server: CrashableServer
+    folder: Path
+    files: tuple[Path, ...]
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @cached_property
+    def expected(self) -> Counter[Record]:
+        return records_of({Life(file.name, 1): stream_of(file)[0] for file in self.files})
+
+    @contextmanager
+    def new_plugged(self, publish: Publish) -> Iterator["Plugged"]:
+        """A pipeline that has loaded nothing; its rows, and what is left of its stages, go when the block ends."""
+        name = f"plugged_{next(self._numbers)}"
+        folder = self.folder / name
+        folder.mkdir()
+        plugged = Plugged(stand=self, place=Place(pipeline=name, target=f"public.{name}"), folder=folder)
+        columns = "\n".join(f"  {name}: {of_type}" for name, of_type in COLUMNS.items())
+        plugged.pipeline_file.write_text(
+            f"pipeline: {name}\n"
+            f"source:\n  path: {self.files[0].parent}/*.jsonl*\n  format: jsonl\n  chunk_bytes: {_CHUNK_BYTES}\n"
+            f"columns:\n{columns}\n"
+            f"target: {{table: {plugged.place.target}}}\n"
+            f"publish: {publish}\n"
+        )
+        yield plugged
+        plugged.stop_looking()
+        for (table,) in [(plugged.place.target,), *execute(self.server.dsn(), _STAGE_TABLES)]:
+            execute(self.server.dsn(), f"DROP TABLE IF EXISTS {table}")
+
+
+_STAGE_TABLES = """
+SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class
+ WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"""
+_WAITING_BEHIND = "SELECT count(*) FROM pg_stat_activity WHERE {pid} = ANY(pg_blocking_pids(pid))"
+_THERE = """
+SELECT count(*), count(DISTINCT (producer_id, sequence_id)) FROM (
+    SELECT _producer_id AS producer_id, _sequence AS sequence_id FROM {target}
+     UNION ALL
+    SELECT producer_id, sequence_id FROM onceload.quarantine JOIN onceload.pipeline USING (pipeline_id)
+     WHERE name = '{pipeline}') AS there"""
+
+
+@dataclass(kw_only=True)
+class Plugged:
+    """One pipeline, and what is done to its server."""
+
+    stand: Stand
+    place: Place
+    folder: Path
+    crashes: int = 0
+    #: Kept, because a connection for each look would slow down what is looked at.
+    _looking: psycopg2.extensions.connection | None = None
+
+    @property
+    def dsn(self) -> str:
+        return self.stand.server.dsn()
+
+    @property
+    def pipeline_file(self) -> Path:
+        return self.folder / "pipeline.yaml"
+
+    @contextmanager
+    def load(self, options: Sequence[str] = ()) -> Iterator[RunningLoad]:
+        with running_load(self.pipeline_file, dsn=self.dsn, batch="run", options=options) as load:
+            yield load
+
+    def restart_server(self) -> None:
+        self.stand.server.crash()
+        self.crashes += 1
+        self.stop_looking()
+        self.stand.server.start()
+
+    def progress(self) -> int:
+        """How much a load has done that can be seen: commits, and pieces that are staged."""
+        ((commits,),) = self.ask(
+            f"SELECT coalesce(max(position), 0) FROM onceload.pipeline WHERE name = '{self.place.pipeline}'"
+        ) or [(0,)]
+        return int(commits) + self.staged()
+
+    def staged(self) -> int:
+        """How many pieces wait to be published."""
+        stages = [table for (table,) in self.ask(_STAGE_TABLES) if table.endswith(' parts"')]
+        return sum(int(pieces) for stage in stages for (pieces,) in self.ask(f"SELECT count(*) FROM {stage}"))
+
+    def ask(self, statement: str) -> list[tuple]:
+        """What is there now; nothing, if the server is down, or the table is gone between two looks."""
+        try:
+            if self._looking is None:
+                self._looking = psycopg2.connect(self.dsn)
+                self._looking.autocommit = True
+            with self._looking.cursor() as cursor:
+                cursor.execute(statement)
+                return cursor.fetchall()
+        except psycopg2.Error:
+            self.stop_looking()
+            return []
+
+    def stop_looking(self) -> None:
+        if self._looking:
+            self._looking.close()
+        self._looking = None
+
+    def judged(self, calls: Sequence[Ended], *, what: str, seed: str, started: float, broken: Sequence[str]) -> Outcome:
+        """Compare what is there now with what was offered."""
+        offered = self.stand.expected.total()
+        ((there, different),) = execute(self.dsn, _THERE.format(target=self.place.target, pipeline=self.place.pipeline))
+        return Outcome(
+            what=what,
+            seed=seed,
+            lost=max(0, offered - different),
+            repeated=there - different,
+            broken=(*broken, *_broken_by_calls(calls), *self._differences()),
+            calls=len(calls),
+            seconds=time.monotonic() - started,
+            crashes=self.crashes,
+        )
+
+    def _differences(self) -> list[str]:
+        engine = connect(LedgerSettings(dsn=self.dsn))
+        try:
+            return broken(engine, self.place, self.stand.expected)
+        finally:
+            engine.dispose()
+
+
+def _broken_by_calls(calls: Sequence[Ended]) -> Iterator[str]:
+    for call in calls:
+        if call.exit_code > 0 and call.exit_code not in _CALL_AGAIN:
+            yield f"a call should be made again or be done, but ended with {call.exit_code}: {call.words}"
+    if not calls[-1].is_nothing_new:
+        yield f"after {len(calls)} calls there is still something new: {calls[-1]}"
+
+
+@contextmanager
+def open_stand(*, lines: int) -> Iterator[Stand]:
+    with TemporaryDirectory(prefix="onceload-plugs-") as folder, crashable_server() as server:
+        engine = connect(LedgerSettings(dsn=server.dsn()))
+        schema.upgrade(engine)
+        engine.dispose()
+        landing = Path(folder) / "landing"
+        landing.mkdir()
+        yield Stand(server=server, folder=Path(folder), files=_written(landing, lines=lines))
+
+
+def _written(folder: Path, *, lines: int) -> tuple[Path, ...]:
+    """A large file that is cut, one that cannot be, and small ones that are bundled."""
+    paths = tuple(folder / name for name in ("large.jsonl", "packed.jsonl.gz", "small-1.jsonl", "small-2.jsonl"))
+    shares = (lines // 2, lines // 2, 50, 70)
+    numbers = count(1)
+    for path, share in zip(paths, shares, strict=True):
+        content = "".join(_line(next(numbers)) for _ in range(share)).encode()
+        path.write_bytes(gzip.compress(content, compresslevel=1) if path.suffix == ".gz" else content)
+    return paths
+
+
+def _line(number: int) -> str:
+    if number % 5_003 == 0:
+        return f'{{"id": {number}, "amount": "no amount"}}\n'
+    return json.dumps({"id": number, "amount": f"{number % 1000}.{number % 90 + 10}", "note": f"n{number}"}) + "\n"
+
+
+def run_trial(stand: Stand, trial: Trial) -> Outcome:
+    """Strike the first call; all others are left alone."""
+    started, rng = time.monotonic(), Random(trial.seed)
+    with stand.new_plugged(trial.publish) as plugged:
+        strikes = chain([lambda load: _strike(plugged, load, trial.fault, rng)], repeat(lambda _: None))
+        calls, broken = _called(plugged, strikes)
+        return plugged.judged(calls, what=trial.what, seed=trial.seed, started=started, broken=broken)
+
+
+def _called(
+    plugged: Plugged, strikes: Iterator[Callable[[RunningLoad], None]], *, options: Sequence[str] = ()
+) -> tuple[list[Ended], list[str]]:
+    """Call until nothing is new, and at least once more; answers with what kept a strike from happening, too."""
+    calls: list[Ended] = []
+    not_as_planned = []
+    while len(calls) < _CALLS_MAX and not (len(calls) > 1 and calls[-1].is_nothing_new):
+        with plugged.load(options) as load:
+            try:
+                next(strikes)(load)
+            except NotAsPlanned as error:
+                not_as_planned.append(str(error))
+            calls.append(load.end())
+    return calls, not_as_planned
+
+
+def _strike(plugged: Plugged, load: RunningLoad, fault: Fault, rng: Random) -> None:
+    # As many as are there in any case, before the last.
+    seen = rng.randint(1, 5)
+    load.wait_until(lambda: plugged.progress() >= seen)
+    match fault:
+        case Fault.DRIVER_KILLED:
+            load.kill_driver()
+        case Fault.WORKER_KILLED:
+            load.kill_spark_worker()
+        case Fault.GROUP_KILLED:
+            load.kill_group()
+        case Fault.SERVER_CRASHED:
+            for _ in range(_CRASHES):
+                plugged.restart_server()
+                before = plugged.progress()
+                if not load.look_until(lambda before=before: plugged.progress() > before):  # type: ignore[misc]
+                    return
+        case Fault.SERVER_CRASHED_AT_PUBLISH:
+            _crash_at_publish(plugged, load)
+        case _:
+            assert_never(fault)
+
+
+def _crash_at_publish(plugged: Plugged, load: RunningLoad) -> None:
+    """Hold the commit lock, so that the load, which has counted its pieces, waits in its commit for the crash."""
+    with closing(psycopg2.connect(plugged.dsn)) as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT FROM onceload.pipeline WHERE name = %s FOR NO KEY UPDATE", (plugged.place.pipeline,))
+        waiting = _WAITING_BEHIND.format(pid=holder.info.backend_pid)
+        load.wait_until(lambda: plugged.ask(waiting) == [(1,)])
+        plugged.restart_server()
+    if not load.look_until(lambda: plugged.staged() > 0):
+        raise NotAsPlanned("the load ended without staging again what the server lost")
+
+
+class _Pace:
+    """When the server crashes next: as soon as the load has gone on a little, or nothing was seen of it for long."""
+
+    _PIECES, _PATIENCE_S = 2.0, 5.0
+    #: A crash empties the stage, so that each time more of it must be let through, or it would never be whole.
+    _FURTHER: ClassVar = {Publish.DIRECT: 1.0, Publish.STAGED: 1.5}
+
+    def __init__(self, plugged: Plugged, publish: Publish) -> None:
+        self._plugged, self._further = plugged, self._FURTHER[publish]
+        self._pieces, self._patience_s = self._PIECES, self._PATIENCE_S
+
+    def crash_until_the_end(self, load: RunningLoad, cluster: Cluster, rng: Random) -> None:
+        """Each time, a worker of Spark's is killed as well, so that its task is tried again."""
+        # No call is struck before anything can be seen of it.
+        self._wait_for_more(patience_s=float("inf"))
+        while load.look_until(self._is_due):
+            # A task starts over, and needs longer each time until it gets further than the last one did.
+            self._patience_s = self._PATIENCE_S if self._has_gone_on() else 2 * self._patience_s
+            self._plugged.restart_server()
+            cluster.kill_spark_worker(rng)
+            self._pieces *= self._further
+            self._wait_for_more(patience_s=self._patience_s)
+
+    def _wait_for_more(self, *, patience_s: float) -> None:
+        self._seen, self._until = self._plugged.progress(), time.monotonic() + patience_s
+
+    def _has_gone_on(self) -> bool:
+        return self._plugged.progress() - self._seen >= self._pieces
+
+    def _is_due(self) -> bool:
+        return self._has_gone_on() or time.monotonic() >= self._until
+
+
+def endure(stand: Stand, publish: Publish, *, seed: int) -> Outcome:
+    """Crash the server again and again for as long as a load runs, while Spark runs some of its tasks twice."""
+    started, rng = time.monotonic(), Random(f"{seed}:{publish}")
+    with stand.new_plugged(publish) as plugged, spark_cluster(plugged.folder) as cluster:
+        pace = _Pace(plugged, publish)
+        strikes = repeat(lambda load: pace.crash_until_the_end(load, cluster, rng))
+        calls, broken = _called(plugged, strikes, options=cluster.options)
+        copies, retries = cluster.tasks_started()
+        if not copies:
+            broken.append("Spark ran no task twice")
+        outcome = plugged.judged(calls, what=publish, seed=str(seed), started=started, broken=broken)
+        return replace(outcome, copies=copies, retries=retries)
