@@ -15,6 +15,8 @@ UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
 STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
 IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
 OF_RECOVERY = "tests/integration/test_recovery.py"
+OF_LOADS = "tests/loads/test_load.py"
+OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -59,7 +61,7 @@ COMMIT_BUGS = (
     Bug(
         name="a commit of several producers lands in part",
         file=LEDGER,
-        correct="if done.advanced != len(some):",
+        correct="if done.advanced != done.offered:",
         wrong="if done.advanced == 0:",
         tests=(CONTRACT,),
     ),
@@ -110,8 +112,8 @@ COMMIT_BUGS = (
     Bug(
         name="a refused commit of one producer passes unseen",
         file=LEDGER,
-        correct="if done.advanced != len(some):",
-        wrong="if done.advanced != len(some) and len(some) > 1:",
+        correct="if done.advanced != done.offered:",
+        wrong="if done.advanced != done.offered and done.offered > 1:",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -438,4 +440,77 @@ DELIVERY_BUGS = (
     ),
 )
 
-BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS)
+LOAD_BUGS = (
+    Bug(
+        name="a stage that a crash emptied is published",
+        file="spark_jobs/stage.py",
+        correct=".scalar_one() != parts:",
+        wrong=".scalar_one() > parts:",
+        tests=(OF_LOADS,),
+    ),
+    Bug(
+        name="a piece that two hands read is staged twice",
+        file="spark_jobs/stage.py",
+        correct="    return kept.rowcount == 1\n",
+        wrong="    return True\n",
+        tests=("tests/loads/test_sequences.py",),
+    ),
+    Bug(
+        name="a cut before a newline instead of behind it",
+        file="spark_jobs/sources/pieces.py",
+        correct="            edges.append(newline + 1)\n",
+        wrong="            edges.append(newline)\n",
+        tests=("tests/unit/files/test_pieces.py", OF_LOADS),
+    ),
+    Bug(
+        name="the rest of a record that took effect is read as a record",
+        file="spark_jobs/load.py",
+        correct='    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\\n":\n',
+        wrong="    if True:\n",
+        tests=(OF_LOADS,),
+    ),
+    Bug(
+        name="what took effect meanwhile is written again",
+        file="spark_jobs/prepare.py",
+        correct="        rows = rows.filter(_is_new(rows, new))\n",
+        wrong="        pass\n",
+        tests=(OF_LOADS, "tests/loads/test_sequences.py"),
+    ),
+    Bug(
+        name="a file that was written anew since it was planned is read",
+        file="spark_jobs/read.py",
+        correct="        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):\n",
+        wrong="        if False:\n",
+        tests=("tests/unit/sources", "tests/loads/test_sequences.py"),
+    ),
+    Bug(
+        name="half a file takes the place of a whole one",
+        file="spark_jobs/publish.py",
+        correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
+        wrong="        if False\n",
+        tests=("tests/loads/test_refused.py",),
+    ),
+    Bug(
+        name="a record that stands twice in a batch is published twice",
+        file="spark_jobs/dedupe.py",
+        correct="bool_and(rows = ids AND {all_new})",
+        wrong="bool_and({all_new})",
+        tests=(OF_RECORD_PRODUCERS,),
+    ),
+    Bug(
+        name="a record that took effect in another file is published again",
+        file="spark_jobs/dedupe.py",
+        correct="bool_and(rows = ids AND {all_new})",
+        wrong="bool_and(rows = ids)",
+        tests=(OF_RECORD_PRODUCERS,),
+    ),
+    Bug(
+        name="a column of another type takes what was encoded for ours",
+        file="spark_jobs/write.py",
+        correct="raise ColumnsDiffer(",
+        wrong="ColumnsDiffer(",
+        tests=("tests/loads/test_refused.py",),
+    ),
+)
+
+BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS, *LOAD_BUGS)
