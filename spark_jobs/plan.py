@@ -257,7 +257,10 @@ def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool
             return None
         if not sealed and not ends_record(listed.url, source, first=first, size=size):
             return Note(name=listed.name, reason=str(LastLineOpen(size - first)))
-    return _to_read(source, listed, life, spans=((first, None),), sealed=sealed)
+    # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
+    missing = (SpanSet([Span(0, first)]) if first else SpanSet()) - life.consumed
+    spans = (*((span.first, span.end) for span in missing), (first, None))
+    return _to_read(source, listed, life, spans=spans, sealed=sealed)
 
 
 def _rest_of_plain(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:

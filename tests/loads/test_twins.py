@@ -1,12 +1,17 @@
 """The same content under another name, where content is what makes a file the same: whatever way it came there."""
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from dedup_core.postgres import LedgerSettings
 from spark_jobs.declared import Identity, OnRewrite, Publish
-from tests.loads.conftest import Loads, line
+from spark_jobs.load import LoadSettings, load, new_batch
+from spark_jobs.loading import Delivery, Job
+from spark_jobs.plan import Note
+from tests.loads.conftest import InThisProcess, Loads, line
 
 
 @pytest.fixture
@@ -60,6 +65,32 @@ def test_a_file_is_found_that_was_packed_and_unpacked_again(logs):
     second = logs.load()
 
     assert (first.loaded, first.duplicates, second.loaded) == (0, 2, 1)
+    assert logs.rows() == [1, 2, 3]
+
+
+class AllButTheFirst(InThisProcess):
+    """Tasks of which one never ran."""
+
+    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        return super().run(job, deliveries[1:])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
+    """A packed file is read as one stream, of which everything else is in."""
+    path = logs.write("app.log", lines(1, 2, 3))
+    in_chunks = replace(logs.declared.source, chunk_bytes=1)
+    declared = replace(logs.declared, source=in_chunks, publish=Publish.DIRECT)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn))
+    load(declared, settings, batch=new_batch(), tasks=AllButTheFirst())
+    content = path.read_bytes()
+    path.unlink()
+    logs.write("app.log.1.gz" if packed else "app.log.1", gzip.compress(content) if packed else content)
+
+    report = logs.load()
+
+    assert (report.loaded, report.duplicates) == (1, 2)
+    assert logs.load().loaded == 0
     assert logs.rows() == [1, 2, 3]
 
 
