@@ -403,8 +403,7 @@ def _empty_stage(engine: Engine, job: Job, stage: Stage) -> None:
 def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> Iterator[Note]:
     for name in (replacement.name for replacement in broken):
         told = [note for note in notes if note.name == name] or [Note(name=name, reason="it was not read to its end")]
-        for note in told:
-            yield replace(note, reason=f"{note.reason}; nothing of it replaces what was loaded of it before")
+        yield from (note.of_no_replacement() for note in told)
 
 
 def _without(delivery: Delivery, producers: Container[ProducerId]) -> Delivery:

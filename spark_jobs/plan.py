@@ -39,6 +39,9 @@ class Note:
             is_unreadable=isinstance(error, Unreadable),
         )
 
+    def of_no_replacement(self) -> "Note":
+        return replace(self, reason=f"{self.reason}; nothing of it replaces what was loaded of it before")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileToRead:
@@ -268,14 +271,15 @@ def _rest_of_plain(source: Source, listed: Listed, life: _Life, *, sealed: bool)
     end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
     offered = SpanSet([Span(0, end)]) if end else SpanSet()
     judgement = judge(offered, consumed=life.consumed, claimed=life.claimed)
+    is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
+    if life.replaces is not None and end < listed.size:
+        return is_open.of_no_replacement()
     if judgement.new or life.twin:
         spans = tuple((span.first, span.end) for span in judgement.new)
         return _to_read(source, listed, life, spans=spans, sealed=sealed)
     if judgement.unknown:
         return Note(name=listed.name, reason="another run is loading it")
-    if end < listed.size:
-        return Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
-    return None
+    return is_open if end < listed.size else None
 
 
 def _to_read(

@@ -1,24 +1,47 @@
-"""What may happen to files and loads, and what a load promises then: small enough to be seen to be right.
+"""What a load promises, whatever happened to files before: small enough to be seen to be right.
 
 A file is its name. What took effect of it stays its beginning, or else the file is conflicted: with on_rewrite=stop
-it is left alone until it is put back, with new_generation it lives anew. Nothing else about a file matters.
+it is left alone until it is put back, with new_generation it lives anew, with replace the rows of its earlier life go.
+Where content is identity, a new file that starts with all that was loaded of another one goes on behind it, and one
+that is so far no more than the beginning of another one waits.
+Where records name their producers, the first of each id takes effect; a merge leaves the last record of each key.
+Nothing else about a file matters.
 """
 
-import gzip
-import os
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import count
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
-
-from hypothesis import strategies as st
 
 from dedup_core.spans import SpanSet
-from spark_jobs.declared import OnRewrite, Publish
-from tests.loads.counter import Life, Record, lines_in, record_of, stream_of
+from dedup_core.verdicts import Order
+from spark_jobs.declared import Identity, OnRewrite, Write
+from tests.loads.counter import COLUMNS, Commit, Contract, Form, Life, Record, ends_in, header_of, records_in, stream_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of pipeline: what is declared, as far as it decides what becomes of records."""
+
+    form: Form = Form.JSONL
+    #: Files are complete when they appear.
+    sealed: bool = False
+    identity: Identity = Identity.PATH
+    on_rewrite: OnRewrite = OnRewrite.STOP
+    write: Write = Write.APPEND
+    #: Records name their producers, whose ids come like this.
+    order: Order | None = None
+
+    @property
+    def contract(self) -> Contract:
+        return Contract(form=self.form, is_named=self.order is not None)
+
+    @property
+    def is_staged(self) -> bool:
+        """Only a batch as a whole tells what to do with its records."""
+        return self.write is Write.MERGE or self.order is not None or self.on_rewrite is OnRewrite.REPLACE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +50,43 @@ class Offered:
 
     raw: bytes
     stream: bytes
-    #: Its last line is complete without a newline.
+    #: Its stream does not break off.
+    is_whole: bool
+    #: Its last record is complete without a newline.
     sealed: bool
+    contract: Contract
 
     @classmethod
-    def at(cls, path: Path, *, sealed: bool) -> "Offered":
+    def at(cls, path: Path, kind: Kind) -> "Offered":
         stream, is_whole = stream_of(path)
-        return cls(raw=path.read_bytes(), stream=stream, sealed=sealed and is_whole)
+        sealed = kind.sealed and is_whole
+        return cls(raw=path.read_bytes(), stream=stream, is_whole=is_whole, sealed=sealed, contract=kind.contract)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where its complete records end."""
+        return [*ends_in(self.stream, self.contract.form), *([len(self.stream)] if self.sealed else [])]
 
     @property
     def end(self) -> int:
-        """Where its last complete line ends."""
-        return len(self.stream) if self.sealed else self.stream.rfind(b"\n") + 1
+        """Where the last of them does."""
+        return max(self._ends, default=0)
+
+    @property
+    def is_refused(self) -> bool:
+        """Its first record does not name all columns."""
+        if not self.contract.has_header or not self.end:
+            return False
+        try:
+            return not COLUMNS.keys() <= set(header_of(self.stream[: self._ends[0]]))
+        except ValueError:
+            return True
+
+    def has_grown_behind(self, earlier: "Offered", *, end: int) -> bool:
+        """Of packed files, each byte counts while they are the same file, packed in the same way."""
+        if self.raw.startswith(earlier.raw):
+            return len(self.raw) > len(earlier.raw)
+        return len(self.stream) > end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,322 +96,222 @@ class Taken:
     offered: Offered
     consumed: SpanSet
 
-    def may_go_on_as(self, now: Offered, *, is_packed: bool) -> bool:
+    def may_go_on_as(self, now: Offered) -> bool:
         end = self.consumed.end
         if now.stream[:end] != self.offered.stream[:end]:
             return False
-        # A last line that counted without its newline has to stay the last, and what was packed and sealed is whole.
+        # A last line that counted without its newline has to stay the last.
         was_sealed = self.offered.sealed and end == len(self.offered.stream)
-        is_last = was_sealed and (is_packed or not self.offered.stream.endswith(b"\n"))
-        return not is_last or len(now.raw) <= len(self.offered.raw)
+        is_last = was_sealed and not self.offered.stream.endswith(b"\n")
+        return not is_last or not now.has_grown_behind(self.offered, end=end)
 
-    def records(self, life: Life) -> Counter[Record]:
-        lines = lines_in(self.offered.stream, sealed=self.offered.sealed)
-        return Counter(record_of(life, offset, line) for offset, line in lines if offset in self.consumed)
+    def is_held_by(self, now: Offered | None) -> bool:
+        """Whether a file still holds just what was consumed."""
+        if now is None:
+            return not self.consumed
+        return all(
+            now.stream[each.first : each.end] == self.offered.stream[each.first : each.end] for each in self.consumed
+        )
+
+    def records(self, life: Life, spans: SpanSet) -> list[Record]:
+        """The records that start in some spans of it, in their order."""
+        offered = self.offered
+        records = records_in(life, offered.stream, sealed=offered.sealed, contract=offered.contract)
+        return [record for record in records if record.offset in spans]
+
+
+@dataclass(kw_only=True)
+class Effects:
+    """What all commits together did, taken one after the other."""
+
+    kind: Kind
+    #: All that took effect, as a row or as a bad record, whether its row is there still or not.
+    records: Counter[Record] = field(default_factory=Counter)
+    duplicates: int = 0
+    #: What producers that the records name have consumed.
+    consumed: dict[Life, SpanSet] = field(default_factory=dict)
+    replaced: set[Life] = field(default_factory=set)
+    _by_key: dict[int, Record] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> Counter[Record]:
+        """The rows that others were put in the place of."""
+        rows = Counter({record: times for record, times in self.records.items() if record.is_row})
+        if self.kind.write is Write.MERGE:
+            return rows - Counter(self._by_key.values())
+        return Counter({record: times for record, times in rows.items() if record.life in self.replaced})
+
+    def add(self, commit: Commit, records: Sequence[Record]) -> None:
+        """Count what one commit did with the records that it consumed."""
+        if commit.is_noted:
+            self.duplicates += len(records)
+            return
+        rows = [record for record in records if record.is_row]
+        news = self._news(rows) if self.kind.order else rows
+        self.duplicates += len(rows) - len(news)
+        self.records.update([*news, *(record for record in records if not record.is_row)])
+        self.replaced |= commit.replaced
+        if self.kind.write is Write.MERGE:
+            for row in news:
+                self._merge(row)
+
+    def _news(self, rows: Sequence[Record]) -> list[Record]:
+        """The first of each id that did not take effect before; in ordered ones, nothing before the last that did."""
+        news: dict[tuple[Life, int], Record] = {}
+        for row in rows:
+            number, _, note = json.loads(row.payload)
+            life = Life(f"note={note}", 1)
+            seen = self.consumed.get(life, SpanSet())
+            if number >= seen.end if self.kind.order is Order.ORDERED else number not in seen:
+                news.setdefault((life, number), row._replace(life=life, offset=number))
+        for life, number in news:
+            first = 0 if self.kind.order is Order.ORDERED else number
+            self.consumed[life] = self.consumed.get(life, SpanSet()) | SpanSet.of((first, number + 1))
+        return list(news.values())
+
+    def _merge(self, row: Record) -> None:
+        """The last record of a key wins; what came late of a file is behind what is there of the same file."""
+        key = json.loads(row.payload)[0]
+        there = self._by_key.get(key)
+        if there is None or there.life != row.life or there.offset < row.offset:
+            self._by_key[key] = row
 
 
 @dataclass(kw_only=True)
 class Model:
-    on_rewrite: OnRewrite
+    kind: Kind
     taken: dict[Life, Taken] = field(default_factory=dict)
+    #: How many commits were looked at.
+    commits: int = 0
+    effects: Effects = field(init=False)
+    _named: dict[Life, SpanSet] = field(default_factory=dict)
 
-    def records(self) -> Counter[Record]:
-        """All that has to be in the target and in quarantine."""
-        return sum((taken.records(life) for life, taken in self.taken.items()), Counter[Record]())
+    def __post_init__(self) -> None:
+        self.effects = Effects(kind=self.kind)
 
     def latest(self, name: str) -> Life | None:
         return max((life for life in self.taken if life.file == name), default=None)
 
     def meant(self, name: str, offered: Offered) -> Life | None:
-        """Which generation a load goes on with; none if the file is conflicted."""
+        """Which generation a load goes on with; none if it leaves the file alone."""
+        if self._needs_a_person(name, offered):
+            return None
         life = self.latest(name)
         if life is None:
             return Life(name, 1)
-        if self.taken[life].may_go_on_as(offered, is_packed=name.endswith(".gz")):
+        if self.taken[life].may_go_on_as(offered):
             return life
-        return Life(name, life.generation + 1) if self.on_rewrite is OnRewrite.NEW_GENERATION else None
+        # What cannot be read to its end, or is still being written, replaces nothing.
+        is_read = offered.is_whole and offered.end == len(offered.stream)
+        is_left = self.kind.on_rewrite is OnRewrite.REPLACE and not is_read
+        return None if is_left else Life(name, life.generation + 1)
+
+    def _needs_a_person(self, name: str, offered: Offered) -> bool:
+        life, on_rewrite = self.latest(name), self.kind.on_rewrite
+        is_rewritten = life is not None and not self.taken[life].may_go_on_as(offered)
+        # What is empty replaces nothing.
+        stops = on_rewrite is OnRewrite.STOP or (on_rewrite is OnRewrite.REPLACE and not offered.raw)
+        return offered.is_refused or (is_rewritten and stops)
 
     def conflicted(self, files: dict[str, Offered]) -> set[str]:
-        return {name for name, offered in files.items() if self.meant(name, offered) is None}
+        return {name for name, offered in files.items() if self._needs_a_person(name, offered)}
 
-    def after_load(self, files: dict[str, Offered], consumed: dict[Life, SpanSet], *, is_whole: bool) -> list[str]:
-        """Take over what a load says that it consumed, unless it was not its to consume, or too little."""
+    def changed(self, files: dict[str, Offered]) -> set[str]:
+        """Files that do not hold any more what took effect of them."""
+        latest = [(life.file, taken) for life, taken in self.taken.items() if life == self.latest(life.file)]
+        return {name for name, taken in latest if not taken.is_held_by(files.get(name))}
+
+    def after_load(self, files: dict[str, Offered], commits: Sequence[Commit], *, is_whole: bool) -> list[str]:
+        """Take over what commits say that they consumed, unless it was not theirs to consume, or too little."""
         meant = {life: offered for name, offered in files.items() if (life := self.meant(name, offered))}
-        faults = []
-        for life in meant.keys() | self.taken.keys() | consumed.keys():
+        twins = {life: self._twins(life, offered) for life, offered in meant.items()}
+        # Of loads that run at once, one may find what the other has just loaded, and nothing waits any more.
+        for life in self._waiting(meant, twins) if is_whole else ():
+            del meant[life], twins[life]
+        faults = [*self._take(meant, commits, is_whole=is_whole)]
+        for commit in commits:
+            of_files = [(life, spans) for life, spans in commit.spans.items() if life in self.taken]
+            self.effects.add(
+                commit, [each for life, spans in of_files for each in self.taken[life].records(life, spans)]
+            )
+        self.commits += len(commits)
+        return [*faults, *self._faults_of_twins(commits, twins, is_whole=is_whole), *self._faults_of_effects(commits)]
+
+    def _take(self, meant: dict[Life, Offered], commits: Sequence[Commit], *, is_whole: bool) -> Iterator[str]:
+        consumed = _together(commit.spans for commit in commits)
+        of_files = {life for life in consumed if not _is_named(life)}
+        for life in meant.keys() | of_files:
             before = self.taken[life].consumed if life in self.taken else SpanSet()
             all_of_it = SpanSet.of((0, meant[life].end)) if life in meant and meant[life].end else SpanSet()
-            now = consumed.get(life, SpanSet())
-            if not now.covers(before) or not (before | all_of_it).covers(now):
-                faults.append(f"{life}: consumed {now}, but had {before} and was offered {all_of_it}")
+            now = before | consumed.get(life, SpanSet())
+            if not (before | all_of_it).covers(now):
+                yield f"{life}: consumed {now}, but had {before} and was offered {all_of_it}"
             if is_whole and now != before | all_of_it:
-                faults.append(f"{life}: consumed only {now} of {before | all_of_it}")
-            if now and life in meant:
+                yield f"{life}: consumed only {now} of {before | all_of_it}"
+            if life in meant and (life in of_files or life in self.taken):
                 self.taken[life] = Taken(offered=meant[life], consumed=now)
-        return faults
+
+    def _is_new(self, life: Life) -> bool:
+        return life not in self.taken or not self.taken[life].consumed
+
+    def _twins(self, life: Life, offered: Offered) -> list[SpanSet]:
+        """What of a new file may be in under another name; all that was loaded of the longest of them."""
+        if self.kind.identity is Identity.PATH or not self._is_new(life):
+            return []
+        found = [taken.consumed for taken in self.taken.values() if taken.consumed and taken.may_go_on_as(offered)]
+        longest = max((consumed.end for consumed in found), default=0)
+        return [consumed for consumed in found if consumed.end == longest]
+
+    def _waiting(self, meant: dict[Life, Offered], twins: dict[Life, list[SpanSet]]) -> set[Life]:
+        """New files that are no more than the beginning of another, which is in or comes in first."""
+        if self.kind.identity is Identity.PATH:
+            return set()
+        return {
+            life
+            for life, offered in meant.items()
+            if self._is_new(life) and len(offered.stream) > max((each.end for each in twins[life]), default=0)
+            if any(self._goes_first(other, life, meant) for other in meant if other != life)
+        }
+
+    def _goes_first(self, other: Life, life: Life, meant: dict[Life, Offered]) -> bool:
+        whole, begun = meant[other].stream, meant[life].stream
+        is_before = not self._is_new(other) or other.file < life.file or len(whole) > len(begun)
+        return whole.startswith(begun) and is_before
+
+    def _faults_of_twins(
+        self, commits: Sequence[Commit], twins: dict[Life, list[SpanSet]], *, is_whole: bool
+    ) -> Iterator[str]:
+        if self.kind.identity is Identity.PATH:
+            return
+        noted = _together(commit.spans for commit in commits if commit.is_noted)
+        for life, expected in twins.items():
+            if is_whole and noted.get(life, SpanSet()) not in (expected or [SpanSet()]):
+                yield f"{life}: {noted.get(life)} should be in under another name, but {expected} is"
+        for life, spans in noted.items():
+            others = (taken for other, taken in self.taken.items() if other != life and taken.consumed.covers(spans))
+            stream = self.taken[life].offered.stream[: spans.end]
+            if spans and not any(other.offered.stream.startswith(stream) for other in others):
+                yield f"{life}: {spans} of it is in under no other name"
+
+    def _faults_of_effects(self, commits: Sequence[Commit]) -> Iterator[str]:
+        named = _together(commit.spans for commit in commits)
+        self._named = _together([self._named, {life: spans for life, spans in named.items() if _is_named(life)}])
+        if self._named != self.effects.consumed:
+            yield f"{self._named} is consumed of what records name, instead of {self.effects.consumed}"
+        ended = {life for life in self.taken if life != self.latest(life.file)}
+        replaced = ended if self.kind.on_rewrite is OnRewrite.REPLACE else set()
+        if self.effects.replaced != replaced:
+            yield f"{self.effects.replaced} is replaced, instead of {replaced}"
 
 
-# What may happen.
-
-_NAMES = ("a.jsonl", "below/b.jsonl", "a.jsonl.gz", "c.jsonl.gz")
-
-
-class Fault(StrEnum):
-    KILLED = "the loader dies"
-    TASK_KILLED = "a task dies, and is tried again"
-    CUT = "the server ends its connection"
-    UNANSWERED = "its COMMIT takes effect without an answer"
+def _together(some: Iterable[Mapping[Life, SpanSet]]) -> dict[Life, SpanSet]:
+    together: dict[Life, SpanSet] = {}
+    for spans_of in some:
+        for life, spans in spans_of.items():
+            together[life] = together.get(life, SpanSet()) | spans
+    return together
 
 
-class Piece(StrEnum):
-    GOOD = "good"
-    BAD = "bad"
-    BLANK = "blank"
-    HALF = "half"
-    #: The rest of a half line, if it comes right behind one.
-    REST = "rest"
-
-
-_PIECES = st.lists(st.sampled_from([*Piece, Piece.GOOD, Piece.GOOD]), min_size=1, max_size=6)
-
-
-@dataclass(frozen=True)
-class Append:
-    """Lines at the end of a file, which is made if it is not there; a compressed one gets another member."""
-
-    file: str
-    pieces: tuple[Piece, ...]
-    is_crlf: bool = False
-
-
-@dataclass(frozen=True)
-class Truncate:
-    """The end of a file goes; a compressed one breaks off."""
-
-    file: str
-    percent: int
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """One digit of a file becomes another."""
-
-    file: str
-    percent: int
-
-
-@dataclass(frozen=True)
-class Move:
-    """A file goes to another name, over whatever is there; or a copy of it does."""
-
-    file: str
-    to: str
-    is_copy: bool
-
-
-@dataclass(frozen=True)
-class Gzip:
-    file: str
-
-
-@dataclass(frozen=True)
-class Age:
-    file: str
-
-
-@dataclass(frozen=True)
-class Delete:
-    file: str
-
-
-@dataclass(frozen=True)
-class PutBack:
-    """A file becomes what it was when it was loaded last."""
-
-    file: str
-
-
-FileChange = Append | Truncate | Rewrite | Move | Gzip | Age | Delete | PutBack
-
-
-@dataclass(frozen=True)
-class Load:
-    publish: Publish
-    chunk_bytes: int
-    fault: Fault | None = None
-    at: int = 0
-    #: In which order tasks run, and which of them twice.
-    seed: int = 0
-    batch: str | None = None
-    #: Comes between plan and tasks.
-    meanwhile: "FileChange | None" = None
-
-    @property
-    def is_quiet(self) -> bool:
-        return self.fault is None and self.meanwhile is None
-
-
-@dataclass(frozen=True)
-class LoadTogether:
-    one: Load
-    other: Load
-
-
-@dataclass(frozen=True)
-class TakeSnapshot:
-    pass
-
-
-@dataclass(frozen=True)
-class Recover:
-    damage: str
-
-
-Operation = FileChange | Load | LoadTogether | TakeSnapshot | Recover
-
-Drawn = TypeVar("Drawn")
-
-
-def _weighed(*weighed: tuple[int, st.SearchStrategy[Drawn]]) -> st.SearchStrategy[Drawn]:
-    """One of several, as often as its weight says; Hypothesis itself knows no weights."""
-    choices = [strategy for weight, strategy in weighed for _ in range(weight)]
-    return st.sampled_from(choices).flatmap(lambda strategy: strategy)
-
-
-_FILES = st.sampled_from(_NAMES)
-_PERCENT = st.integers(0, 100)
-_TRUNCATES = st.builds(Truncate, _FILES, _PERCENT)
-_REWRITES = st.builds(Rewrite, _FILES, _PERCENT)
-_APPENDS = st.builds(Append, _FILES, _PIECES.map(tuple), is_crlf=st.booleans())
-_LOADS = st.builds(
-    Load,
-    publish=st.sampled_from(Publish),
-    chunk_bytes=st.sampled_from([2**20, 1000, 100, 40, 7, 1]),
-    fault=st.sampled_from([None, *Fault]),
-    at=st.integers(0, 60),
-    seed=st.integers(0, 3),
-    batch=st.none() | st.just("again"),
-    meanwhile=_weighed((7, st.none()), (1, _APPENDS), (1, _REWRITES), (1, _TRUNCATES)),
-)
-_RECOVERIES = st.sampled_from(
-    [
-        "SELECT 1",
-        "UPDATE onceload.producer SET consumed = '{}' WHERE pipeline_id = :pipeline_id",
-        "UPDATE onceload.producer SET consumed = consumed + '{[1000,2000)}', fingerprint = NULL"
-        " WHERE pipeline_id = :pipeline_id",
-        "DELETE FROM onceload.producer WHERE pipeline_id = :pipeline_id",
-        "UPDATE onceload.pipeline SET position = position + 1 WHERE pipeline_id = :pipeline_id",
-    ]
-)
-_OPERATIONS: st.SearchStrategy[Operation] = _weighed(
-    (4, _APPENDS),
-    (1, _TRUNCATES),
-    (2, _REWRITES),
-    (1, st.builds(Move, _FILES, _FILES, st.booleans())),
-    (1, st.builds(Gzip, _FILES)),
-    (1, st.builds(Age, _FILES)),
-    (1, st.builds(Delete, _FILES)),
-    (2, st.builds(PutBack, _FILES)),
-    (9, _LOADS),
-    (3, st.builds(LoadTogether, _LOADS, _LOADS)),
-    (1, st.builds(TakeSnapshot)),
-    (1, st.builds(Recover, _RECOVERIES)),
-)
-#: Without a file, nothing is a test of much.
-SEQUENCES = st.tuples(st.lists(_APPENDS, min_size=1, max_size=4), st.lists(_OPERATIONS, min_size=3, max_size=14)).map(
-    lambda parts: [*parts[0], *parts[1]]
-)
-
-
-# Carrying out what happens to files.
-
-
-@dataclass(kw_only=True)
-class Landing:
-    """The folder that files come to, and the changes in it."""
-
-    folder: Path
-    #: Files are complete when they appear.
-    sealed: bool
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    #: What half lines lack.
-    _rests: dict[Path, str] = field(default_factory=dict)
-
-    def offered(self) -> dict[str, Offered]:
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(self.folder)): Offered.at(path, sealed=self.sealed) for path in paths}
-
-    def put(self, name: str, raw: bytes) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(raw)
-
-    def change(self, change: FileChange) -> None:
-        """Nothing happens to a file that is not there, unless it comes with the change."""
-        path = self.folder / change.file
-        if isinstance(change, Append):
-            self._append(change, path)
-        elif path.exists():
-            self._change_there(change, path)
-
-    def _change_there(self, change: FileChange, path: Path) -> None:
-        match change:
-            case Truncate():
-                path.write_bytes(path.read_bytes()[: path.stat().st_size * change.percent // 100])
-            case Rewrite():
-                _rewrite(path, change.percent)
-            case Move():
-                self._move(change, path)
-            case Gzip() if path.suffix != ".gz":
-                self.put(f"{change.file}.gz", gzip.compress(path.read_bytes(), mtime=0))
-                path.unlink()
-            case Age():
-                os.utime(path, (0, 0))
-            case Delete():
-                path.unlink()
-            case _:
-                pass
-
-    def _append(self, change: Append, path: Path) -> None:
-        written = "".join(self._piece(path, piece, end="\r\n" if change.is_crlf else "\n") for piece in change.pieces)
-        before = path.read_bytes() if path.exists() and stream_of(path)[1] else b""
-        if path.suffix == ".gz":
-            # Behind an upload that broke off nobody appends: it comes anew.
-            self.put(change.file, before + (gzip.compress(written.encode(), mtime=0) if written else b""))
-        else:
-            self.put(change.file, before + written.encode())
-
-    def _piece(self, path: Path, piece: Piece, *, end: str) -> str:
-        number = next(self._numbers)
-        line = f'{{"id": {number}, "amount": "{number % 97}.{number % 90 + 10}", "note": "n\\u00fc 🐍 {number}"}}'
-        match piece:
-            case Piece.GOOD:
-                return line + end
-            case Piece.BAD:
-                too_large = line.replace('"amount": "', '"amount": "90000000000')
-                bad = ("{nothing", '{"amount": 1}', too_large, "[1]", line + line, '{"id": "x"}')
-                return bad[number % len(bad)] + end
-            case Piece.BLANK:
-                return (" \t" if number % 2 else "") + end
-            case Piece.HALF:
-                self._rests[path] = line[20:] + end
-                return line[:20]
-            case Piece.REST:
-                return self._rests.pop(path, line + end)
-
-    def _move(self, change: Move, path: Path) -> None:
-        to = self.folder / change.to
-        # A name says how a file is packed.
-        if to.suffix == path.suffix and to != path:
-            self.put(change.to, path.read_bytes())
-            if not change.is_copy:
-                path.unlink()
-
-
-def _rewrite(path: Path, percent: int) -> None:
-    stream, is_whole = stream_of(path)
-    digits = [at for at, octet in enumerate(stream) if chr(octet).isdigit() and chr(octet) != "0"]
-    if digits and is_whole:
-        at = digits[(len(digits) - 1) * percent // 100]
-        changed = stream[:at] + (b"2" if stream[at : at + 1] == b"1" else b"1") + stream[at + 1 :]
-        path.write_bytes(gzip.compress(changed, mtime=0) if path.suffix == ".gz" else changed)
+def _is_named(life: Life) -> bool:
+    """Whether the records name it; no file here is called like that."""
+    return "=" in life.file

@@ -17,7 +17,6 @@ from random import Random
 import psycopg2
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as engine_event
 
@@ -27,20 +26,35 @@ from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload import schema
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, Format, OnRewrite, Publish, Source, Target
+from spark_jobs.declared import (
+    CsvOptions,
+    Declared,
+    Format,
+    Identity,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    Source,
+    Target,
+    Write,
+)
 from spark_jobs.load import LoadSettings, Report, load
 from spark_jobs.loading import Delivery, Job, deliver
 from spark_jobs.plan import Note
+from spark_jobs.verify import Kind as Differing
+from spark_jobs.verify import verify
 from tests.loads.conftest import InThisProcess
-from tests.loads.counter import COLUMNS, Place, broken, consumed_by
-from tests.loads.model import (
+from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
+from tests.loads.landing import Landing
+from tests.loads.model import Kind, Model
+from tests.loads.operations import (
+    KINDS,
     SEQUENCES,
     Append,
     Fault,
-    Landing,
+    FileChange,
     Load,
     LoadTogether,
-    Model,
     Operation,
     Piece,
     PutBack,
@@ -48,6 +62,7 @@ from tests.loads.model import (
     Rewrite,
     TakeSnapshot,
     Truncate,
+    Verify,
 )
 from tests.servers import execute, temporary_database
 
@@ -152,6 +167,8 @@ class World:
                 self._load_together(operation)
             case TakeSnapshot():
                 PostgresSnapshots(self.engine).take(self.place.pipeline)
+            case Verify():
+                self._verify(operation)
             case Recover():
                 self._recover(operation)
             case PutBack():
@@ -165,25 +182,33 @@ class World:
         """Whatever was left is made good by a load that nothing happens to."""
         self._load(Load(publish=Publish.STAGED, chunk_bytes=100))
         self._load(Load(publish=Publish.DIRECT, chunk_bytes=2**20))
+        self._verify(Verify(is_deep=True))
 
     # Loads.
 
     def _load(self, asked: Load) -> None:
         if asked.is_quiet:
             self._let_claims_end(but_of=asked.batch)
-        before = self.landing.offered()
-        conflicted = self.model.conflicted(before)
-        records_before = self.model.records()
+        conflicted = self.model.conflicted(self.landing.offered())
+        effects = self.model.effects
+        records, duplicates = effects.records.total(), effects.duplicates
         report = self._run(asked)
         self.outcomes[asked.fault or "nothing", type(report).__name__] += 1
         self._compare(is_whole=asked.is_quiet)
         if asked.is_quiet:
             assert isinstance(report, Report), f"a load that nothing happened to failed: {report!r}"
-            new = self.model.records() - records_before
-            assert (report.loaded + report.quarantined) == new.total()
+            assert (report.loaded + report.quarantined) == effects.records.total() - records
             assert {note.name for note in report.notes if note.needs_a_person} == conflicted
-            if asked.publish is Publish.STAGED and new:
-                assert not self._stages(), "staged rows were left behind"
+            if self._publish(asked) is Publish.STAGED:
+                # What commits piece by piece counts what it reads twice as well.
+                self._compare_duplicates(report, effects.duplicates - duplicates)
+                assert not report.loaded or not self._stages(), "staged rows were left behind"
+
+    def _compare_duplicates(self, report: Report, expected: int) -> None:
+        if self.model.kind.identity is Identity.PATH:
+            assert report.duplicates == expected
+        # Of a copy, those count that took effect under the one name that it was found to be a copy of.
+        assert report.duplicates <= expected
 
     def _load_together(self, asked: LoadTogether) -> None:
         # What changes under the hands of one may rightly be in already by those of the other.
@@ -207,28 +232,48 @@ class World:
         finally:
             _PLUGGED.plug = None
 
+    def _publish(self, asked: Load) -> Publish:
+        return Publish.STAGED if self.model.kind.is_staged else asked.publish
+
     def _declared(self, asked: Load) -> Declared:
-        schema_name, table = self.place.target.split(".")
+        kind, (schema_name, table) = self.model.kind, self.place.target.split(".")
         return Declared(
             pipeline=_pipeline(self.place.pipeline),
             source=Source(
-                path=str(self.landing.folder / "**/*.jsonl*"),
-                format=Format.JSONL,
+                path=str(self.landing.folder / "**/*.log*"),
+                format=Format.CSV if kind.contract.has_header else Format.JSONL,
+                csv=CsvOptions(multiline=kind.form is Form.CSV),
+                identity=kind.identity,
                 chunk_bytes=asked.chunk_bytes,
-                sealed_after_s=0 if self.landing.sealed else None,
+                sealed_after_s=0 if kind.sealed else None,
             ),
             columns=tuple(parse_column(name, of_type) for name, of_type in COLUMNS.items()),
-            target=Target(schema=schema_name, table=table),
-            publish=asked.publish,
-            on_rewrite=self.model.on_rewrite,
+            target=Target(schema=schema_name, table=table, write=kind.write, key=_key(kind)),
+            producer=RecordProducer(name="note", sequence="id", order=kind.order) if kind.order else None,
+            publish=self._publish(asked),
+            on_rewrite=kind.on_rewrite,
         )
 
     def _compare(self, *, is_whole: bool) -> None:
-        faults = self.model.after_load(
-            self.landing.offered(), consumed_by(self.engine, self.place.pipeline), is_whole=is_whole
-        )
+        commits = commits_of(self.engine, self.place.pipeline, after=self.model.commits)
+        faults = self.model.after_load(self.landing.offered(), commits, is_whole=is_whole)
         assert not faults
-        assert not broken(self.engine, self.place, self.model.records())
+        effects = self.model.effects
+        assert not broken(self.engine, self.place, effects.records, gone=effects.gone)
+
+    def _verify(self, asked: Verify) -> None:
+        """Nothing differs but files that do not hold any more what was loaded of them."""
+        differences = verify(self._declared(_LOAD), self.engine, deep=asked.is_deep).differences
+        files = self.landing.offered()
+        changed, conflicted = self.model.changed(files), self.model.conflicted(files)
+        # A file that goes on in its last line shows other records, although it holds what was loaded.
+        of_rows = [each for each in differences if each.kind not in _OF_FILES and each.producer not in conflicted]
+        assert not of_rows
+        differing = {each.producer for each in differences if each.kind in _OF_FILES}
+        # What is no longer the latest life of a file is not compared.
+        assert differing <= changed
+        if self.model.kind.on_rewrite is OnRewrite.STOP:
+            assert differing == changed
 
     # The database.
 
@@ -272,9 +317,14 @@ class Tasks(InThisProcess):
             rng.shuffle(order)
             order += rng.sample(order, len(order) // 3)
         # What grows though it is declared to be whole gets what it asked for.
-        if self.asked.meanwhile and not self.world.landing.sealed:
+        if self.asked.meanwhile and self._may_come_meanwhile(self.asked.meanwhile):
             self.world.do(self.asked.meanwhile)
         return [note for delivery in order for note in self._tried(job, delivery)]
+
+    def _may_come_meanwhile(self, change: FileChange) -> bool:
+        """What is declared to be whole, or was found to be a copy before anything was read, has to stay so."""
+        kind = self.world.model.kind
+        return not kind.sealed and (kind.identity is Identity.PATH or isinstance(change, Append))
 
     def _tried(self, job: Job, delivery: Delivery) -> list[Note]:
         self.plug.in_task = True
@@ -284,6 +334,14 @@ class Tasks(InThisProcess):
             return deliver(job, delivery)
         finally:
             self.plug.in_task = False
+
+
+#: Of what is compared with the sources, not with the rows.
+_OF_FILES = {Differing.FILE_MISSING, Differing.FILE_SHORTER, Differing.FILE_UNREADABLE, Differing.BYTES_CHANGED}
+
+
+def _key(kind: Kind) -> tuple[str, ...]:
+    return ("id",) if kind.write is Write.MERGE else ()
 
 
 def _pipeline(name: str) -> Pipeline:
@@ -319,24 +377,25 @@ def worlds(database: str, server_dsn: str, tmp_path_factory: pytest.TempPathFact
     numbers = count(1)
 
     @contextmanager
-    def new_world(*, on_rewrite: OnRewrite, sealed: bool) -> Iterator[World]:
+    def new_world(kind: Kind) -> Iterator[World]:
         number = next(numbers)
         place = Place(pipeline=f"sequence {number}", target=f"public.target_{number}")
         PostgresLedger(engine).declare(_pipeline(place.pipeline))
         columns = ", ".join(f"{name} {of_type}" for name, of_type in COLUMNS.items())
+        key = f", PRIMARY KEY ({', '.join(_key(kind))})" if _key(kind) else ""
         with engine.begin() as connection:
             connection.exec_driver_sql(
-                f"CREATE TABLE {place.target} ({columns}, _producer_id bigint, _sequence bigint)"
+                f"CREATE TABLE {place.target} ({columns}, _producer_id bigint, _sequence bigint{key})"
             )
         folder = tmp_path_factory.mktemp("landing")
         try:
             yield World(
-                landing=Landing(folder=folder, sealed=sealed),
+                landing=Landing(folder=folder, kind=kind),
                 dsn=database,
                 server_dsn=server_dsn,
                 engine=engine,
                 place=place,
-                model=Model(on_rewrite=on_rewrite),
+                model=Model(kind=kind),
             )
         finally:
             shutil.rmtree(folder)
@@ -350,47 +409,42 @@ _LOAD = Load(publish=Publish.STAGED, chunk_bytes=100)
 #: Each was once loaded wrongly, or would have been.
 _PAST = {
     "the end of a file that was loaded out of order is rewritten": (
-        [Append("a.jsonl", 4 * _GOOD), Load(Publish.DIRECT, 1, seed=1), Rewrite("a.jsonl", 100)],
-        OnRewrite.STOP,
-        False,
+        [Append("a.log", 4 * _GOOD), Load(Publish.DIRECT, 1, seed=1), Rewrite("a.log", 100)],
+        Kind(),
     ),
     "a file is rewritten between plan and read": (
         [
-            Append("a.jsonl", _GOOD),
+            Append("a.log", _GOOD),
             _LOAD,
-            Append("a.jsonl", _GOOD),
-            replace(_LOAD, meanwhile=Rewrite("a.jsonl", 0)),
+            Append("a.log", _GOOD),
+            replace(_LOAD, meanwhile=Rewrite("a.log", 0)),
         ],
-        OnRewrite.STOP,
-        False,
+        Kind(),
     ),
     "an upload that is declared to be whole breaks off": (
-        [Append("a.jsonl.gz", 9 * _GOOD), Truncate("a.jsonl.gz", 80)],
-        OnRewrite.NEW_GENERATION,
-        True,
+        [Append("a.log.gz", 9 * _GOOD), Truncate("a.log.gz", 80)],
+        Kind(on_rewrite=OnRewrite.NEW_GENERATION, sealed=True),
     ),
     "a generation that nothing was loaded of is taken back": (
         [
-            Append("a.jsonl", 3 * _GOOD),
+            Append("a.log", 3 * _GOOD),
             _LOAD,
-            Truncate("a.jsonl", 60),
-            replace(_LOAD, meanwhile=Truncate("a.jsonl", 0)),
-            PutBack("a.jsonl"),
+            Truncate("a.log", 60),
+            replace(_LOAD, meanwhile=Truncate("a.log", 0)),
+            PutBack("a.log"),
         ],
-        OnRewrite.NEW_GENERATION,
-        False,
+        Kind(on_rewrite=OnRewrite.NEW_GENERATION),
     ),
     "a last line that counted without its newline goes on": (
-        [Append("a.jsonl", (Piece.GOOD, Piece.HALF)), _LOAD, Append("a.jsonl", (Piece.REST, Piece.GOOD))],
-        OnRewrite.STOP,
-        True,
+        [Append("a.log", (Piece.GOOD, Piece.HALF)), _LOAD, Append("a.log", (Piece.REST, Piece.GOOD))],
+        Kind(sealed=True),
     ),
 }
 
 
-@pytest.mark.parametrize(("operations", "on_rewrite", "sealed"), _PAST.values(), ids=_PAST.keys())
-def test_what_went_wrong_once_does_not_again(worlds, operations, on_rewrite, sealed):
-    with worlds(on_rewrite=on_rewrite, sealed=sealed) as world:
+@pytest.mark.parametrize(("operations", "kind"), _PAST.values(), ids=_PAST.keys())
+def test_what_went_wrong_once_does_not_again(worlds, operations, kind):
+    with worlds(kind) as world:
         for operation in operations:
             world.do(operation)
         world.finish()
@@ -402,13 +456,9 @@ def test_what_went_wrong_once_does_not_again(worlds, operations, on_rewrite, sea
     phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(
-    operations=SEQUENCES,
-    on_rewrite=st.sampled_from([OnRewrite.STOP, OnRewrite.NEW_GENERATION]),
-    sealed=st.booleans(),
-)
-def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, on_rewrite, sealed):
-    with worlds(on_rewrite=on_rewrite, sealed=sealed) as world:
+@given(operations=SEQUENCES, kind=KINDS)
+def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, kind):
+    with worlds(kind) as world:
         for operation in operations:
             world.do(operation)
         world.finish()
