@@ -4,9 +4,8 @@ Each key is named once, where it is read; what is asked for here is what the fil
 while they are read, and what they say together is checked on the declared pipeline, by `contradictions`.
 """
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,6 +16,7 @@ import yaml
 from dedup_core.errors import NotFound, SettingRefused, WrongUse
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
+from onceload.contradictions import contradictions
 from onceload.pipeline_yaml import (
     FILE_BYTES_MAX,
     NAME_BYTES_MAX,
@@ -53,7 +53,7 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.sources.files import root_of
+from spark_jobs.sources.listing import root_of
 
 _INT4_MAX = 2**31 - 1
 _INT8_MAX = 2**63 - 1
@@ -62,7 +62,6 @@ _COLUMNS_MAX = 1_597
 #: Postgres makes one value of no more.
 _MESSAGE_COLUMNS_MAX = 100
 _LINEAGE = ("_producer_id", "_sequence")
-_INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 
 
 @dataclass(eq=False)
@@ -396,121 +395,3 @@ def _is_cron_field(field: str, bounds: tuple[int, int]) -> bool:
 _CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _CRON_PART = re.compile(r"(?:\*|[a-zA-Z]{3}(?:-[a-zA-Z]{3})?|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contradiction:
-    """Two things that are each right, and cannot both be."""
-
-    at: str
-    sentence: str
-    #: What it rests on besides.
-    about: tuple[str, ...] = ()
-
-
-def contradictions(declared: Declared) -> Iterator[Contradiction]:
-    """What a pipeline says that cannot all be meant."""
-    if declared.publish is Publish.DIRECT:
-        yield from _against_direct(declared)
-    yield from _in_the_target(declared)
-    yield from _in_the_options(declared.source.csv)
-    yield from _in_the_columns(declared)
-    if declared.transform and declared.unknown_fields is UnknownFields.ADD:
-        sentence = "a transform names all columns that there are; set ignore or fail, or remove transform"
-        yield Contradiction(at="unknown_fields", about=("transform",), sentence=sentence)
-
-
-def _against_direct(declared: Declared) -> Iterator[Contradiction]:
-    """Direct means that every chunk commits by itself: nothing sees the batch as a whole."""
-    target, why_not = declared.target, "and publish: direct commits each chunk by itself; set publish: staged, or"
-    staged_only = (
-        ("target.write", target.write is Write.MERGE, "merge takes the last row of a key", "set write: append"),
-        ("producer", declared.producer, "records are compared with the whole batch", "remove producer"),
-        ("transform", declared.transform, "a transform sees the whole batch", "remove transform"),
-        ("message_id", declared.message_id, "business ids are compared with the whole batch", "remove message_id"),
-        (
-            "on_rewrite",
-            declared.on_rewrite is OnRewrite.REPLACE,
-            "old rows go when all new ones come",
-            "set on_rewrite: stop",
-        ),
-    )
-    for place, is_there, why, otherwise in staged_only:
-        if is_there:
-            yield Contradiction(at=place, about=("publish",), sentence=f"{why}, {why_not} {otherwise}")
-
-
-def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
-    target, replaces = declared.target, declared.on_rewrite is OnRewrite.REPLACE
-    merges = target.write is Write.MERGE
-    if merges and not target.key:
-        sentence = (
-            "merge finds a row by its key, and there is none; add key: [<columns>] to target, or set write: append"
-        )
-        yield Contradiction(at="target.write", about=("target.key",), sentence=sentence)
-    if target.key and not merges:
-        sentence = "a key is for merge, and write is append; set write: merge, or remove key"
-        yield Contradiction(at="target.key", about=("target.write",), sentence=sentence)
-    if target.deleted and not merges:
-        sentence = "only merge deletes rows, and write is append; set write: merge, or remove deleted"
-        yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
-    if replaces and not target.lineage:
-        sentence = (
-            "replace finds rows by their _producer_id, and lineage is false; set lineage: true, or on_rewrite: stop"
-        )
-        yield Contradiction(at="on_rewrite", about=("target.lineage",), sentence=sentence)
-    if replaces and merges:
-        sentence = "a merged row may come from several files, so none can be replaced; set stop or new_generation"
-        yield Contradiction(at="on_rewrite", about=("target.write",), sentence=sentence)
-
-
-def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:
-    where = "source.options"
-    if csv.multiline and not csv.quote:
-        sentence = (
-            "newlines belong to a value only inside quotes, and quote is empty; give a quote, or set multiline: false"
-        )
-        yield Contradiction(at=f"{where}.multiline", about=(f"{where}.quote",), sentence=sentence)
-    signs = {"delimiter": csv.delimiter, "quote": csv.quote, "escape": csv.escape}
-    for one, other in (("delimiter", "quote"), ("delimiter", "escape"), ("quote", "escape")):
-        if signs[one] and signs[one] == signs[other]:
-            sentence = f"{one} and {other} are both {signs[one]!r}; give each a sign of its own"
-            if (one, other) == ("quote", "escape"):
-                sentence = f"{sentence}, or remove escape: a quote inside quotes is doubled then"
-            yield Contradiction(at=f"{where}.{other}", about=(f"{where}.{one}",), sentence=sentence)
-
-
-def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:
-    known = {column.name: column.type for column in declared.columns}
-    for place, name in _named_columns(declared):
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            fix = f"did you mean {close[0]}?" if close else "declare it under columns"
-            yield Contradiction(at=place, about=("columns",), sentence=f"no column is called {name!r}; {fix}")
-    for place, name, kinds, why in _typed_columns(declared):
-        found = known.get(name)
-        if found and (found.kind not in kinds or found.is_array):
-            sentence = f"{why}, and {name} is {found}; declare it as {kinds[-1]}, or name another column"
-            yield Contradiction(at=place, about=(f"columns.{name}",), sentence=sentence)
-
-
-def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
-    """Where the file names a column, and which."""
-    if declared.producer:
-        yield "producer.name", declared.producer.name
-        yield "producer.sequence", declared.producer.sequence
-    if declared.message_id:
-        yield from (("message_id.columns", name) for name in declared.message_id.columns)
-    # A transform may name its columns as it likes; what it makes is known once Spark has planned it.
-    if declared.transform is None:
-        yield from (("target.key", name) for name in declared.target.key)
-        if declared.target.deleted:
-            yield "target.deleted", declared.target.deleted
-
-
-def _typed_columns(declared: Declared) -> Iterator[tuple[str, str, tuple[Kind, ...], str]]:
-    """Where the file names a column of certain types only, which types, and why."""
-    if declared.producer:
-        yield "producer.sequence", declared.producer.sequence, _INTEGERS, "sequence ids are whole numbers"
-    if declared.target.deleted and declared.transform is None:
-        yield "target.deleted", declared.target.deleted, (Kind.BOOLEAN,), "deleted is true or false"

@@ -18,8 +18,9 @@ from onceload.terminal import on_terminal, show_json, show_table, words
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.declared import Declared
+    from spark_jobs.findings import Difference
     from spark_jobs.plan import FileToRead, Note
-    from spark_jobs.verify import Difference, Verification
+    from spark_jobs.verify import Verification
 
 Arguments = argparse.Namespace
 _NAMES_SHOWN = 5
@@ -138,7 +139,7 @@ def why(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     from spark_jobs.plan import make_plan
-    from spark_jobs.sources.files import list_files
+    from spark_jobs.sources.listing import list_files
 
     listing = list_files(declared.source.path, root=declared.source.root)
     there = {each.name for each in listing.files}
@@ -162,7 +163,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
 
 def _name_of(declared: "Declared", asked: str) -> str:
     """A name as the ledger has it: a path that leads to the file is as good."""
-    from spark_jobs.sources.files import root_of
+    from spark_jobs.sources.listing import root_of
 
     root = root_of(declared.source.path, root=declared.source.root)
     return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked

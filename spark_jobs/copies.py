@@ -11,8 +11,11 @@ from itertools import takewhile
 from typing import BinaryIO
 
 from dedup_core.errors import OnceloadError
-from spark_jobs.sources.files import Incomplete, Listed, open_stream, told
+from spark_jobs.sources.addresses import told
+from spark_jobs.sources.files import open_stream
 from spark_jobs.sources.fingerprints import EDGE_BYTES
+from spark_jobs.sources.listing import Listed
+from spark_jobs.sources.packed import Incomplete
 
 _READ_BYTES = 2**20
 

@@ -21,15 +21,16 @@ from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.copy import copy_in, quoted
 from spark_jobs.declared import Declared, Format, Source, Target, UnknownFields, Write
+from spark_jobs.findings import Difference, Findings, Kind
 from spark_jobs.plan import Note, is_stream
 from spark_jobs.prepare import ReadPart
 from spark_jobs.read import read_parts, read_records
 from spark_jobs.sources.csv import read_header
-from spark_jobs.sources.files import Damaged, Incomplete
+from spark_jobs.sources.packed import Damaged, Incomplete
 from spark_jobs.sources.pieces import pieces
 from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE, Chunk
 from spark_jobs.target import table_name, undeclared_columns
-from spark_jobs.verify import Difference, Findings, Kind, size_of, url_of
+from spark_jobs.verify_files import size_of, url_of
 from spark_jobs.write import arrived, travelling
 
 #: So much of the sources is compared at once, where rows of different files have nothing to do with each other.

@@ -12,9 +12,11 @@ from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
+from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
-from spark_jobs.sources.files import Compression, Listed, Listing, Unreadable, list_files, shown
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of
+from spark_jobs.sources.listing import Listed, Listing, list_files
+from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, ends_record
 from spark_jobs.sources.records import LastLineOpen
 from spark_jobs.twins import Twin, Twins, resemblance_of

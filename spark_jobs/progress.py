@@ -19,7 +19,7 @@ from dedup_core.postgres import PostgresLedger, connect
 from spark_jobs.copy import run
 from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
-from spark_jobs.sources.files import Compression
+from spark_jobs.sources.packed import Compression
 
 if TYPE_CHECKING:
     from spark_jobs.load import Tasks

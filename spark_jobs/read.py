@@ -11,17 +11,9 @@ from dedup_core.replay import Condition
 from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
+from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.files import (
-    Compression,
-    Damaged,
-    Incomplete,
-    Listed,
-    Unreadable,
-    open_stream,
-    read_at,
-    size_of,
-)
+from spark_jobs.sources.files import open_stream, read_at, size_of
 from spark_jobs.sources.fingerprints import (
     Fingerprint,
     Marks,
@@ -33,6 +25,8 @@ from spark_jobs.sources.fingerprints import (
     fingerprint_of_packed,
 )
 from spark_jobs.sources.jsonl import read_jsonl
+from spark_jobs.sources.listing import Listed
+from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.parquet import decoding, read_parquet
 from spark_jobs.sources.pieces import Rest, pieces
 from spark_jobs.sources.records import LINEAGE, Chunk, LastLineOpen, Part, Records

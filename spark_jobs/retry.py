@@ -39,9 +39,9 @@ from spark_jobs.prepare import ReadPart
 from spark_jobs.publish import merge_in
 from spark_jobs.read import read_records
 from spark_jobs.sources.csv import read_header
-from spark_jobs.sources.files import list_files
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare
 from spark_jobs.sources.jsonl import read_jsonl
+from spark_jobs.sources.listing import list_files
 from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk, Part, Records
 from spark_jobs.sources.values import from_kept

@@ -11,8 +11,9 @@ from dedup_core.errors import NeedsAPerson, SettingRefused
 from spark_jobs.columns import Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import Declared, OnRewrite
 from spark_jobs.loading import Job
+from spark_jobs.sources.casts import one_array, settle
 from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE
-from spark_jobs.sources.tiers import RecordRefused, declared_value, one_array, settle
+from spark_jobs.sources.tiers import RecordRefused, declared_value
 from spark_jobs.sources.values import from_text
 
 _TEXTS = {Kind.UUID, Kind.TIME}

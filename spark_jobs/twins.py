@@ -18,8 +18,10 @@ from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SpanSet
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import digests_in, shortened
-from spark_jobs.sources.files import Compression, Incomplete, Listed, open_stream, read_at
+from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole
+from spark_jobs.sources.listing import Listed
+from spark_jobs.sources.packed import Compression, Incomplete
 
 _READ_BYTES = 2**20
 

@@ -4,15 +4,10 @@ Nothing is changed. Rows and receipts are those of one moment, so that loads whi
 Receipts count rows and do not know their values: that a row holds what its record says is for the deep form to prove.
 """
 
-import hashlib
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 from sqlalchemy import Engine
@@ -20,50 +15,14 @@ from sqlalchemy import Engine
 from dedup_core.errors import OnceloadError
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import Guarantee
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.audit import AuditView, FileReceipts, ReceiptOfRows, RowCounts, audit_view, files_up_to
-from dedup_core.spans import Span, SpanSet
-from spark_jobs.declared import Declared, Format, Source, Write
+from dedup_core.postgres.audit import AuditView, ReceiptOfRows, RowCounts, audit_view
+from dedup_core.spans import SpanSet
+from spark_jobs.declared import Declared, Write
+from spark_jobs.findings import Difference, Findings, Kind
 from spark_jobs.plan import Note
-from spark_jobs.prepare import digests_in, shortened
-from spark_jobs.read import read_parts
-from spark_jobs.sources.files import Incomplete, local_path, open_stream, root_of, told
-from spark_jobs.sources.pieces import KEPT_BYTES
-from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.target import table_name
-
-_BLOCK_BYTES = 2**20
-#: Of each kind of difference, so that a thousand of one do not hide the single one of another.
-_NAMED_MAX = 20
-
-
-class Kind(StrEnum):
-    """What may differ between what was loaded and what is there."""
-
-    FILE_MISSING = "file missing"
-    FILE_SHORTER = "file shorter"
-    FILE_UNREADABLE = "file unreadable"
-    BYTES_CHANGED = "bytes changed"
-    ROW_MISSING = "row missing"
-    ROW_DOUBLED = "row doubled"
-    ROW_FROM_NOWHERE = "row from nowhere"
-    VALUE_CHANGED = "value changed"
-    QUARANTINE_DIFFERS = "quarantine differs"
-    TABLE_MISSING = "table missing"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One thing that is not as the ledger proves it was."""
-
-    producer: str
-    kind: Kind
-    expected: str
-    found: str
-    #: The record, where one is meant; else the span in which it is.
-    sequence_id: int | None = None
-    span: str | None = None
-    column: str | None = None
+from spark_jobs.verify_files import compare_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,30 +49,11 @@ class Verification:
         return sum(self.counts.values())
 
 
-@dataclass
-class Findings:
-    """Differences as they come: all are counted, and the first of each kind are named."""
-
-    counts: Counter[Kind] = field(default_factory=Counter)
-    named: list[Difference] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-
-    def add(self, difference: Difference, *, count: int = 1) -> None:
-        """Several that cannot be told apart are named once."""
-        if self.room(difference.kind):
-            self.named.append(difference)
-        self.counts[difference.kind] += count
-
-    def room(self, kind: Kind) -> int:
-        """How many more of a kind will be named."""
-        return _NAMED_MAX - sum(each.kind is kind for each in self.named)
-
-
 def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verification:
     """Compare the sources and the target with the ledger; the deep form parses the sources again."""
     findings = Findings()
     position, rows, differing = _compare_rows(declared, engine, findings)
-    compared = _compare_files(declared, engine, findings, position)
+    compared = compare_files(declared, engine, findings, position)
     rows_compared = 0
     if deep:
         # It parses and joins all there is, which the plain form does not have to know.
@@ -131,174 +71,6 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
         counts=dict(findings.counts),
         differences=tuple(findings.named),
         not_compared=tuple(findings.notes),
-    )
-
-
-# Files against the digests of their receipts.
-
-
-def _compare_files(declared: Declared, engine: Engine, findings: Findings, position: Position) -> "_Bytes":
-    compared = _Bytes(declared, engine, findings)
-    for file in files_up_to(engine, declared.name, position):
-        compared.compare(file)
-    return compared
-
-
-class _Bytes:
-    """Compares file after file, each read once from its start."""
-
-    def __init__(self, declared: Declared, engine: Engine, findings: Findings) -> None:
-        self._pipeline = declared.name
-        self._source = declared.source
-        self._ledger = PostgresLedger(engine)
-        self._findings = findings
-        self.files = 0
-        self.bytes = 0
-        #: Producers whose file is not, or not any more, what was loaded of it.
-        self.unproven: set[ProducerId] = set()
-
-    def compare(self, file: FileReceipts) -> None:
-        if file.is_replaced:
-            self.unproven.add(file.producer_id)
-            return
-        found = list(self._differences(file)) if file.is_latest else []
-        if found or not file.is_latest:
-            self.unproven.add(file.producer_id)
-        if not file.is_latest or (found and self._has_begun_again(file)):
-            reason = f"generation {file.generation} is in, and the file has begun another life since: not comparable"
-            self._findings.notes.append(Note(name=file.name, reason=reason))
-            return
-        for difference in found:
-            self._findings.add(difference)
-        self.files += 1
-
-    def _has_begun_again(self, file: FileReceipts) -> bool:
-        """Whether a load has found the file rewritten while it was compared."""
-        latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
-        return latest is not None and latest[0] != file.producer_id
-
-    def _differences(self, file: FileReceipts) -> Iterator[Difference]:
-        url = url_of(self._source, file.name)
-        try:
-            if self._source.format is Format.PARQUET:
-                yield from self._compare_row_groups(file, url)
-            else:
-                yield from self._compare_stream(file, url)
-        except Incomplete as error:
-            yield _of_file(file, Kind.FILE_SHORTER, f"it breaks off after {error.end} unpacked bytes")
-        except (OnceloadError, OSError, pa.ArrowException) as error:
-            if isinstance(error.__cause__ or error, FileNotFoundError):
-                yield _of_file(file, Kind.FILE_MISSING, "no such file")
-            else:
-                yield _of_file(file, Kind.FILE_UNREADABLE, str(error))
-
-    def _compare_stream(self, file: FileReceipts, url: str) -> Iterator[Difference]:
-        checks = sorted((_Check(span, digest) for span, digest in digests_in(file.digests)), key=_first_of)
-        with open_stream(url) as stream:
-            end, settled = 0, 0
-            while settled < len(checks):
-                with told(url):
-                    block = memoryview(stream.read(_BLOCK_BYTES))
-                if not block:
-                    yield _of_file(file, Kind.FILE_SHORTER, f"it ends at {end}")
-                    return
-                for check in islice(checks, settled, None):
-                    if check.span.first >= end + len(block):
-                        break
-                    check.feed(block, at=end)
-                end += len(block)
-                while settled < len(checks) and checks[settled].span.end <= end:
-                    self.bytes += len(checks[settled].span)
-                    yield from checks[settled].differences(file)
-                    settled += 1
-
-    def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
-        """Their ids count rows, so that only the file's own end tells where its bytes are."""
-        expected = dict(digests_in(file.digests))
-        size = size_of(url)
-        if file.size is not None and size < file.size:
-            yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
-            return
-        for part in read_parts(_whole(file, url, size=size), self._source):
-            raw = part.part.raw
-            digest = expected.pop(Span(part.part.first, part.part.end), None) if raw else None
-            if digest is not None:
-                self.bytes += len(raw)
-                yield from _changed(file, Span(part.part.first, part.part.end), digest, (_digest(raw),))
-        for span, digest in expected.items():
-            yield _bytes_changed(file, span, digest, "no row group of just these rows")
-
-
-def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
-    return Chunk(producer_id=file.producer_id, name=file.name, url=url, first=0, end=None, size=size)
-
-
-def url_of(source: Source, name: str) -> str:
-    """Where the file of this name is, below the source's root."""
-    root = root_of(source.path, root=source.root)
-    local = local_path(root)
-    if local is not None:
-        return str(Path(local).expanduser().absolute() / name)
-    return root + name if root.endswith("/") else f"{root}/{name}"
-
-
-def size_of(url: str) -> int:
-    """How large a file is that is not packed."""
-    with told(url), open_stream(url) as stream:
-        return stream.seek(0, os.SEEK_END)
-
-
-class _Check:
-    """One digest of a receipt, and the same of the bytes that are there now."""
-
-    def __init__(self, span: Span, expected: bytes) -> None:
-        self.span = span
-        self._expected = expected
-        self._seen = hashlib.sha256()
-        self._fed = 0
-        self._beginning: bytes | None = None
-
-    def feed(self, block: memoryview, *, at: int) -> None:
-        inside = block[max(0, self.span.first - at) : max(0, self.span.end - at)]
-        # Of a record that was too long, only the beginning was kept, and digested in its place.
-        head = inside[: max(0, KEPT_BYTES - self._fed)]
-        self._seen.update(head)
-        if self._fed + len(head) == KEPT_BYTES and len(head):
-            self._beginning = shortened(self._seen)
-        self._seen.update(inside[len(head) :])
-        self._fed += len(inside)
-
-    def differences(self, file: FileReceipts) -> Iterator[Difference]:
-        found = (shortened(self._seen), *filter(None, [self._beginning]))
-        yield from _changed(file, self.span, self._expected, found)
-
-
-def _first_of(check: _Check) -> tuple[int, int]:
-    return check.span.first, check.span.end
-
-
-def _digest(raw: bytes) -> bytes:
-    return shortened(hashlib.sha256(raw))
-
-
-def _changed(file: FileReceipts, span: Span, expected: bytes, found: Sequence[bytes]) -> Iterator[Difference]:
-    if expected not in found:
-        yield _bytes_changed(file, span, expected, f"digest {found[0].hex()}")
-
-
-def _bytes_changed(file: FileReceipts, span: Span, expected: bytes, found: str) -> Difference:
-    return Difference(
-        producer=file.name,
-        kind=Kind.BYTES_CHANGED,
-        span=str(span),
-        expected=f"digest {expected.hex()}",
-        found=found,
-    )
-
-
-def _of_file(file: FileReceipts, kind: Kind, found: str) -> Difference:
-    return Difference(
-        producer=file.name, kind=kind, span=str(file.consumed), expected="what was loaded of it", found=found
     )
 
 

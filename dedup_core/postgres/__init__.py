@@ -1,7 +1,8 @@
 """The one place that speaks SQL."""
 
+from dedup_core.postgres.commit import BulkCommit
 from dedup_core.postgres.connection import LedgerSettings, connect
-from dedup_core.postgres.ledger import BulkCommit, PostgresLedger
+from dedup_core.postgres.ledger import PostgresLedger
 from dedup_core.postgres.recovery import Recovery, recover_state
 from dedup_core.postgres.snapshots import PostgresSnapshots
 

@@ -11,8 +11,9 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 
 from dedup_core.names import Position, ProducerId
+from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import Record, on_table, statements, translated
-from dedup_core.postgres.ledger import get_pipeline, one_view
+from dedup_core.postgres.ledger import one_view
 from dedup_core.replay import Condition, EntryKind
 from dedup_core.spans import SpanSet
 

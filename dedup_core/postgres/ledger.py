@@ -5,31 +5,20 @@ COMMIT is sent leaves nothing behind; when the answer to COMMIT is lost, the cal
 and finds them consumed if it had landed.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TypeVar, cast
 
-import psycopg2.extensions
-from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
-    AlreadyConsumed,
     CommitOutcomeUnknown,
-    DeliveryTakenAway,
     LimitReached,
-    NotFound,
     SessionFenced,
-    StateDiffers,
-    TransactionEnded,
 )
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import (
-    Advance,
     Claim,
     Commit,
     CommitStep,
@@ -43,6 +32,24 @@ from dedup_core.ports import (
     refuse_taken,
     unwatched,
 )
+from dedup_core.postgres.commit import (
+    NO_ORIGIN,
+    SQL,
+    Filling,
+    ack,
+    advance,
+    check_session,
+    check_transaction,
+    get_pipeline,
+    holder_binds,
+    lock_pipeline,
+    record_entry,
+    record_messages,
+    record_quarantine,
+    settle,
+    take_position,
+    write_entry,
+)
 from dedup_core.postgres.connection import (
     Record,
     array,
@@ -52,25 +59,11 @@ from dedup_core.postgres.connection import (
     on_table,
     severity,
     sqlstate,
-    statements,
     translated,
 )
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Counts, Entry, EntryKind, Snapshot
-from dedup_core.spans import SEQUENCE_END, SpanSet
-
-SQL = statements("ledger.sql")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BulkCommit(Commit[Connection]):
-    """A commit that advances more producers than anybody wants to fetch: they stay on the server."""
-
-    #: The table that holds them, as SQL writes its name: `producer_id`, `spans` and `rows`, each producer once.
-    offered: str
-
-
-Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
+from dedup_core.spans import SpanSet
 
 
 class PostgresLedger:
@@ -120,22 +113,22 @@ class PostgresLedger:
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
         commit.write_rows(connection)
-        _check_transaction(connection, transaction_id, commit)
+        check_transaction(connection, transaction_id, commit)
         self._reached(CommitStep.ROWS_WRITTEN)
-        turn = _take_position(connection, commit.session.pipeline)
+        turn = take_position(connection, commit.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)
-        _check_session(connection, turn, commit.session)
+        check_session(connection, turn, commit.session)
         self._reached(CommitStep.SESSION_CHECKED)
         repeats_allowed = self._repeats_allowed(turn)
-        _advance(connection, turn, commit, repeats_allowed=repeats_allowed)
+        advance(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.PRODUCERS_ADVANCED)
-        _record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
+        record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.MESSAGES_RECORDED)
-        _record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
+        record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.QUARANTINE_RECORDED)
-        _record_entry(connection, turn, commit, kind=EntryKind.LOAD)
+        record_entry(connection, turn, commit, kind=EntryKind.LOAD)
         self._reached(CommitStep.ENTRY_RECORDED)
-        _ack(connection, commit.session, commit.claim)
+        ack(connection, commit.session, commit.claim)
         self._reached(CommitStep.DELIVERY_ACKED)
         return Position(turn.position)
 
@@ -144,15 +137,15 @@ class PostgresLedger:
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
         settlement.write_rows(connection)
-        _check_transaction(connection, transaction_id, settlement)
+        check_transaction(connection, transaction_id, settlement)
         self._reached(CommitStep.ROWS_WRITTEN)
-        turn = _take_position(connection, settlement.session.pipeline)
+        turn = take_position(connection, settlement.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)
-        _check_session(connection, turn, settlement.session)
+        check_session(connection, turn, settlement.session)
         self._reached(CommitStep.SESSION_CHECKED)
-        _settle(connection, turn, settlement)
+        settle(connection, turn, settlement)
         self._reached(CommitStep.QUARANTINE_RECORDED)
-        _record_entry(connection, turn, settlement, kind=settlement.kind)
+        record_entry(connection, turn, settlement, kind=settlement.kind)
         self._reached(CommitStep.ENTRY_RECORDED)
         return Position(turn.position)
 
@@ -266,7 +259,7 @@ class PostgresLedger:
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
-            connection.execute(SQL["release_claim"], _holder_binds(claim))
+            connection.execute(SQL["release_claim"], holder_binds(claim))
 
     def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
         """What was read of one producer, all its commits together."""
@@ -292,12 +285,12 @@ class PostgresLedger:
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
         with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
-            turn = _take_position(connection, pipeline)
+            turn = take_position(connection, pipeline)
             binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
             forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
             if forgotten:
-                entry = {**binds, **_NO_ORIGIN, "kind": EntryKind.FORGET, "batch": f"forget-{turn.position}"}
-                _write_entry(connection, pipeline, entry)
+                entry = {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": f"forget-{turn.position}"}
+                write_entry(connection, pipeline, entry)
                 connection.commit()
         # Nothing forgotten: the position goes back with the rollback, and the ledger stays as it was.
         return forgotten
@@ -358,201 +351,10 @@ def one_view(engine: Engine) -> Connection:
     return engine.connect().execution_options(isolation_level="REPEATABLE READ")
 
 
-def get_pipeline(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "find_pipeline", pipeline)
-
-
-def lock_pipeline(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "lock_pipeline", pipeline)
-
-
 def _count_producers(connection: Connection, found: Record, pipeline: str, producers: int) -> None:
     if producers > found.producers_max:
         raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
     connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
-
-
-def _take_position(connection: Connection, pipeline: str) -> Record:
-    return _one_pipeline(connection, "take_position", pipeline)
-
-
-def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
-    found = connection.execute(SQL[statement], {"pipeline": pipeline}).one_or_none()
-    if found is None:
-        raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
-    return found
-
-
-def _check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:
-    """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
-    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
-    is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
-    if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:
-        # Nobody else shall get a connection that was left in such a state.
-        connection.invalidate()
-        raise TransactionEnded(commit.session.pipeline, commit.batch)
-
-
-def _check_session(connection: Connection, turn: Record, session: Session) -> None:
-    binds = {
-        "pipeline_id": turn.pipeline_id,
-        "position": turn.position,
-        "session": session.name,
-        "epoch": session.epoch,
-    }
-    if connection.execute(SQL["check_session"], binds).rowcount != 1:
-        raise SessionFenced(session.pipeline, session.name, session.epoch)
-
-
-def _advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
-    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
-    for offered, its_binds in _offered(commit):
-        binds = {**turn_binds, **its_binds, "repeats_allowed": repeats_allowed}
-        done = connection.execute(_offering("advance_producers", offered), binds).one()
-        if done.advanced != done.offered:
-            refused = connection.execute(_offering("producers_refused", offered), binds).scalars()
-            raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
-        if done.islands > turn.islands_max:
-            raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
-
-
-def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
-    """What a commit offers, in parts: the statement that has it, and its binds."""
-    for some in in_batches(sorted(commit.advances, key=lambda advance: advance.producer_id)):
-        yield SQL["offered_in_arrays"], _advance_binds(some)
-    if isinstance(commit, BulkCommit):
-        yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
-
-
-def _offering(statement: str, offered: TextClause) -> TextClause:
-    return text(SQL[statement].text.replace("{offered}", offered.text))
-
-
-def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
-    return {
-        "first_id": advances[0].producer_id,
-        "last_id": advances[-1].producer_id,
-        "producer_ids": array(advance.producer_id for advance in advances),
-        "spans": array(advance.spans for advance in advances),
-        "rows": array(advance.rows for advance in advances),
-        "digests": array(advance.digest for advance in advances),
-        "fingerprints": array(advance.fingerprint for advance in advances),
-        "sizes": array(advance.size for advance in advances),
-        "conditions": array(advance.condition for advance in advances),
-    }
-
-
-def _record_messages(
-    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
-) -> None:
-    if not commit.message_ids or not turn.message_keep_days:
-        return
-    binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
-    recorded = 0
-    for some in in_batches(commit.message_ids):
-        messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
-        recorded += connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
-    if recorded != len(commit.message_ids) and not repeats_allowed:
-        twins = len(commit.message_ids) - recorded
-        raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
-
-
-def _record_quarantine(
-    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
-) -> None:
-    for some in in_batches(commit.quarantined, weigh=lambda record: len(record.raw)):
-        binds = {
-            "pipeline_id": turn.pipeline_id,
-            "position": turn.position,
-            "producer_ids": array(record.producer_id for record in some),
-            "sequence_ids": array(record.sequence_id for record in some),
-            "raws": array(record.raw for record in some),
-            "columns": array(record.column for record in some),
-            "reasons": array(record.reason for record in some),
-        }
-        recorded = connection.execute(SQL["record_quarantine"], binds).rowcount
-        if recorded != len(some) and not repeats_allowed:
-            raise AlreadyConsumed(commit.session.pipeline, (f"{len(some) - recorded} quarantined records",))
-
-
-_NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number")) | dict.fromkeys(
-    ("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0
-)
-
-
-def _settle(connection: Connection, turn: Record, settlement: Settlement[Connection]) -> None:
-    """Compare and set each record, and write the receipts: as many as were offered, or nothing."""
-    pipeline = settlement.session.pipeline
-    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "state": settlement.state}
-    for some in in_batches(sorted(settlement.records)):
-        binds = turn_binds | {
-            "producer_ids": array(producer_id for producer_id, _ in some),
-            "sequence_ids": array(sequence_id for _, sequence_id in some),
-        }
-        if connection.execute(SQL["settle_quarantine"], binds).rowcount != len(some):
-            raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
-    for some_spans in in_batches(list(settlement.spans.items())):
-        rows = [spans.count if settlement.kind is EntryKind.RETRY else 0 for _, spans in some_spans]
-        binds = turn_binds | {
-            "producer_ids": array(producer_id for producer_id, _ in some_spans),
-            "spans": array(spans for _, spans in some_spans),
-            "rows": array(rows),
-        }
-        if connection.execute(SQL["record_settlement"], binds).rowcount != len(some_spans):
-            raise StateDiffers(pipeline, turn.position, ("the quarantine, which the ledger has no receipts for",))
-
-
-def _settled(row: Record) -> str:
-    if row.quarantine_id is None:
-        return "a record that is not in quarantine"
-    settled = f"{row.state} at position {row.settled_position}" if row.settled_position else "of a replaced generation"
-    return f"quarantined record {row.quarantine_id} ({settled})"
-
-
-def _record_entry(connection: Connection, turn: Record, commit: Filling, *, kind: EntryKind) -> None:
-    _write_entry(
-        connection,
-        commit.session.pipeline,
-        {
-            "pipeline_id": turn.pipeline_id,
-            "position": turn.position,
-            "kind": kind,
-            "batch": commit.batch,
-            "session": commit.session.name,
-            "epoch": commit.session.epoch,
-            "dag_id": commit.run and commit.run.dag_id,
-            "run_id": commit.run and commit.run.run_id,
-            "try_number": commit.run and commit.run.try_number,
-            "loaded": commit.counts.loaded,
-            "duplicate": commit.counts.duplicate,
-            "quarantined": commit.counts.quarantined,
-            "filtered": commit.counts.filtered,
-            "bytes": commit.bytes,
-        },
-    )
-
-
-def _write_entry(connection: Connection, pipeline: str, entry: Mapping[str, object]) -> None:
-    if connection.execute(SQL["record_entry"], entry).rowcount != 1:
-        position = Position(cast(int, entry["position"]))
-        raise StateDiffers(pipeline, position, ("the pipeline's position, which does not follow its ledger",))
-
-
-def _ack(connection: Connection, session: Session, claim: Claim | None) -> None:
-    if claim is None:
-        return
-    if claim.session != session or connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount != 1:
-        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
-
-
-def _holder_binds(claim: Claim) -> dict[str, object]:
-    session = claim.session
-    return {
-        "delivery_id": claim.delivery_id,
-        "pipeline": session.pipeline,
-        "session": session.name,
-        "epoch": session.epoch,
-    }
 
 
 def _refused_for_certain(error: DBAPIError) -> bool:

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from dedup_core.errors import NotFound
 from dedup_core.names import Position, ProducerId
 from dedup_core.ports import QuarantineState
+from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import Record, array, in_batches, statements, translated
-from dedup_core.postgres.ledger import get_pipeline
 
 SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
 from dedup_core.names import Position
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline
 from dedup_core.postgres.connection import Record, statements, translated
-from dedup_core.postgres.ledger import get_pipeline, lock_pipeline
 from dedup_core.postgres.snapshots import get_summary
 
 SQL = statements("recovery.sql")

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Engine
 from dedup_core.errors import NotFound, PipelineBusy
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline
 from dedup_core.postgres.connection import CONCURRENT_CHANGE, array, in_batches, statements, translated
-from dedup_core.postgres.ledger import get_pipeline, lock_pipeline, one_view
+from dedup_core.postgres.ledger import one_view
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Entry, ProducerState, Snapshot, check_snapshot
 

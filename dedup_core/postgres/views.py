@@ -5,8 +5,8 @@ from typing import Literal
 from sqlalchemy import Engine
 
 from dedup_core.pipeline import Guarantee
+from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import statements, translated
-from dedup_core.postgres.ledger import get_pipeline
 
 SQL = statements("views.sql")
 View = Literal["status", "producers", "ledger", "sessions", "snapshots"]

@@ -19,25 +19,12 @@ import pyarrow.csv as pa_csv
 
 from spark_jobs.columns import Column, ColumnType, Kind
 from spark_jobs.declared import CsvOptions, MissingColumns, UnknownFields
-from spark_jobs.sources.files import open_stream, told
-from spark_jobs.sources.records import FileRefused, Part, Records
-from spark_jobs.sources.tiers import (
-    BOM,
-    Indices,
-    Lines,
-    Mask,
-    RecordRefused,
-    Settled,
-    bad_of_too_long,
-    declared_value,
-    lines_of,
-    may_be_added,
-    not_utf8,
-    one_array,
-    positions_of,
-    read_in_tiers,
-    settle,
-)
+from spark_jobs.sources.addresses import told
+from spark_jobs.sources.casts import Settled, one_array, settle
+from spark_jobs.sources.files import open_stream
+from spark_jobs.sources.lines import BOM, Lines, bad_of_too_long, lines_of, not_utf8, positions_of
+from spark_jobs.sources.records import FileRefused, Indices, Mask, Part, Records
+from spark_jobs.sources.tiers import RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import from_text
 
 _BLOCK_BYTES_MAX = 2**30

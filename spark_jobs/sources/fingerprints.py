@@ -11,7 +11,10 @@ from hashlib import blake2b
 from struct import Struct
 
 from dedup_core.spans import SEQUENCE_END
-from spark_jobs.sources.files import Compression, Incomplete, Listed, Unreadable, open_stream, read_at
+from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.files import open_stream, read_at
+from spark_jobs.sources.listing import Listed
+from spark_jobs.sources.packed import Compression, Incomplete
 
 _VERSION = b"\x01"
 EDGE_BYTES = 4096

@@ -17,22 +17,10 @@ import pyarrow.json as pj
 
 from spark_jobs.columns import ADDED_UP_TO, Column, ColumnType, Kind, arrow_type
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.records import Part, Records
-from spark_jobs.sources.tiers import (
-    Indices,
-    Lines,
-    Mask,
-    RecordRefused,
-    Settled,
-    bad_of_too_long,
-    declared_value,
-    lines_of,
-    may_be_added,
-    not_utf8,
-    one_array,
-    read_in_tiers,
-    settle,
-)
+from spark_jobs.sources.casts import Settled, one_array, settle
+from spark_jobs.sources.lines import Lines, bad_of_too_long, lines_of, not_utf8
+from spark_jobs.sources.records import Indices, Mask, Part, Records
+from spark_jobs.sources.tiers import RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import ValueRefused, end_of_value, from_json
 
 _BLANKS = b" \t\r"

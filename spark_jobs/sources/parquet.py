@@ -25,23 +25,10 @@ import pyarrow.parquet as pq
 from dedup_core.names import ProducerId
 from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.files import told
-from spark_jobs.sources.records import FileRefused, Records
-from spark_jobs.sources.tiers import (
-    Indices,
-    Mask,
-    Origins,
-    RecordRefused,
-    Settled,
-    breaks_contract,
-    cast_texts,
-    declared_value,
-    mask_of,
-    may_be_added,
-    one_array,
-    read_in_tiers,
-    rows_of,
-)
+from spark_jobs.sources.addresses import told
+from spark_jobs.sources.casts import Settled, breaks_contract, cast_texts, mask_of, one_array, rows_of
+from spark_jobs.sources.records import FileRefused, Indices, Mask, Records
+from spark_jobs.sources.tiers import Origins, RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import ValueRefused, from_json, from_text
 
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from spark_jobs.declared import Format, Source
-from spark_jobs.sources.files import Compression, Unreadable, open_stream, read_at, told
+from spark_jobs.sources.addresses import Unreadable, told
+from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.fingerprints import StreamMarks
+from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.records import Chunk, Part
 
 #: How much of a record that is too long is kept, so that a person can recognise it.

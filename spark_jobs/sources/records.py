@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dedup_core.errors import CallAgain, NeedsAPerson
 from dedup_core.names import ProducerId
 from spark_jobs.columns import Column
-from spark_jobs.sources.files import shown
+from spark_jobs.sources.addresses import shown
+
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 PRODUCER_ID = "_producer_id"
 SEQUENCE = "_sequence"

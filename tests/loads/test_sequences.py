@@ -38,10 +38,10 @@ from spark_jobs.declared import (
     Target,
     Write,
 )
+from spark_jobs.findings import Kind as Differing
 from spark_jobs.load import LoadSettings, Report, load
 from spark_jobs.loading import Delivery, Job, deliver
 from spark_jobs.plan import Note
-from spark_jobs.verify import Kind as Differing
 from spark_jobs.verify import verify
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of

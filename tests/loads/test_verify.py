@@ -27,9 +27,10 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
+from spark_jobs.findings import Kind
 from spark_jobs.retry import retry
 from spark_jobs.rewind import rewind
-from spark_jobs.verify import Kind, verify
+from spark_jobs.verify import verify
 from tests.loads.conftest import line
 
 

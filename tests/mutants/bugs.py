@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 LEDGER = "dedup_core/postgres/ledger.py"
+COMMIT = "dedup_core/postgres/commit.py"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
@@ -39,9 +40,9 @@ COMMIT_BUGS = (
     Bug(
         name="watermark in a transaction of its own",
         file=LEDGER,
-        correct="        _advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
+        correct="        advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
         wrong="        with self._engine.begin() as another:\n"
-        "            _advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
+        "            advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -60,14 +61,14 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="a commit of several producers lands in part",
-        file=LEDGER,
+        file=COMMIT,
         correct="if done.advanced != done.offered:",
         wrong="if done.advanced == 0:",
         tests=(CONTRACT,),
     ),
     Bug(
         name="fence left out: an earlier life of a session commits",
-        file=LEDGER,
+        file=COMMIT,
         correct='if connection.execute(SQL["check_session"], binds).rowcount != 1:',
         wrong='if connection.execute(SQL["check_session"], binds).rowcount < 0:',
         tests=(CONTRACT,),
@@ -111,28 +112,28 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="a refused commit of one producer passes unseen",
-        file=LEDGER,
+        file=COMMIT,
         correct="if done.advanced != done.offered:",
         wrong="if done.advanced != done.offered and done.offered > 1:",
         tests=(CONTRACT,),
     ),
     Bug(
         name="ack of a claim that has ended accepted",
-        file=LEDGER,
-        correct='connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount != 1:',
-        wrong='connection.execute(SQL["ack_delivery"], _holder_binds(claim)).rowcount < 0:',
+        file=COMMIT,
+        correct='connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount != 1:',
+        wrong='connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount < 0:',
         tests=(CONTRACT,),
     ),
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
-        file=LEDGER,
+        file=COMMIT,
         correct='if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:',
         wrong="if not is_open and transaction_id is None:",
         tests=("tests/integration/test_postgres_ledger.py",),
     ),
     Bug(
         name="islands_max ignored",
-        file=LEDGER,
+        file=COMMIT,
         correct="if done.islands > turn.islands_max:",
         wrong="if done.islands > turn.islands_max * 1_000_000:",
         tests=(CONTRACT,),
@@ -146,14 +147,14 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="<= for <: islands_max is one too few",
-        file=LEDGER,
+        file=COMMIT,
         correct="if done.islands > turn.islands_max:",
         wrong="if done.islands >= turn.islands_max:",
         tests=(CONTRACT,),
     ),
     Bug(
         name="a repeated business id accepted",
-        file=LEDGER,
+        file=COMMIT,
         correct="if recorded != len(commit.message_ids) and not repeats_allowed:",
         wrong="if recorded > len(commit.message_ids) and not repeats_allowed:",
         tests=(CONTRACT,),

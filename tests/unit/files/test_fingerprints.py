@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_core.spans import SEQUENCE_END
-from spark_jobs.sources.files import Unreadable
+from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.fingerprints import (
     Fingerprint,
     Marks,

@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 from dedup_core.errors import NotFound, SettingRefused
-from spark_jobs.sources.files import Listed, list_files, root_of
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
+from spark_jobs.sources.listing import Listed, list_files, root_of
 
 
 def names(pattern: str | Path) -> list[str]:

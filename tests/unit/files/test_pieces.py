@@ -13,8 +13,9 @@ from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
 from spark_jobs.declared import Format, Source
 from spark_jobs.sources import pieces as under_test
-from spark_jobs.sources.files import Incomplete, Unreadable
+from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.fingerprints import StreamMarks, fingerprint_of
+from spark_jobs.sources.packed import Incomplete
 from spark_jobs.sources.pieces import complete_end, cuts, pieces
 from spark_jobs.sources.records import Chunk, Part
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed

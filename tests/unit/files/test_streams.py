@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_core.errors import ExitCode
-from spark_jobs.sources.files import Compression, Damaged, Incomplete, Unreadable, open_stream, read_at
+from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.files import open_stream, read_at
+from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 SKIPPABLE_FRAME = struct.pack("<II", 0x184D2A50, 5) + b"hello"

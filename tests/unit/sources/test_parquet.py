@@ -17,7 +17,7 @@ from dedup_core.names import ProducerId
 from spark_jobs.columns import arrow_schema, parse_column
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources import parquet
-from spark_jobs.sources.files import Unreadable
+from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.parquet import read_parquet, row_groups
 from spark_jobs.sources.records import SEQUENCE, FileRefused, Records
 

@@ -1,0 +1,239 @@
+"""What one commit says to the server, step by step, in the order that the protocol gives."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import psycopg2.extensions
+from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
+from sqlalchemy import Connection, TextClause, text
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    DeliveryTakenAway,
+    LimitReached,
+    NotFound,
+    SessionFenced,
+    StateDiffers,
+    TransactionEnded,
+)
+from dedup_core.names import Position
+from dedup_core.ports import (
+    Advance,
+    Claim,
+    Commit,
+    Session,
+    Settlement,
+)
+from dedup_core.postgres.connection import (
+    Record,
+    array,
+    in_batches,
+    on_table,
+    statements,
+)
+from dedup_core.replay import EntryKind
+from dedup_core.spans import SEQUENCE_END
+
+SQL = statements("ledger.sql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkCommit(Commit[Connection]):
+    """A commit that advances more producers than anybody wants to fetch: they stay on the server."""
+
+    #: The table that holds them, as SQL writes its name: `producer_id`, `spans` and `rows`, each producer once.
+    offered: str
+
+
+Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
+
+
+def get_pipeline(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "find_pipeline", pipeline)
+
+
+def lock_pipeline(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "lock_pipeline", pipeline)
+
+
+def take_position(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "take_position", pipeline)
+
+
+def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
+    found = connection.execute(SQL[statement], {"pipeline": pipeline}).one_or_none()
+    if found is None:
+        raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
+    return found
+
+
+def check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:
+    """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
+    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
+    is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
+    if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:
+        # Nobody else shall get a connection that was left in such a state.
+        connection.invalidate()
+        raise TransactionEnded(commit.session.pipeline, commit.batch)
+
+
+def check_session(connection: Connection, turn: Record, session: Session) -> None:
+    binds = {
+        "pipeline_id": turn.pipeline_id,
+        "position": turn.position,
+        "session": session.name,
+        "epoch": session.epoch,
+    }
+    if connection.execute(SQL["check_session"], binds).rowcount != 1:
+        raise SessionFenced(session.pipeline, session.name, session.epoch)
+
+
+def advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
+    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+    for offered, its_binds in _offered(commit):
+        binds = {**turn_binds, **its_binds, "repeats_allowed": repeats_allowed}
+        done = connection.execute(_offering("advance_producers", offered), binds).one()
+        if done.advanced != done.offered:
+            refused = connection.execute(_offering("producers_refused", offered), binds).scalars()
+            raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
+        if done.islands > turn.islands_max:
+            raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
+
+
+def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
+    """What a commit offers, in parts: the statement that has it, and its binds."""
+    for some in in_batches(sorted(commit.advances, key=lambda advance: advance.producer_id)):
+        yield SQL["offered_in_arrays"], _advance_binds(some)
+    if isinstance(commit, BulkCommit):
+        yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
+
+
+def _offering(statement: str, offered: TextClause) -> TextClause:
+    return text(SQL[statement].text.replace("{offered}", offered.text))
+
+
+def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
+    return {
+        "first_id": advances[0].producer_id,
+        "last_id": advances[-1].producer_id,
+        "producer_ids": array(advance.producer_id for advance in advances),
+        "spans": array(advance.spans for advance in advances),
+        "rows": array(advance.rows for advance in advances),
+        "digests": array(advance.digest for advance in advances),
+        "fingerprints": array(advance.fingerprint for advance in advances),
+        "sizes": array(advance.size for advance in advances),
+        "conditions": array(advance.condition for advance in advances),
+    }
+
+
+def record_messages(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
+    if not commit.message_ids or not turn.message_keep_days:
+        return
+    binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
+    recorded = 0
+    for some in in_batches(commit.message_ids):
+        messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
+        recorded += connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
+    if recorded != len(commit.message_ids) and not repeats_allowed:
+        twins = len(commit.message_ids) - recorded
+        raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
+
+
+def record_quarantine(
+    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
+) -> None:
+    for some in in_batches(commit.quarantined, weigh=lambda record: len(record.raw)):
+        binds = {
+            "pipeline_id": turn.pipeline_id,
+            "position": turn.position,
+            "producer_ids": array(record.producer_id for record in some),
+            "sequence_ids": array(record.sequence_id for record in some),
+            "raws": array(record.raw for record in some),
+            "columns": array(record.column for record in some),
+            "reasons": array(record.reason for record in some),
+        }
+        recorded = connection.execute(SQL["record_quarantine"], binds).rowcount
+        if recorded != len(some) and not repeats_allowed:
+            raise AlreadyConsumed(commit.session.pipeline, (f"{len(some) - recorded} quarantined records",))
+
+
+NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number")) | dict.fromkeys(
+    ("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0
+)
+
+
+def settle(connection: Connection, turn: Record, settlement: Settlement[Connection]) -> None:
+    """Compare and set each record, and write the receipts: as many as were offered, or nothing."""
+    pipeline = settlement.session.pipeline
+    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "state": settlement.state}
+    for some in in_batches(sorted(settlement.records)):
+        binds = turn_binds | {
+            "producer_ids": array(producer_id for producer_id, _ in some),
+            "sequence_ids": array(sequence_id for _, sequence_id in some),
+        }
+        if connection.execute(SQL["settle_quarantine"], binds).rowcount != len(some):
+            raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
+    for some_spans in in_batches(list(settlement.spans.items())):
+        rows = [spans.count if settlement.kind is EntryKind.RETRY else 0 for _, spans in some_spans]
+        binds = turn_binds | {
+            "producer_ids": array(producer_id for producer_id, _ in some_spans),
+            "spans": array(spans for _, spans in some_spans),
+            "rows": array(rows),
+        }
+        if connection.execute(SQL["record_settlement"], binds).rowcount != len(some_spans):
+            raise StateDiffers(pipeline, turn.position, ("the quarantine, which the ledger has no receipts for",))
+
+
+def _settled(row: Record) -> str:
+    if row.quarantine_id is None:
+        return "a record that is not in quarantine"
+    settled = f"{row.state} at position {row.settled_position}" if row.settled_position else "of a replaced generation"
+    return f"quarantined record {row.quarantine_id} ({settled})"
+
+
+def record_entry(connection: Connection, turn: Record, commit: Filling, *, kind: EntryKind) -> None:
+    write_entry(
+        connection,
+        commit.session.pipeline,
+        {
+            "pipeline_id": turn.pipeline_id,
+            "position": turn.position,
+            "kind": kind,
+            "batch": commit.batch,
+            "session": commit.session.name,
+            "epoch": commit.session.epoch,
+            "dag_id": commit.run and commit.run.dag_id,
+            "run_id": commit.run and commit.run.run_id,
+            "try_number": commit.run and commit.run.try_number,
+            "loaded": commit.counts.loaded,
+            "duplicate": commit.counts.duplicate,
+            "quarantined": commit.counts.quarantined,
+            "filtered": commit.counts.filtered,
+            "bytes": commit.bytes,
+        },
+    )
+
+
+def write_entry(connection: Connection, pipeline: str, entry: Mapping[str, object]) -> None:
+    if connection.execute(SQL["record_entry"], entry).rowcount != 1:
+        position = Position(cast(int, entry["position"]))
+        raise StateDiffers(pipeline, position, ("the pipeline's position, which does not follow its ledger",))
+
+
+def ack(connection: Connection, session: Session, claim: Claim | None) -> None:
+    if claim is None:
+        return
+    if claim.session != session or connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount != 1:
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+
+
+def holder_binds(claim: Claim) -> dict[str, object]:
+    session = claim.session
+    return {
+        "delivery_id": claim.delivery_id,
+        "pipeline": session.pipeline,
+        "session": session.name,
+        "epoch": session.epoch,
+    }

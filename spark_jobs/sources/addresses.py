@@ -1,0 +1,76 @@
+"""Addresses of files: here or with any backend of fsspec, and what is said of one that cannot be read."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
+
+_SCHEME = re.compile(r"(?:file|local):(?://)?|(?:[\w+.-]+::)*[\w+.-]+://")
+
+
+@dataclass(eq=False)
+class Unreadable(CallAgain):
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.url)} should have been readable, but {self.reason}; nothing was loaded of it: call again"
+
+
+def local_path(url: str) -> str | None:
+    """Where a URL lies on this machine, if it does."""
+    if url.startswith("/"):
+        return url
+    scheme, path = split_address(url)
+    return path if scheme == "" else None
+
+
+def shown(url: str) -> str:
+    """Write a URL for people and logs: without the password that it may hold."""
+    return re.sub(r"://[^/@]*@", "://", url)
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """Every backend raises errors of its own; tell them all in our words."""
+    try:
+        yield
+    except OnceloadError:
+        raise
+    except FileNotFoundError as error:
+        raise Unreadable(url, "it is gone") from error
+    except Exception as error:
+        raise Unreadable(url, in_words(error)) from error
+
+
+def in_words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def split_address(url: str) -> tuple[str, str]:
+    """The scheme with its `://`, and the path; the scheme of a local path is empty."""
+    found = _SCHEME.match(url)
+    scheme = found.group() if found else ""
+    path = url[len(scheme) :]
+    return ("", path) if scheme.startswith(("file:", "local:")) else (scheme, path)
+
+
+def path_refused(pattern: str, expected: str) -> SettingRefused:
+    return SettingRefused(setting="source.path", found=shown(pattern), expected=expected)
+
+
+def path_below(root: str, name: str) -> str:
+    return root + name if root.endswith("/") else f"{root}/{name}"
+
+
+def backend_of(url: str) -> tuple[Any, str]:
+    # The import takes longer than most runs over local files.
+    from fsspec.core import url_to_fs
+
+    try:
+        return cast("tuple[Any, str]", url_to_fs(url))
+    except (ValueError, ImportError) as error:
+        raise path_refused(url, f"an address that fsspec can open, not one that says: {error}") from error

@@ -1,0 +1,226 @@
+"""Which files there are.
+
+Local folders go a short way past fsspec, which alone would take seconds to look at ten thousand files.
+"""
+
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dedup_core.errors import NotFound, SettingRefused
+from spark_jobs.sources.addresses import (
+    Unreadable,
+    backend_of,
+    in_words,
+    local_path,
+    path_below,
+    path_refused,
+    shown,
+    told,
+)
+from spark_jobs.sources.patterns import Pattern
+
+#: Stores without folders of their own: there, an empty folder is one that no file has come to yet.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as it was when its folder was read."""
+
+    #: Its path below the source's root.
+    name: str
+    url: str
+    size: int
+    #: Seconds since 1970, where the store tells; it never decides whether a file is the same.
+    modified_at: float | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    files: tuple[Listed, ...]
+    #: What the pattern means and nobody should read: the name as `repr` writes it, and why.
+    refused: tuple[tuple[str, str], ...] = ()
+    #: What might be read with other rights, told in the same way.
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+
+def root_of(pattern: str, *, root: str | None = None) -> str:
+    """The folder that the names of a pattern's files start below: the one before the first wildcard, or a given one."""
+    return Pattern.parse(pattern, root=root).root
+
+
+def list_files(pattern: str, *, root: str | None = None) -> Listing:
+    """Find a pattern's files, by their names below its root; what vanishes meanwhile was never there."""
+    parsed = Pattern.parse(pattern, root=root)
+    return _list_local(parsed) if local_path(parsed.folder) else _list_remote(parsed)
+
+
+def _fault_of(name: str) -> str | None:
+    """Names go into the ledger and into messages, and some would fit into neither."""
+    if "\0" in name or "\n" in name:
+        return "its name holds a NUL or a newline"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    return None
+
+
+def _list_local(pattern: Pattern) -> Listing:
+    folder = posixpath.normpath(Path(local_path(pattern.folder) or ".").expanduser().absolute())
+    walk = _Walk(pattern, root=folder, real_root=os.path.realpath(folder))
+    try:
+        walk.into(folder, below="", places=pattern.start)
+    except FileNotFoundError as error:
+        if pattern.prefix and Path(local_path(pattern.root) or ".").expanduser().is_dir():
+            # Today's folder comes with its first file.
+            return Listing(())
+        raise NotFound("source folder", folder) from error
+    except OSError as error:
+        raise _folder_refused(folder, error) from error
+    while walk.folders:
+        walk.deeper()
+    return _listing(walk.files, refused=walk.refused, unreadable=walk.unreadable)
+
+
+def _listing(
+    files: Sequence[Listed], *, refused: Sequence[tuple[str, str]], unreadable: Sequence[tuple[str, str]]
+) -> Listing:
+    by_name = sorted(files, key=lambda file: file.name)
+    return Listing(tuple(by_name), refused=tuple(sorted(refused)), unreadable=tuple(sorted(unreadable)))
+
+
+@dataclass
+class _Walk:
+    """Goes through the folders that a pattern can lead to, and through no other."""
+
+    pattern: Pattern
+    root: str
+    real_root: str
+    files: list[Listed] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    folders: list[tuple[str, frozenset[int]]] = field(default_factory=list)
+
+    def deeper(self) -> None:
+        below, places = self.folders.pop()
+        with self._refusing(below):
+            self.into(path_below(self.root, below), below=below, places=places)
+
+    def into(self, folder: str, *, below: str, places: frozenset[int]) -> None:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                reached = self.pattern.after(places, entry.name)
+                if reached:
+                    with self._refusing(below + entry.name):
+                        self._meet(entry, name=below + entry.name, reached=reached)
+
+    def _meet(self, entry: os.DirEntry[str], *, name: str, reached: frozenset[int]) -> None:
+        is_folder = entry.is_dir()
+        if is_folder and self.pattern.is_one_name:
+            raise path_refused(entry.path, "a pattern of files, such as folder/*.jsonl")
+        if reached == {self.pattern.end} if is_folder else self.pattern.end not in reached:
+            return
+        if fault := _fault_of(name) or (entry.is_symlink() and self._fault_of_link(entry)) or None:
+            self.refused.append((repr(self.pattern.prefix + name), fault))
+        elif is_folder:
+            self.folders.append((name + "/", reached))
+        else:
+            found = entry.stat()
+            if stat.S_ISREG(found.st_mode):
+                url = path_below(self.root, name)
+                self.files.append(Listed(self.pattern.prefix + name, url, found.st_size, found.st_mtime))
+            else:
+                self.refused.append((repr(self.pattern.prefix + name), "it is no regular file"))
+
+    def _fault_of_link(self, entry: os.DirEntry[str]) -> str | None:
+        target = os.path.realpath(entry.path)
+        if target != self.real_root and not target.startswith(path_below(self.real_root, "")):
+            return "it is a symbolic link that leaves the source's root"
+        # Following it would load the same files under two names, or walk in a circle.
+        return "it is a symbolic link to a folder; name that folder itself" if entry.is_dir() else None
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        """One file that cannot be looked at does not hide the others; one that vanished was never there."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except PermissionError as error:
+            self.unreadable.append((repr(self.pattern.prefix + name), in_words(error)))
+        except OSError as error:
+            self.refused.append((repr(self.pattern.prefix + name), in_words(error)))
+
+
+def _list_remote(pattern: Pattern) -> Listing:
+    with told(pattern.folder):
+        backend, base = backend_of(pattern.folder)
+        # A backend remembers listings for as long as the process lives.
+        backend.invalidate_cache()
+        try:
+            found = backend.find(base, maxdepth=pattern.depth_max, detail=True)
+            missing = not found and not _exists(backend, base)
+        except PermissionError as error:
+            raise _folder_refused(pattern.folder, error) from error
+        except FileNotFoundError:
+            found, missing = {}, True
+        if missing and not (pattern.prefix and _exists(*backend_of(pattern.root))):
+            raise NotFound("source folder", shown(pattern.folder))
+    names = {path.removeprefix(base).removeprefix("/"): facts for path, facts in found.items()}
+    meant = {name: facts for name, facts in names.items() if _is_file(facts) and pattern.means(name)}
+    files: list[Listed] = []
+    refused: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, str]] = []
+    for name, facts in meant.items():
+        if fault := _fault_of(name):
+            refused.append((repr(pattern.prefix + name), fault))
+        elif fault := _find_size(backend, facts):
+            unreadable.append((repr(pattern.prefix + name), fault))
+        else:
+            files.append(_listed(pattern, name, facts))
+    return _listing(files, refused=refused, unreadable=unreadable)
+
+
+def _folder_refused(folder: str, error: OSError) -> SettingRefused:
+    return path_refused(folder, f"a folder that can be read, not one that says: {in_words(error)}")
+
+
+def _is_file(facts: dict[str, Any]) -> bool:
+    return facts["type"] == "file" and not facts["name"].endswith("/")
+
+
+def _find_size(backend: Any, facts: dict[str, Any]) -> str | None:  # noqa: ANN401 - fsspec ships no types.
+    """Ask for a size that the listing, as that of a web server, does not tell; say why if nobody knows it."""
+    if facts.get("size") is None:
+        try:
+            with told(facts["name"]):
+                facts["size"] = backend.info(facts["name"]).get("size")
+        except Unreadable as error:
+            return error.reason
+    return "its server does not say how large it is" if facts["size"] is None else None
+
+
+def _exists(backend: Any, base: str) -> bool:  # noqa: ANN401 - fsspec ships no types.
+    protocol = (backend.protocol,) if isinstance(backend.protocol, str) else backend.protocol
+    return bool(backend.exists(base.split("/", maxsplit=1)[0] if _OBJECT_STORES.intersection(protocol) else base))
+
+
+def _listed(pattern: Pattern, name: str, facts: dict[str, Any]) -> Listed:
+    stamps = (facts.get(key) for key in ("mtime", "LastModified", "last_modified", "updated", "modified"))
+    modified: Any = next((stamp for stamp in stamps if stamp is not None), None)
+    match modified:
+        case datetime():
+            modified_at = modified.timestamp()
+        case str():
+            modified_at = datetime.fromisoformat(modified).timestamp()
+        case _:
+            modified_at = modified
+    return Listed(pattern.prefix + name, path_below(pattern.folder, name), int(facts["size"]), modified_at)

@@ -1,0 +1,194 @@
+"""Files against the digests of their receipts, byte by byte."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import Position, ProducerId
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.audit import FileReceipts, files_up_to
+from dedup_core.spans import Span
+from spark_jobs.declared import Declared, Format, Source
+from spark_jobs.findings import Difference, Findings, Kind
+from spark_jobs.plan import Note
+from spark_jobs.prepare import digests_in, shortened
+from spark_jobs.read import read_parts
+from spark_jobs.sources.addresses import local_path, told
+from spark_jobs.sources.files import open_stream
+from spark_jobs.sources.listing import root_of
+from spark_jobs.sources.packed import Incomplete
+from spark_jobs.sources.pieces import KEPT_BYTES
+from spark_jobs.sources.records import Chunk
+
+_BLOCK_BYTES = 2**20
+
+
+def compare_files(declared: Declared, engine: Engine, findings: Findings, position: Position) -> "ComparedFiles":
+    compared = ComparedFiles(declared, engine, findings)
+    for file in files_up_to(engine, declared.name, position):
+        compared.compare(file)
+    return compared
+
+
+class ComparedFiles:
+    """Compares file after file, each read once from its start."""
+
+    def __init__(self, declared: Declared, engine: Engine, findings: Findings) -> None:
+        self._pipeline = declared.name
+        self._source = declared.source
+        self._ledger = PostgresLedger(engine)
+        self._findings = findings
+        self.files = 0
+        self.bytes = 0
+        #: Producers whose file is not, or not any more, what was loaded of it.
+        self.unproven: set[ProducerId] = set()
+
+    def compare(self, file: FileReceipts) -> None:
+        if file.is_replaced:
+            self.unproven.add(file.producer_id)
+            return
+        found = list(self._differences(file)) if file.is_latest else []
+        if found or not file.is_latest:
+            self.unproven.add(file.producer_id)
+        if not file.is_latest or (found and self._has_begun_again(file)):
+            reason = f"generation {file.generation} is in, and the file has begun another life since: not comparable"
+            self._findings.notes.append(Note(name=file.name, reason=reason))
+            return
+        for difference in found:
+            self._findings.add(difference)
+        self.files += 1
+
+    def _has_begun_again(self, file: FileReceipts) -> bool:
+        """Whether a load has found the file rewritten while it was compared."""
+        latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
+        return latest is not None and latest[0] != file.producer_id
+
+    def _differences(self, file: FileReceipts) -> Iterator[Difference]:
+        url = url_of(self._source, file.name)
+        try:
+            if self._source.format is Format.PARQUET:
+                yield from self._compare_row_groups(file, url)
+            else:
+                yield from self._compare_stream(file, url)
+        except Incomplete as error:
+            yield _of_file(file, Kind.FILE_SHORTER, f"it breaks off after {error.end} unpacked bytes")
+        except (OnceloadError, OSError, pa.ArrowException) as error:
+            if isinstance(error.__cause__ or error, FileNotFoundError):
+                yield _of_file(file, Kind.FILE_MISSING, "no such file")
+            else:
+                yield _of_file(file, Kind.FILE_UNREADABLE, str(error))
+
+    def _compare_stream(self, file: FileReceipts, url: str) -> Iterator[Difference]:
+        checks = sorted((_Check(span, digest) for span, digest in digests_in(file.digests)), key=_first_of)
+        with open_stream(url) as stream:
+            end, settled = 0, 0
+            while settled < len(checks):
+                with told(url):
+                    block = memoryview(stream.read(_BLOCK_BYTES))
+                if not block:
+                    yield _of_file(file, Kind.FILE_SHORTER, f"it ends at {end}")
+                    return
+                for check in islice(checks, settled, None):
+                    if check.span.first >= end + len(block):
+                        break
+                    check.feed(block, at=end)
+                end += len(block)
+                while settled < len(checks) and checks[settled].span.end <= end:
+                    self.bytes += len(checks[settled].span)
+                    yield from checks[settled].differences(file)
+                    settled += 1
+
+    def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
+        """Their ids count rows, so that only the file's own end tells where its bytes are."""
+        expected = dict(digests_in(file.digests))
+        size = size_of(url)
+        if file.size is not None and size < file.size:
+            yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
+            return
+        for part in read_parts(_whole(file, url, size=size), self._source):
+            raw = part.part.raw
+            digest = expected.pop(Span(part.part.first, part.part.end), None) if raw else None
+            if digest is not None:
+                self.bytes += len(raw)
+                yield from _changed(file, Span(part.part.first, part.part.end), digest, (_digest(raw),))
+        for span, digest in expected.items():
+            yield _bytes_changed(file, span, digest, "no row group of just these rows")
+
+
+def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
+    return Chunk(producer_id=file.producer_id, name=file.name, url=url, first=0, end=None, size=size)
+
+
+def url_of(source: Source, name: str) -> str:
+    """Where the file of this name is, below the source's root."""
+    root = root_of(source.path, root=source.root)
+    local = local_path(root)
+    if local is not None:
+        return str(Path(local).expanduser().absolute() / name)
+    return root + name if root.endswith("/") else f"{root}/{name}"
+
+
+def size_of(url: str) -> int:
+    """How large a file is that is not packed."""
+    with told(url), open_stream(url) as stream:
+        return stream.seek(0, os.SEEK_END)
+
+
+class _Check:
+    """One digest of a receipt, and the same of the bytes that are there now."""
+
+    def __init__(self, span: Span, expected: bytes) -> None:
+        self.span = span
+        self._expected = expected
+        self._seen = hashlib.sha256()
+        self._fed = 0
+        self._beginning: bytes | None = None
+
+    def feed(self, block: memoryview, *, at: int) -> None:
+        inside = block[max(0, self.span.first - at) : max(0, self.span.end - at)]
+        # Of a record that was too long, only the beginning was kept, and digested in its place.
+        head = inside[: max(0, KEPT_BYTES - self._fed)]
+        self._seen.update(head)
+        if self._fed + len(head) == KEPT_BYTES and len(head):
+            self._beginning = shortened(self._seen)
+        self._seen.update(inside[len(head) :])
+        self._fed += len(inside)
+
+    def differences(self, file: FileReceipts) -> Iterator[Difference]:
+        found = (shortened(self._seen), *filter(None, [self._beginning]))
+        yield from _changed(file, self.span, self._expected, found)
+
+
+def _first_of(check: _Check) -> tuple[int, int]:
+    return check.span.first, check.span.end
+
+
+def _digest(raw: bytes) -> bytes:
+    return shortened(hashlib.sha256(raw))
+
+
+def _changed(file: FileReceipts, span: Span, expected: bytes, found: Sequence[bytes]) -> Iterator[Difference]:
+    if expected not in found:
+        yield _bytes_changed(file, span, expected, f"digest {found[0].hex()}")
+
+
+def _bytes_changed(file: FileReceipts, span: Span, expected: bytes, found: str) -> Difference:
+    return Difference(
+        producer=file.name,
+        kind=Kind.BYTES_CHANGED,
+        span=str(span),
+        expected=f"digest {expected.hex()}",
+        found=found,
+    )
+
+
+def _of_file(file: FileReceipts, kind: Kind, found: str) -> Difference:
+    return Difference(
+        producer=file.name, kind=kind, span=str(file.consumed), expected="what was loaded of it", found=found
+    )
