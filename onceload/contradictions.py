@@ -8,6 +8,7 @@ from spark_jobs.columns import Kind
 from spark_jobs.declared import (
     CsvOptions,
     Declared,
+    Identity,
     OnRewrite,
     Publish,
     UnknownFields,
@@ -60,7 +61,7 @@ def _against_direct(declared: Declared) -> Iterator[Contradiction]:
 
 
 def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
-    target, replaces = declared.target, declared.on_rewrite is OnRewrite.REPLACE
+    target = declared.target
     merges = target.write is Write.MERGE
     if merges and not target.key:
         sentence = (
@@ -73,14 +74,27 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
     if target.deleted and not merges:
         sentence = "only merge deletes rows, and write is append; set write: merge, or remove deleted"
         yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
-    if replaces and not target.lineage:
-        sentence = (
-            "replace finds rows by their _producer_id, and lineage is false; set lineage: true, or on_rewrite: stop"
-        )
-        yield Contradiction(at="on_rewrite", about=("target.lineage",), sentence=sentence)
-    if replaces and merges:
-        sentence = "a merged row may come from several files, so none can be replaced; set stop or new_generation"
-        yield Contradiction(at="on_rewrite", about=("target.write",), sentence=sentence)
+    if declared.on_rewrite is OnRewrite.REPLACE:
+        yield from _against_replace(declared)
+
+
+def _against_replace(declared: Declared) -> Iterator[Contradiction]:
+    """Rows are replaced by their _producer_id: each has to be of one file alone, and may come again."""
+    target = declared.target
+    reasons = (
+        ("target.lineage", not target.lineage, "replace finds rows by their _producer_id, and lineage is false"),
+        ("target.write", target.write is Write.MERGE, "a merged row may come from several files"),
+        (
+            "source.identity",
+            declared.source.identity is Identity.CONTENT,
+            "with identity: content a row may be that of several files",
+        ),
+        ("producer", declared.producer, "rows are those of the producers that records name, and not of files"),
+        ("message_id", declared.message_id, "a row that is replaced does not come back: its business id was seen"),
+    )
+    for place, is_there, why in reasons:
+        if is_there:
+            yield Contradiction(at="on_rewrite", about=(place,), sentence=f"{why}; set stop or new_generation")
 
 
 def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:

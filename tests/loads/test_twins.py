@@ -106,13 +106,14 @@ def test_what_goes_on_behind_a_last_line_without_newline_is_no_copy_of_it(logs):
 
 
 def test_what_was_replaced_is_loaded_again_under_another_name(logs):
-    replacing = {"on_rewrite": OnRewrite.REPLACE, "publish": Publish.STAGED}
+    by_path = replace(logs.declared.source, identity=Identity.PATH)
+    replacing = {"on_rewrite": OnRewrite.REPLACE, "publish": Publish.STAGED, "source": by_path}
     logs.write("app.log", lines(1, 2))
     logs.load(**replacing)
     logs.write("app.log", lines(3))
     logs.load(**replacing)
     logs.write("copy.log", lines(1, 2))
 
-    logs.load(**replacing)
+    logs.load()
 
     assert logs.rows() == [1, 2, 3]
