@@ -34,7 +34,7 @@ from spark_jobs.publish import half_read, publish
 from spark_jobs.sources.files import read_at
 from spark_jobs.sources.pieces import cuts, find_newline
 from spark_jobs.sources.records import Chunk
-from spark_jobs.stage import Stage, StagedPart, StageLost, empty_stage, is_whole, open_stage, staged_parts
+from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
 
 
@@ -372,11 +372,11 @@ def _run_staged(
     A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged again.
     """
     left_out: list[Note] = []
-    name = hashlib.sha256(f"{job.declared.name}\0{job.batch}\0{job.session.epoch}".encode()).hexdigest()[:16]
-    with open_stage(engine, name, job.written, job.declared.target, lineage=job.has_lineage) as stage:
-        for _ in range(_STAGINGS_MAX):
+    for _ in range(_STAGINGS_MAX):
+        with ExitStack() as staging:
+            # A crash has left connections behind that find out only now, and nobody holds what was staged over them.
+            stage = Patience().until_answered(partial(_stage, staging, engine, job))
             notes = tasks.run(replace(job, stage=stage), deliveries)
-            # A crash has left connections behind that find out only now.
             parts = Patience().until_answered(partial(_staged_parts, engine, job, stage))
             if is_whole(parts, deliveries=len(deliveries)):
                 broken = half_read(job, parts, notes)
@@ -386,18 +386,20 @@ def _run_staged(
                         return left_out + notes
                 left_out += _why_old_rows_stay(broken.values(), notes)
                 deliveries = [_without(delivery, broken) for delivery in deliveries]
-            Patience().until_answered(partial(_empty_stage, engine, job, stage))
     raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times by crashing")
+
+
+def _stage(staging: ExitStack, engine: Engine, job: Job) -> Stage:
+    name = hashlib.sha256(f"{job.declared.name}\0{job.batch}\0{job.session.epoch}".encode()).hexdigest()[:16]
+    with translated(pipeline=job.declared.name, doing="opening a stage"):
+        return staging.enter_context(
+            open_stage(engine, name, job.written, job.declared.target, lineage=job.has_lineage)
+        )
 
 
 def _staged_parts(engine: Engine, job: Job, stage: Stage) -> tuple[StagedPart, ...]:
     with translated(pipeline=job.declared.name, doing="looking at staged pieces"), engine.begin() as connection:
         return staged_parts(connection, stage)
-
-
-def _empty_stage(engine: Engine, job: Job, stage: Stage) -> None:
-    with translated(pipeline=job.declared.name, doing="emptying the stage"):
-        empty_stage(engine, stage)
 
 
 def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> Iterator[Note]:

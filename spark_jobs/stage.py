@@ -160,12 +160,6 @@ def _sweep(holder: Connection) -> None:
             holder.execute(_LET_GO, {"name": name})
 
 
-def empty_stage(engine: Engine, stage: Stage) -> None:
-    """Start over, after the server lost a part of it."""
-    with engine.begin() as connection:
-        run(connection, f"TRUNCATE {stage.rows}, {stage.parts}")
-
-
 def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer) -> None:
     """Keep a piece and its rows, unless another hand has done so already."""
     with engine.connect() as connection, connection.begin() as transaction:

@@ -164,7 +164,7 @@ def _breaks_type(values: pa.Array, column_type: ColumnType) -> Mask:
 def _breaks_text(texts: pa.Array, length: int | None) -> Mask:
     broken = np.zeros(len(texts), np.bool_)
     octets = octets_of(texts)
-    if len(octets) and not octets.min():
+    if len(octets) and np.min(octets) == 0:
         broken |= mask_of(pc.match_substring(texts, "\0"))
     if length is not None and len(octets) and pc.max(pc.binary_length(texts)).as_py() > length:
         broken |= mask_of(pc.greater(pc.utf8_length(texts), length))
