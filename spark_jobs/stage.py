@@ -7,7 +7,7 @@ server empties both, and whoever publishes finds that pieces are missing.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -211,13 +211,27 @@ def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
 
 
 def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
-    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last."""
+    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last.
+
+    A try that could read more than the one before it cuts its pieces elsewhere: then both may hold the same records.
+    """
     numbers: dict[int, list[StagedPart]] = {}
     for part in (part for part in parts if part.delivery >= 0):
         numbers.setdefault(part.delivery, []).append(part)
-    return len(numbers) == deliveries and all(
+    are_there = len(numbers) == deliveries and all(
         [each.number for each in some] == list(range(len(some))) and some[-1].is_last for some in numbers.values()
     )
+    return are_there and not _overlap(parts)
+
+
+def _overlap(parts: Iterable[StagedPart]) -> bool:
+    seen: dict[ProducerId, SpanSet] = {}
+    for advance in (advance for part in parts for advance in part.advances):
+        spans = seen.get(advance.producer_id, SpanSet())
+        if spans.overlaps(advance.spans):
+            return True
+        seen[advance.producer_id] = spans | advance.spans
+    return False
 
 
 def _written(part: StagedPart) -> str:

@@ -10,13 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from dedup_core.names import Position
+from dedup_core.postgres import LedgerSettings
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
+from spark_jobs import loading
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Format, Identity, OnRewrite, Publish, QuarantineLimit, Target, UnknownFields, Write
-from spark_jobs.load import Report
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.loading import _commit_piece, _stage_piece
 from spark_jobs.publish import publish
-from tests.loads.conftest import line
+from tests.loads.conftest import InThisProcess, line
 
 
 def counts(report: Report) -> tuple[int, int, int]:
@@ -81,14 +84,56 @@ def test_every_cut_of_a_prefix_that_took_effect_is_left_out(loads):
             " SET consumed = int8multirange(int8range(0, CAST(split_part(name, '.', 1) AS bigint)))"
         )
 
-    loads.load()
+    first = loads.load()
 
+    # What is left of a record that took effect is neither a row nor a bad record.
+    assert (first.quarantined, first.duplicates) == (0, 0)
     found: dict[int, list[int]] = {}
     for producer_id, number in loads.rows("_producer_id, id"):
         found.setdefault(producer_id, []).append(number)
     for name, consumed in cuts.items():
         assert found[ids[name, 1]] == [number for number in range(40) if starts[number] >= consumed], consumed
     assert counts(loads.load()) == (0, 0, 0)
+
+
+def test_a_task_that_reads_more_when_it_is_tried_again_repeats_nothing(loads, monkeypatch):
+    """A file that the first try could not read shifts all that comes behind it into other pieces."""
+    source = replace(loads.declared.source, chunk_bytes=1000)
+    for at, name in enumerate("abcde"):
+        # Packed, they are small enough for one task; unpacked, three of them are a piece.
+        packed = gzip.compress("".join(line(100 * at + number) for number in range(9)).encode())
+        loads.write(f"{name}.jsonl.gz", packed)
+    died: list[object] = []
+    hidden = loads.folder / ".hidden"
+
+    class TriedTwice(InThisProcess):
+        def run(self, job, deliveries):
+            if not died:
+                self._die(job, deliveries)
+            return super().run(job, deliveries)
+
+        def _die(self, job, deliveries):
+            died.append(deliveries)
+            (loads.folder / "a.jsonl.gz").rename(hidden)
+            with monkeypatch.context() as patched:
+                for take in (_commit_piece, _stage_piece):
+                    patched.setattr(loading, take.__name__, dying_behind(take))
+                with pytest.raises(KeyboardInterrupt):
+                    super().run(job, deliveries)
+            hidden.rename(loads.folder / "a.jsonl.gz")
+
+    def dying_behind(take):
+        def once(*arguments, **named):
+            take(*arguments, **named)
+            raise KeyboardInterrupt
+
+        return once
+
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    load(replace(loads.declared, source=source), settings, batch=new_batch(), tasks=TriedTwice())
+    loads.load(source=source)
+
+    assert loads.rows() == [100 * at + number for at in range(5) for number in range(9)]
 
 
 def test_bad_records_are_quarantined_and_their_neighbours_loaded(loads):

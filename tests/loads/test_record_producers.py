@@ -49,6 +49,20 @@ def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
     assert devices.load().loaded == 0
 
 
+def test_a_record_that_stands_twice_in_a_first_batch_takes_effect_once(devices):
+    """Nothing of it was seen before: only the batch itself tells."""
+    devices.write("a.jsonl", record("d1", 0) + record("d1", 1) + record("d1", 1, "9.99") + record("d2", 0))
+
+    report = devices.load()
+
+    assert (report.loaded, report.duplicates) == (3, 1)
+    assert [(device, seq, str(amount)) for device, seq, amount in devices.rows("device, seq, amount")] == [
+        ("d1", 0, "1.00"),
+        ("d1", 1, "1.00"),
+        ("d2", 0, "1.00"),
+    ]
+
+
 def test_an_id_that_was_jumped_over_is_late_or_lost_as_declared(devices):
     devices.write("a.jsonl", record("d1", 0) + record("d1", 5))
     devices.load()

@@ -475,7 +475,14 @@ LOAD_BUGS = (
         file="spark_jobs/prepare.py",
         correct="        rows = rows.filter(_is_new(rows, new))\n",
         wrong="        pass\n",
-        tests=(OF_LOADS, "tests/loads/test_sequences.py"),
+        tests=(OF_LOADS,),
+    ),
+    Bug(
+        name="pieces that two tries cut in different places are published together",
+        file="spark_jobs/stage.py",
+        correct="    return are_there and not _overlap(parts)\n",
+        wrong="    return are_there\n",
+        tests=(OF_LOADS,),
     ),
     Bug(
         name="a file that was written anew since it was planned is read",
