@@ -168,6 +168,16 @@ class MemoryLedger:
             if state.name in wanted
         }
 
+    def claimed_names(self, pipeline: str) -> frozenset[str]:
+        """The producers of which anybody is loading something."""
+        book = self.book(pipeline)
+        return frozenset(
+            book.states[producer_id].name
+            for held in book.held.values()
+            if self._is_live(book, held)
+            for producer_id in held.claim.spans
+        )
+
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
         check_name("session", name)
@@ -331,12 +341,14 @@ def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bo
     # Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
     is_behind = bool(advance.spans and state.consumed and advance.spans.end < state.consumed.end)
     seen = state if is_behind else advance
+    # What was read again, and had nothing new, stays sealed: its last line may have no newline.
+    is_as_it_was = is_behind or (not advance.spans and advance.condition is Condition.OPEN)
     after = replace(
         state,
         consumed=state.consumed | advance.spans,
         fingerprint=seen.fingerprint,
         size=seen.size,
-        condition=seen.condition,
+        condition=state.condition if is_as_it_was else advance.condition,
     )
     if len(after.consumed.spans) > book.declared.islands_max:
         raise LimitReached(book.declared.name, "islands_max", book.declared.islands_max, len(after.consumed.spans))

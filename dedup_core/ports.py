@@ -224,6 +224,9 @@ class Ledger(Protocol[Transaction]):
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
         """The latest generation of each name that is registered; all claims count, whoever holds them."""
 
+    def claimed_names(self, pipeline: str) -> frozenset[str]:
+        """The producers of which anybody is loading something."""
+
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
 

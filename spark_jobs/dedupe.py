@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from dedup_core.errors import SettingRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.postgres import PostgresLedger
@@ -82,6 +83,7 @@ class _Sieve:
         self.clear()
         if declared.producer is not None:
             self._register(declared.producer)
+            self._refuse_files(advances)
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
             consumed = rows = self._rows
@@ -112,6 +114,21 @@ class _Sieve:
             names = f"SELECT DISTINCT {_name_of(producer)} AS name FROM {self._rows} AS staged"
             run(connection, f"CREATE UNLOGGED TABLE {self._names} AS {names}")
         self._ledger.register_all(self._job.declared.name, self._names, generation=_GENERATION)
+
+    def _refuse_files(self, advances: Sequence[Advance]) -> None:
+        """A file and a producer that records name must not be one: what one consumed would be the other's."""
+        read = ", ".join(str(each.producer_id) for each in advances) or "NULL"
+        with self._engine.begin() as connection:
+            asked = (
+                f"SELECT named.name FROM {self._names} AS named JOIN onceload.producer ON producer.name = named.name"
+                f" AND producer.generation = {_GENERATION} JOIN onceload.pipeline"
+                " ON pipeline.pipeline_id = producer.pipeline_id"
+                f" AND pipeline.name = {literal(self._job.declared.name)}"
+                f" WHERE producer.fingerprint IS NOT NULL OR producer.producer_id IN ({read}) ORDER BY 1 LIMIT 1"
+            )
+            taken = run(connection, asked).scalar_one_or_none()
+        if taken is not None:
+            raise SettingRefused("producer", f"{taken}, and a file of that name", "files of other names: rename it")
 
     def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> str:
         """Mostly all records are new and none stands twice: then they stay where they are."""

@@ -64,8 +64,11 @@ class Replacement:
     planned: SpanSet
 
     def is_whole(self, advance: Advance) -> bool:
-        """Whether all of the later one was read; its size is noted by nobody who was stopped."""
-        return advance.size is not None and advance.spans.covers(self.planned)
+        """Whether all of the later one was read; its size is noted by nobody who was stopped.
+
+        Nothing takes the place of nothing: a packed file that is empty inside deletes no rows, as a plain one does not.
+        """
+        return advance.size is not None and bool(advance.spans) and advance.spans.covers(self.planned)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
-from dedup_core.verdicts import judge
+from dedup_core.verdicts import Order, judge
 from spark_jobs.copies import copies_under_way
-from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
+from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source, Write
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of
@@ -98,8 +98,10 @@ class _Life:
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
     listing = list_files(declared.source.path, root=declared.source.root)
-    known = _known(ledger, declared.name, [listed.name for listed in listing.files])
     by_content = declared.source.identity is Identity.CONTENT
+    # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
+    claimed = _claimed(ledger, declared.name)
+    known = _known(ledger, declared.name, [listed.name for listed in listing.files])
     twins = Twins(declared, ledger) if by_content else None
     found: dict[Listed, FileToRead | Note | None] = {}
     for listed in listing.files:
@@ -109,6 +111,9 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
             found[listed] = Note.of(listed.name, error)
     if by_content:
         found |= _waiting(declared.source, found)
+        found |= _behind(found, claimed - {listed.name for listed in listing.files})
+    if claimed and declared.producer and declared.producer.order is Order.ORDERED:
+        found |= _in_turn(found)
     return Plan(
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
         notes=(*_notes_of(declared.source, listing), *(each for each in found.values() if isinstance(each, Note))),
@@ -144,6 +149,27 @@ def _waiting(source: Source, found: Mapping[Listed, FileToRead | Note | None]) -
     }
 
 
+def _behind(found: Mapping[Listed, FileToRead | Note | None], gone: frozenset[str]) -> dict[Listed, Note]:
+    """The new files, while another run loads one that has lost its name: any of them may be that one."""
+    reason = f"another run is loading {', '.join(sorted(gone))}, which this may be under another name"
+    new = [listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new]
+    return {listed: Note(name=listed.name, reason=reason) for listed in new} if gone else {}
+
+
+def _in_turn(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
+    """What takes effect first makes duplicates of all that comes before it, and that another run has read."""
+    reason = "another run is loading, and producers are ordered: one load after the other"
+    to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
+    return {listed: Note(name=listed.name, reason=reason) for listed in to_read}
+
+
+def _claimed(ledger: Ledger[Any], pipeline: str) -> frozenset[str]:
+    try:
+        return ledger.claimed_names(pipeline)
+    except NotFound:
+        return frozenset()
+
+
 def _known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
     try:
         return ledger.find(pipeline, names)
@@ -169,6 +195,9 @@ def _look(
         return life
     if life.is_done:
         return None
+    if life.claimed and declared.target.write is Write.MERGE:
+        # What stands behind must not take effect first: a deletion leaves nothing that a row could be compared with.
+        return Note(name=listed.name, reason="another run is loading it")
     # A name that was registered, and nothing more, is as new as one that was not.
     if twins and not life.consumed and not life.claimed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
@@ -187,6 +216,9 @@ def _life(
         return _Life()
     producer_id, knowledge = known
     state = knowledge.state
+    if state.fingerprint is None and state.consumed and declared.producer:
+        what = "a producer that records name is called so, and a file cannot be the same: give it another name"
+        return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed, claimed=knowledge.claimed)
     resemblance = resemblance_of(declared.source, listed, state)

@@ -155,7 +155,9 @@ def _append(connection: Connection, target: Target, source: str, columns: tuple[
     run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}")
 
 
-def merge_in(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:
+def merge_in(
+    connection: Connection, target: Target, source: str, columns: tuple[Column, ...], *, late: bool = False
+) -> None:
     """The last record of each key wins: inside the batch, and against a row that the same producer left earlier."""
     table, key = table_name(target), ", ".join(map(quoted, target.key))
     run(
@@ -163,11 +165,14 @@ def merge_in(connection: Connection, target: Target, source: str, columns: tuple
         f"CREATE TEMPORARY TABLE latest ON COMMIT DROP AS SELECT DISTINCT ON ({key}) * FROM {source}"
         f" ORDER BY {key}, {PRODUCER_ID} DESC, {SEQUENCE} DESC",
     )
-    is_newer = (
-        f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}"
-        if target.lineage
-        else "true"
-    )
+    is_newer = f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}"
+    if late:
+        # Whose turn it was is told by its number alone, also beside a row that comes just now.
+        is_newer = (
+            f"coalesce((there.{PRODUCER_ID}, there.{SEQUENCE}) < (latest.{PRODUCER_ID}, latest.{SEQUENCE}), true)"
+        )
+    if not target.lineage:
+        is_newer = "true"
     kept = "true"
     if target.deleted:
         kept = f"{quoted(target.deleted)} IS NOT TRUE"

@@ -29,7 +29,7 @@ from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.parquet import decoding, read_parquet
 from spark_jobs.sources.pieces import Rest, pieces
-from spark_jobs.sources.records import LINEAGE, Chunk, LastLineOpen, Part, Records
+from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
 
 
 def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
@@ -70,6 +70,9 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     left = Rest()
     for part in pieces(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)
+        # What stands there by now must be what the part was read of, or its fingerprint would be that of another file.
+        _check_unchanged(chunk, source)
+        chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
     if left.size:
@@ -87,6 +90,7 @@ def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
 def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     """Only the last part may say that the file was read to its end, so each waits for the next."""
     seen, rest = StreamMarks(), Rest()
+    lay_there = fingerprint_of(chunk.url, end=chunk.size)
     held: tuple[Part, Marks] | None = None
     broken: Incomplete | Damaged | None = None
     try:
@@ -102,7 +106,11 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         raise broken
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
-    yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size)
+    if fingerprint_of(chunk.url, end=chunk.size) == lay_there:
+        yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size)
+    else:
+        # Another file lies there by now: of this one only its stream is known.
+        yield _packed_part(chunk, part, marks)
     if rest.size:
         raise LastLineOpen(rest.size)
 
@@ -203,7 +211,7 @@ def _read_csv(
 
 def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPart) -> Records:
     with open_stream(each.chunk.url) as stream:
-        return read_parquet(
+        records = read_parquet(
             stream,
             url=each.chunk.url,
             producer_id=each.part.producer_id,
@@ -212,6 +220,11 @@ def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPar
             columns=columns,
             unknown_fields=declared.unknown_fields,
         )
+    now = Listed(name=each.chunk.name, url=each.chunk.url, size=size_of(each.chunk.url), modified_at=None)
+    if compare_whole(now, Fingerprint.from_bytes(each.fingerprint)) is not Resemblance.SAME:
+        found, fix = "it was written anew while it was read", "load again"
+        raise FileRefused(each.chunk.url, "stay as it is until it is read", found, fix)
+    return records
 
 
 def _joined(some: Sequence[Records]) -> Records:

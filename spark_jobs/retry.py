@@ -239,7 +239,7 @@ def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer,
             f" AND (there.{PRODUCER_ID}, there.{SEQUENCE}) > (late.{PRODUCER_ID}, late.{SEQUENCE})",
         )
     Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
-    merge_in(connection, target, stage.rows, writer.columns)
+    merge_in(connection, target, stage.rows, writer.columns, late=True)
 
 
 # From kept bytes to rows.

@@ -63,7 +63,11 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false),"
-            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false)",
+            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false),"
+            # Business ids and names of producers are texts of values, and have to be the same ones for ever.
+            " set_config('bytea_output', 'hex', false), set_config('extra_float_digits', '1', false),"
+            # Who holds a stage is idle for as long as it is filled.
+            " set_config('idle_session_timeout', '0', false)",
             (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
         )
     connection.commit()

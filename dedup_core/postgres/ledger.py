@@ -214,6 +214,12 @@ class PostgresLedger:
             known = _know(connection, pipeline_id, _NOBODY, list(found.values()))
         return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
 
+    def claimed_names(self, pipeline: str) -> frozenset[str]:
+        """The producers of which anybody is loading something."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            return frozenset(connection.execute(SQL["claimed_names"], {"pipeline_id": pipeline_id}).scalars())
+
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
         check_name("session", name)

@@ -74,6 +74,16 @@ SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, se
    AND session.name <> :session
    AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
+-- name: claimed_names
+-- Claims that are alive, as in claims_of_others.
+SELECT DISTINCT producer.name
+  FROM onceload.delivery
+  JOIN onceload.session USING (session_id)
+  JOIN onceload.delivery_span USING (delivery_id)
+  JOIN onceload.producer USING (producer_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
+   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch;
+
 -- name: drop_ended_claims
 -- What is left of workers that vanished; their commits find no claim to ack, and are refused.
 DELETE FROM onceload.delivery USING onceload.session
@@ -139,7 +149,10 @@ WITH offered AS (
            -- Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
            fingerprint = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.fingerprint ELSE offered.fingerprint END,
            size = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.size ELSE offered.size END,
-           condition = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.condition ELSE offered.condition END
+           -- What was read again, and had nothing new, stays sealed: its last line may have no newline.
+           condition = CASE WHEN upper(offered.spans) < upper(producer.consumed)
+                                 OR (isempty(offered.spans) AND offered.condition = 'open')
+                            THEN producer.condition ELSE offered.condition END
       FROM offered
      -- The bounds say again what the join says, so that a batch reads its part of the producers, not all of them.
      WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id

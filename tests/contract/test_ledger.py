@@ -196,6 +196,31 @@ def test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released(w
     assert judge(TEN, consumed=free.state.consumed, claimed=free.claimed).verdict is Verdict.NEW
 
 
+def test_what_anybody_is_loading_is_named_until_nobody_is(world):
+    producer, one = world.producer(), world.session("one")
+    assert world.ledger.claimed_names("events") == frozenset()
+
+    claim = world.ledger.claim(one, {producer: TEN}, batch=BATCH, lease_s=60)
+    assert world.ledger.claimed_names("events") == {"a.jsonl"}
+
+    world.ledger.release(claim)
+    world.ledger.claim(one, {producer: TEN}, batch=BATCH, lease_s=60)
+    world.session("one")
+    assert world.ledger.claimed_names("events") == frozenset()
+
+
+def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):
+    """Its last line may have no newline, so that it must not go on there."""
+    producer, session = world.producer(), world.session()
+    sealed = Advance(producer_id=producer, spans=TEN, condition=Condition.SEALED)
+    looked_again = Advance(producer_id=producer, spans=SpanSet(), condition=Condition.OPEN, fingerprint=b"x", size=9)
+    for advance in (sealed, looked_again):
+        world.ledger.commit(replace(world.commit_of(session, producer, TEN), advances=(advance,)))
+
+    state = world.ledger.states("events").states[producer]
+    assert (state.condition, state.fingerprint, state.size) == (Condition.SEALED, b"x", 9)
+
+
 def test_a_claim_is_acked_by_its_commit_and_by_no_second_one(world):
     producer, session = world.producer(), world.session()
     claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import MessageId, Publish, RecordProducer
@@ -94,3 +95,42 @@ def test_a_business_id_takes_effect_once_in_its_window(loads):
 
     assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 1, 1, 1)
     assert loads.rows("id, note") == [(1, "a"), (2, None), (3, None)]
+
+
+@pytest.mark.parametrize("is_file_first", [True, False])
+def test_a_file_that_is_called_like_a_producer_is_refused(devices, is_file_first):
+    """What one of them consumed would be the other's."""
+    source = replace(devices.declared.source, path=str(devices.folder / "*"))
+    devices.write("device=d1" if is_file_first else "more", record("d2" if is_file_first else "d1", 1))
+    devices.load(source=source)
+    devices.write("more" if is_file_first else "device=d1", record("d1" if is_file_first else "d2", 2))
+
+    if is_file_first:
+        with pytest.raises(SettingRefused, match="device=d1, and a file of that name"):
+            devices.load(source=source)
+    else:
+        (note,) = devices.load(source=source).notes
+        assert (note.name, note.needs_a_person) == ("device=d1", True)
+
+    assert len(devices.rows("seq")) == 1
+
+
+def test_business_ids_stay_the_same_whatever_the_server_is_set_to(loads):
+    columns = (parse_column("id", "bytea"),)
+    loads.declared = replace(
+        loads.declared,
+        columns=columns,
+        pipeline=replace(loads.declared.pipeline, message_keep_days=2),
+        message_id=MessageId(columns=("id",), keep_days=2),
+    )
+    loads.write("a.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
+    loads.load()
+    ((name,),) = loads.ask("SELECT current_database()")
+    with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET bytea_output = escape')
+    loads.engine.dispose()
+    loads.write("b.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
+
+    report = loads.load()
+
+    assert (report.loaded, report.duplicates) == (0, 1)

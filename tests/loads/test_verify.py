@@ -343,7 +343,7 @@ def test_a_file_that_begins_another_life_meanwhile_is_no_difference(loads, monke
             loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
             yield file
 
-    monkeypatch.setattr("spark_jobs.verify.files_up_to", rewritten_behind)
+    monkeypatch.setattr("spark_jobs.verify_files.files_up_to", rewritten_behind)
 
     verification = verified(loads)
 

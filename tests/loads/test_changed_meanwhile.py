@@ -1,0 +1,98 @@
+"""Files that change while they are read, or between two loads in ways that hide it."""
+
+import gzip
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs import read as reading
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish
+from spark_jobs.sources.pieces import pieces as cut_into_pieces
+from tests.loads.conftest import line
+
+
+def lines(*numbers: int) -> str:
+    return "".join(map(line, numbers))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_whose_place_another_takes_while_it_is_read_is_not_taken_for_that(loads, monkeypatch, packed):
+    name = "a.jsonl.gz" if packed else "a.jsonl"
+
+    def written(*numbers: int) -> bytes:
+        plain = lines(*numbers).encode()
+        return gzip.compress(plain) if packed else plain
+
+    if not packed:
+        loads.write(name, written(1, 2))
+        loads.load()
+    path, pieces = loads.write(name, written(1, 2, 3)), cut_into_pieces
+
+    def replaced_behind(*arguments, **named):
+        for part in pieces(*arguments, **named):
+            loads.write("other", written(5, 6, 7)).rename(path)
+            yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "pieces", replaced_behind)
+        loads.load()
+
+    report = loads.load()
+
+    assert [note.needs_a_person for note in report.notes] == [True]
+    assert not set(loads.rows()) & {5, 6, 7}
+
+
+def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows_of_both(loads, monkeypatch):
+    source = replace(loads.declared.source, format=Format.PARQUET, path=str(loads.folder / "*.parquet"))
+    columns = (parse_column("id", "bigint"),)
+    path, other = loads.folder / "a.parquet", loads.folder / "other"
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path)
+    read_parquet = reading._read_parquet
+
+    def replaced_before(*arguments, **named):
+        pq.write_table(pa.table({"id": [11, 12, 13, 14]}), other)
+        other.rename(path)
+        return read_parquet(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "_read_parquet", replaced_before)
+        loads.load(source=source, columns=columns)
+    loads.load(source=source, columns=columns, on_rewrite=OnRewrite.NEW_GENERATION)
+
+    assert loads.rows() == [11, 12, 13, 14]
+
+
+def test_a_sealed_last_line_is_the_last_also_when_its_file_was_packed_anew(loads):
+    source = replace(
+        loads.declared.source,
+        format=Format.CSV,
+        path=str(loads.folder / "*.csv.gz"),
+        csv=CsvOptions(header=False),
+    )
+    columns = (parse_column("id", "bigint"),)
+    loads.write("a.csv.gz", gzip.compress(b"1\n2\n3", mtime=1))
+    loads.load(columns=columns, source=replace(source, sealed_after_s=0))
+    loads.write("a.csv.gz", gzip.compress(b"1\n2\n3", 0, mtime=2))
+    loads.load(columns=columns, source=source)
+    loads.write("a.csv.gz", gzip.compress(b"1\n2\n345\n6\n", mtime=3))
+
+    report = loads.load(columns=columns, source=source)
+
+    assert loads.rows() == [1, 2, 3]
+    assert "goes on in its last line" in report.notes[0].reason
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_packed_file_that_is_empty_inside_replaces_nothing(loads):
+    loads.write("a.jsonl.gz", gzip.compress(lines(1, 2).encode()))
+    loads.load()
+    loads.write("a.jsonl.gz", gzip.compress(b""))
+
+    report = loads.load(on_rewrite=OnRewrite.REPLACE)
+
+    assert loads.rows() == [1, 2]
+    assert "nothing of it replaces what was loaded of it before" in report.notes[0].reason
