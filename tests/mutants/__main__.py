@@ -108,7 +108,7 @@ def without_a_bug(copy: Path, bugs: Iterable[Bug]) -> Whole:
     """Whether the tests pass as they are: otherwise a test that fails proves nothing."""
     started = monotonic()
     tests = {test for bug in bugs for test in existing(copy, bug.tests)}
-    done = python(copy, *_PYTEST, *sorted(tests))
+    done = python(copy, *_PYTEST, "--tb=short", *sorted(tests))
     seconds, is_passed = monotonic() - started, done.returncode == 0
     summary = (done.stdout.strip().splitlines() or ["nothing"])[-1]
     words = (
