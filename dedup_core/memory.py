@@ -268,7 +268,8 @@ class MemoryLedger:
         if book.declared.forget_idle_after_s is None:
             return ()
         idle_since = self._clock() - timedelta(seconds=book.declared.forget_idle_after_s)
-        idle = [key for key, at in book.advanced_at.items() if at < idle_since and not self._claimed(book, key)]
+        claimed = {key for held in book.held.values() if self._is_live(book, held) for key in held.claim.spans}
+        idle = [key for key, at in book.advanced_at.items() if at < idle_since and key not in claimed]
         if not idle:
             return ()
         gone = {key: book.states.pop(key) for key in idle}
@@ -336,7 +337,9 @@ def _check_session(book: Book, session: Session) -> None:
 
 def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bool) -> Receipt:
     state = book.states.get(advance.producer_id)
-    if state is None or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
+    # Nothing of a producer whose rows went when a later generation took its place comes back.
+    is_gone = state is not None and state.condition is Condition.REPLACED
+    if state is None or is_gone or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
         raise AlreadyConsumed(book.declared.name, (state.name if state else "a forgotten producer",))
     # Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
     is_behind = bool(advance.spans and state.consumed and advance.spans.end < state.consumed.end)

@@ -55,6 +55,8 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         connect_timeout=settings.connect_timeout_s,
         target_session_attrs="read-write",
         application_name="onceload",
+        # What is copied in binary is UTF-8, whatever the role, the database or PGCLIENTENCODING say.
+        client_encoding="UTF8",
         # A peer that vanished is noticed within a minute instead of two hours.
         keepalives_idle=30,
         keepalives_interval=10,
@@ -67,7 +69,7 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
             # Business ids and names of producers are texts of values, and have to be the same ones for ever.
             " set_config('bytea_output', 'hex', false), set_config('extra_float_digits', '1', false),"
             # Who holds a stage is idle for as long as it is filled.
-            " set_config('idle_session_timeout', '0', false)",
+            " set_config('idle_session_timeout', '0', false), set_config('array_nulls', 'on', false)",
             (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
         )
     connection.commit()

@@ -158,6 +158,8 @@ WITH offered AS (
      WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id
        AND producer.pipeline_id = :pipeline_id
        AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
+       -- Nothing of a producer whose rows went when a later generation took its place comes back.
+       AND producer.condition <> 'replaced'
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
               offered.digest, producer.fingerprint, producer.size, producer.condition
 ), receipts AS (
@@ -173,11 +175,12 @@ SELECT count(*) AS advanced, (SELECT count(*) FROM offered) AS offered,
   FROM advanced;
 
 -- name: producers_refused
--- Those of an advance that got no receipt; a name is missing where the producer is.
+-- Those of an advance that got no receipt, or were offered twice; a name is missing where the producer is.
 SELECT producer.name
   FROM ({offered}) AS offered
   LEFT JOIN onceload.producer ON producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
- WHERE NOT EXISTS (
+ GROUP BY offered.producer_id, producer.name
+HAVING count(*) > 1 OR NOT EXISTS (
        SELECT FROM onceload.ledger_span
         WHERE ledger_span.pipeline_id = :pipeline_id AND ledger_span.position = :position
           AND ledger_span.producer_id = offered.producer_id)

@@ -96,7 +96,7 @@ SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'), newest
   FROM (SELECT greatest((SELECT max(producer_id) FROM onceload.producer),
                         (SELECT max(producer_id) FROM onceload.ledger_span)) AS id) AS newest,
        onceload.producer_producer_id_seq AS given
- WHERE newest.id > given.last_value;
+ WHERE newest.id >= given.last_value;
 
 -- name: ids_of_others
 -- Producer ids that the ledger knows as this pipeline's, and that another pipeline's producers have.

@@ -209,6 +209,45 @@ def test_what_anybody_is_loading_is_named_until_nobody_is(world):
     assert world.ledger.claimed_names("events") == frozenset()
 
 
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_nothing_more_is_loaded_of_a_replaced_generation(world, guarantee):
+    """Its rows are gone, and a run that has read more of it is late."""
+    world.ledger.declare(Pipeline(name="events", guarantee=guarantee))
+    old, slow, session = world.producer(), world.session("slow"), world.session()
+    world.ledger.commit(world.commit_of(slow, old, TEN))
+    claim = world.ledger.claim(slow, {old: TWENTY}, batch=BATCH, lease_s=60)
+    new = world.producer(generation=2)
+    advances = (
+        Advance(producer_id=new, spans=TEN, rows=10),
+        Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED),
+    )
+    world.ledger.commit(replace(world.commit_of(session, new, TEN), advances=advances))
+
+    for late in (
+        world.commit_of(slow, old, TWENTY, claim=claim),
+        replace(
+            world.commit_of(slow, old, TWENTY),
+            advances=(Advance(producer_id=old, spans=SpanSet(), condition=Condition.SEALED),),
+            counts=Counts(),
+            write_rows=world.write([]),
+        ),
+    ):
+        with pytest.raises(AlreadyConsumed, match=r"a\.jsonl"):
+            world.ledger.commit(late)
+
+    assert world.ledger.know(session, [old])[old].state.condition is Condition.REPLACED
+
+
+def test_a_producer_is_kept_while_anybody_claims_even_nothing_of_it(world):
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    producer, session = world.producer(), world.session()
+    world.ledger.claim(session, {producer: SpanSet()}, batch=BATCH, lease_s=60)
+    world.age_producers()
+
+    assert world.ledger.forget_idle("events") == ()
+    assert world.ledger.claimed_names("events") == {"a.jsonl"}
+
+
 def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):
     """Its last line may have no newline, so that it must not go on there."""
     producer, session = world.producer(), world.session()

@@ -24,6 +24,7 @@ from dedup_core.postgres.connection import in_batches
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
+from tests.servers import execute
 
 pytestmark = pytest.mark.every_postgres
 
@@ -370,7 +371,24 @@ def test_a_table_that_offers_a_producer_twice_is_refused(engine, ledger, bulk):
     session = ledger.open_session("events", SessionName("loader"))
     commit = BulkCommit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None, offered="twice")
 
-    with pytest.raises(AlreadyConsumed):
+    with pytest.raises(AlreadyConsumed, match="of device-1 should"):
         ledger.commit(commit)
 
     assert ledger.states("events").states == {}
+
+
+@pytest.mark.parametrize("setting", ["client_encoding = 'LATIN1'", "array_nulls = off"])
+def test_what_a_database_is_set_to_changes_nothing_that_is_written(dsn, engine, ledger, setting):
+    name = execute(dsn, "SELECT current_database()")[0][0]
+    execute(dsn, f'ALTER DATABASE "{name}" SET {setting}')
+    engine.dispose()
+    ids = ledger.register("events", [("日本.jsonl", 1), ("b", 1)])
+    session = ledger.open_session("events", SessionName("loader"))
+    known, unknown = (
+        Advance(producer_id=ids[name, 1], spans=SpanSet.of((0, 5)), fingerprint=fingerprint)
+        for name, fingerprint in (("日本.jsonl", b"x"), ("b", None))
+    )
+    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(known, unknown), write_rows=lambda _: None))
+
+    states = ledger.states("events").states.values()
+    assert {(state.name, state.fingerprint) for state in states} == {("日本.jsonl", b"x"), ("b", None)}

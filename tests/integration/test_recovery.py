@@ -306,3 +306,34 @@ def test_snapshots_that_are_taken_at_once_are_all_taken(engine, ledger):
         taken = list(threads.map(lambda _: PostgresSnapshots(engine).take("events"), range(40)))
 
     assert set(taken) == {6}
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_the_first_id_of_all_is_not_given_again_after_a_recovery(engine, is_forgotten):
+    """A sequence that was never asked says one too."""
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    session = ledger.open_session("events", SessionName("loader"))
+
+    def load(name: str) -> None:
+        (producer_id,) = ledger.register("events", [(name, 1)]).values()
+        advance = Advance(producer_id=producer_id, spans=SpanSet.of((0, 5)), rows=5)
+        ledger.commit(Commit(session=session, batch=Batch(name), advances=(advance,), write_rows=lambda _: None))
+
+    def change(statement: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(statement))
+
+    load("a")
+    if is_forgotten:
+        change("UPDATE onceload.producer SET advanced_at = '2000-01-01'")
+        assert ledger.forget_idle("events") == ("a",)
+    change("TRUNCATE onceload.producer RESTART IDENTITY")
+    change("UPDATE onceload.pipeline SET position = 9")
+    assert recover_state(engine, "events", dry_run=False).applied
+
+    session = ledger.open_session("events", SessionName("loader"))
+    load("b")
+
+    assert recover_state(engine, "events", dry_run=True).differing == ()
+    assert len(set(ledger.register("events", [("a", 1), ("b", 1)]).values())) == 2

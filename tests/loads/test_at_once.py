@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from dedup_core.errors import AlreadyConsumed
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records
@@ -17,7 +18,7 @@ from dedup_core.verdicts import Order
 from spark_jobs import loading
 from spark_jobs import publish as publishing
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import Identity, Publish, RecordProducer, Write
+from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
@@ -132,6 +133,24 @@ def test_a_file_that_is_rotated_before_it_is_committed_is_loaded_once(logs, monk
     logs.load()
 
     assert logs.rows() == [1, 2]
+
+
+@STAGED
+def test_what_was_read_of_a_generation_is_not_published_once_it_is_replaced(loads):
+    loads.declared = replace(loads.declared, on_rewrite=OnRewrite.REPLACE)
+    loads.write("a.jsonl", lines(1, 2))
+    loads.load()
+    loads.write("a.jsonl", lines(1, 2, 3))
+
+    def rewrite():
+        loads.write("a.jsonl", lines(7, 8, 9, 10))
+        loads.load()
+
+    with pytest.raises(AlreadyConsumed):
+        load_with(loads, Meanwhile(after=rewrite))
+    loads.load()
+
+    assert loads.rows() == [7, 8, 9, 10]
 
 
 @STAGED
