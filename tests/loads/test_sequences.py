@@ -6,6 +6,7 @@ COMMIT stays without an answer. In the end a quiet load makes good whatever was 
 
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,7 @@ from tests.loads.operations import (
 from tests.servers import execute, temporary_database
 
 _IN_CI = 1_000
+_PATIENCE_S = 30
 #: Whole loads are dear: the profile of CI takes a fifth of its examples here, that of `make faults` all of them.
 _EXAMPLES = settings().max_examples // (5 if settings().max_examples <= _IN_CI else 1)
 
@@ -189,6 +191,7 @@ class World:
     def _load(self, asked: Load) -> None:
         if asked.is_quiet:
             self._let_claims_end(but_of=asked.batch)
+            self._until_nobody_holds_a_stage()
         conflicted = self.model.conflicted(self.landing.offered())
         effects = self.model.effects
         records, duplicates = effects.records.total(), effects.duplicates
@@ -285,8 +288,23 @@ class World:
             but_of=but_of or "",
         )
 
+    def _until_nobody_holds_a_stage(self) -> None:
+        """The server notices a little later than we do that a loader is no more."""
+        held = (
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+        )
+        until = time.monotonic() + _PATIENCE_S
+        while self._count(held):
+            assert time.monotonic() < until, "a loader that is no more still holds its stage"
+            time.sleep(0.01)
+
     def _stages(self) -> int:
-        query = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+        return self._count(
+            "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+        )
+
+    def _count(self, query: str) -> int:
         with self.engine.begin() as connection:
             return int(connection.execute(text(query)).scalar_one())
 
