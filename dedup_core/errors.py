@@ -4,10 +4,12 @@ OnceloadError
 ├── CallAgain              nothing was changed; the same call may be made again   (exit 1)
 │   ├── AlreadyConsumed      somebody committed these spans first: judge again
 │   ├── ClaimedElsewhere     a live worker is loading them: come back after its deadline
+│   ├── NotAlone             another load came between the plan and the claim: plan again
 │   ├── SessionFenced        a later life of this session took over: this one must stop
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
+│   ├── StageLost            the server lost the rows that waited to be published
 │   ├── Unreadable           a source's file is gone, or its store fails
 │   ├── TasksFailed          Spark lost an executor, or gave a task up
 │   ├── LastLineOpen         all of a file was read but its last line, which is still being written
@@ -104,6 +106,19 @@ class ClaimedElsewhere(CallAgain):
         return (
             f"pipeline {self.pipeline}: {self.producer} {self.span} should have been free, but {self.holder} "
             "is loading a part of it; nothing was written: come back when its claim has ended"
+        )
+
+
+@dataclass(eq=False)
+class NotAlone(CallAgain):
+    pipeline: str
+    position: int
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: no other load should have come between since position {self.position}, where "
+            f"this one was planned, but {self.found}; nothing was written: call again"
         )
 
 

@@ -20,12 +20,15 @@ from dedup_core.ports import (
     CommitStep,
     Knowledge,
     Outcome,
+    Outlook,
     Proof,
     QuarantineState,
     Session,
     Settlement,
     check_name,
+    check_names,
     check_producers,
+    refuse_change,
     refuse_taken,
     unwatched,
 )
@@ -137,7 +140,16 @@ class MemoryLedger:
 
     def declare(self, pipeline: Pipeline) -> None:
         """Make a pipeline known, or change its declaration."""
-        self._books.setdefault(pipeline.name, Book(declared=pipeline)).declared = pipeline
+        check_names(pipeline, self.names_below(pipeline.name))
+        book = self._books.setdefault(pipeline.name, Book(declared=pipeline))
+        below = book.declared.names_below if pipeline.names_below is None else pipeline.names_below
+        book.declared = replace(pipeline, names_below=below)
+
+    def names_below(self, pipeline: str) -> str | None:
+        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
+        book = self._books.get(pipeline)
+        is_used = book and any(state.consumed or state.fingerprint is not None for state in book.states.values())
+        return book.declared.names_below if book and is_used else None
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -168,15 +180,15 @@ class MemoryLedger:
             if state.name in wanted
         }
 
-    def claimed_names(self, pipeline: str) -> frozenset[str]:
-        """The producers of which anybody is loading something."""
-        book = self.book(pipeline)
-        return frozenset(
-            book.states[producer_id].name
-            for held in book.held.values()
-            if self._is_live(book, held)
-            for producer_id in held.claim.spans
-        )
+    def outlook(self, pipeline: str) -> Outlook:
+        """How far the ledger is, and of which producers anybody is loading something."""
+        return self._outlook(self.book(pipeline))
+
+    def _outlook(self, book: Book, *, asking: SessionName | None = None) -> Outlook:
+        live = (held.claim for held in book.held.values() if self._is_live(book, held))
+        others = (claim for claim in live if claim.session.name != asking)
+        claimed = frozenset(book.states[producer_id].name for claim in others for producer_id in claim.spans)
+        return Outlook(position=book.position, claimed=claimed)
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
@@ -207,11 +219,21 @@ class MemoryLedger:
         session = held.claim.session
         return held.deadline_at > self._clock() and book.epochs[session.name] == session.epoch
 
-    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
+    def claim(
+        self,
+        session: Session,
+        spans: Mapping[ProducerId, SpanSet],
+        *,
+        batch: Batch,
+        lease_s: float,
+        unchanged: Outlook | None = None,
+    ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
         del batch  # Nobody looks at deliveries in memory.
         book = self.book(session.pipeline)
         book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
+        if unchanged is not None:
+            refuse_change(session, unchanged, self._outlook(book, asking=session.name))
         refuse_taken(session, spans, self.know(session, list(spans)))
         _check_session(book, session)
         claim = Claim(delivery_id=DeliveryId(next(self._ids)), session=session, spans=spans)
@@ -238,9 +260,8 @@ class MemoryLedger:
         book = self.book(pipeline)
         loads = [entry for entry in book.entries if entry.kind is EntryKind.LOAD]
         receipts = [each for entry in loads for each in entry.receipts if each.producer_id == producer_id]
-        quarantined = sum(1 for each, _ in book.quarantine if each == producer_id)
         return Proof(
-            records=sum(receipt.rows for receipt in receipts) + quarantined,
+            records=sum(receipt.records for receipt in receipts),
             digests=b"".join(receipt.digest or b"" for receipt in receipts),
         )
 
@@ -399,7 +420,7 @@ def _settled(book: Book, kind: EntryKind, producer_id: ProducerId, spans: SpanSe
     receipts = (receipt for entry in book.entries for receipt in entry.receipts if receipt.producer_id == producer_id)
     quarantined = next(receipt for receipt in receipts if spans.spans[0].first in receipt.spans)
     rows = spans.count if kind is EntryKind.RETRY else 0
-    return replace(quarantined, spans=spans, rows=rows, digest=None, fingerprint=None, size=None)
+    return replace(quarantined, spans=spans, rows=rows, records=0, digest=None, fingerprint=None, size=None)
 
 
 def _ack(book: Book, session: Session, claim: Claim | None) -> None:
@@ -428,6 +449,7 @@ def _receipt(producer_id: ProducerId, state: ProducerState, advance: Advance) ->
         generation=state.generation,
         spans=advance.spans,
         rows=advance.rows,
+        records=advance.records,
         digest=advance.digest,
         fingerprint=advance.fingerprint,
         size=advance.size,

@@ -49,6 +49,10 @@ class Pipeline:
     forget_idle_after_s: float | None = None
     #: How long a business id is remembered, at the least; 0: ids are not used.
     message_keep_days: int = 0
+    #: What the names of its producers are relative to; left out, it stays what it was.
+    names_below: str | None = None
+    #: Where all that `names_below` means was before; it says that names still mean what they meant.
+    moved_from: str | None = None
     snapshot: SnapshotPolicy = field(default_factory=SnapshotPolicy)
 
     def __post_init__(self) -> None:

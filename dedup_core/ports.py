@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotFound, SettingRefused
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotAlone, NotFound, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Run, Snapshot
@@ -66,14 +66,17 @@ class Advance:
     producer_id: ProducerId
     spans: SpanSet
     rows: int = 0
+    #: How many records were read of the spans, whatever became of them; nobody asks it of a producer without content.
+    records: int = 0
     digest: bytes | None = None
     fingerprint: bytes | None = None
     size: int | None = None
     condition: Condition = Condition.OPEN
 
     def __post_init__(self) -> None:
-        if self.rows and not self.spans:
-            raise SettingRefused("an advance", f"{self.rows} rows of no span", "the spans that the rows were made from")
+        if (self.rows or self.records) and not self.spans:
+            found = f"{self.rows} rows of no span" if self.rows else f"{self.records} records of no span"
+            raise SettingRefused("an advance", found, "the spans that they came from")
 
 
 #: Well below what Postgres takes in one value, which travels as two digits a byte.
@@ -197,7 +200,7 @@ class Settlement(Generic[Transaction]):
 class Proof:
     """What the receipts of one producer add up to."""
 
-    #: Records that took effect or were quarantined.
+    #: Records that were read, whatever became of them.
     records: int
     digests: bytes
 
@@ -212,11 +215,23 @@ class Outcome:
     bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What a plan goes by besides the producers that it asks for: how far the ledger is, and what others load."""
+
+    position: Position
+    #: The producers of which anybody is loading something.
+    claimed: frozenset[str]
+
+
 class Ledger(Protocol[Transaction]):
     """The append-only list of commits, and the state that it adds up to."""
 
     def declare(self, pipeline: Pipeline) -> None:
         """Make a pipeline known, or change its declaration."""
+
+    def names_below(self, pipeline: str) -> str | None:
+        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -224,8 +239,8 @@ class Ledger(Protocol[Transaction]):
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
         """The latest generation of each name that is registered; all claims count, whoever holds them."""
 
-    def claimed_names(self, pipeline: str) -> frozenset[str]:
-        """The producers of which anybody is loading something."""
+    def outlook(self, pipeline: str) -> Outlook:
+        """How far the ledger is, and of which producers anybody is loading something."""
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
@@ -233,8 +248,19 @@ class Ledger(Protocol[Transaction]):
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """What to judge by, as this session sees it."""
 
-    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
-        """Hold spans that are neither consumed nor claimed by anybody else."""
+    def claim(
+        self,
+        session: Session,
+        spans: Mapping[ProducerId, SpanSet],
+        *,
+        batch: Batch,
+        lease_s: float,
+        unchanged: Outlook | None = None,
+    ) -> Claim:
+        """Hold spans that are neither consumed nor claimed by anybody else.
+
+        With an outlook, nothing at all has taken effect since, and of no other producers anybody claims anything.
+        """
 
     def renew(self, session: Session, *, lease_s: float) -> None:
         """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
@@ -306,6 +332,19 @@ def check_producers(names: Sequence[tuple[str, int]]) -> None:
             raise SettingRefused(f"generation of {name}", str(generation), f"1 to {_GENERATION_MAX}")
 
 
+def check_names(pipeline: Pipeline, kept: str | None) -> None:
+    """Refuse to name producers in another way: what was consumed under one name would be new under the other."""
+    found = pipeline.names_below
+    if None in (found, kept) or kept in (found, pipeline.moved_from):
+        return
+    raise SettingRefused(
+        "source.path",
+        f"names below {found}",
+        f"names below {kept}, as those of all that was loaded: files of other names are loaded again. If the folder "
+        f"was moved and the names in it stayed, or no file that was loaded is read any more, add `moved_from: {kept}`",
+    )
+
+
 def unwatched(step: CommitStep) -> None:
     """What a ledger calls at each step of a commit, unless a test wants to know."""
 
@@ -321,6 +360,14 @@ def refuse_taken(session: Session, wanted: Mapping[ProducerId, SpanSet], known: 
         busy = spans & knowledge.claimed
         if busy:
             raise ClaimedElsewhere(session.pipeline, knowledge.state.name, str(busy), "another session")
+
+
+def refuse_change(session: Session, planned: Outlook, now: Outlook) -> None:
+    """Raise unless nothing took effect since an outlook, and others load nothing that they did not load then."""
+    if now.position != planned.position:
+        raise NotAlone(session.pipeline, planned.position, f"position {now.position} was committed")
+    if added := now.claimed - planned.claimed:
+        raise NotAlone(session.pipeline, planned.position, f"another session is loading {min(added)}")
 
 
 def _all_different(what: str, found: Sequence[object]) -> None:

@@ -71,6 +71,7 @@ class Receipt:
     generation: int
     spans: SpanSet
     rows: int
+    records: int
     digest: bytes | None
     fingerprint: bytes | None
     size: int | None

@@ -22,6 +22,8 @@ CREATE TABLE onceload.pipeline (
     snapshot_every_commits integer NOT NULL,
     snapshot_every_s    double precision NOT NULL,
     snapshots_kept      integer NOT NULL,
+    -- What the names of its producers are relative to; named in another way, all of them would be new.
+    names_below         text,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
     CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once'))
@@ -133,8 +135,10 @@ CREATE TABLE onceload.ledger_span (
     fingerprint  bytea,
     size         bigint,
     condition    text NOT NULL,
+    -- How many records a load read in a file's spans, whatever became of them; of other receipts, none.
+    records      bigint NOT NULL DEFAULT 0,
     CONSTRAINT ledger_span_producers_have_no_twins PRIMARY KEY (pipeline_id, position, producer_id),
-    CONSTRAINT ledger_span_rows_are_not_negative CHECK (rows >= 0)
+    CONSTRAINT ledger_span_rows_are_not_negative CHECK (rows >= 0 AND records >= 0)
 );
 
 CREATE FUNCTION onceload.refuse_to_change_the_past() RETURNS trigger LANGUAGE plpgsql AS $$

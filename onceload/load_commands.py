@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch
+from dedup_core.ports import check_names
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -49,8 +50,10 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     from spark_jobs.target import refuse_another_target
 
     declared = read_declared(arguments)
-    refuse_another_target(engine, PostgresLedger(engine), declared)
-    found = make_plan(declared, PostgresLedger(engine), now_s=time.time())
+    ledger = PostgresLedger(engine)
+    check_names(declared.pipeline, ledger.names_below(declared.name))
+    refuse_another_target(engine, ledger, declared)
+    found = make_plan(declared, ledger, now_s=time.time())
     if arguments.json:
         show_json(_plan_document(declared, found))
     else:

@@ -6,7 +6,7 @@ while they are read, and what they say together is checked on the declared pipel
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -53,6 +53,7 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
+from spark_jobs.sources.addresses import shown
 from spark_jobs.sources.listing import root_of
 
 _INT4_MAX = 2**31 - 1
@@ -118,9 +119,15 @@ def _declared(root: Section, values: Mapping[str, str]) -> Declared:
     quality = root.section("quality")
     root.refuse_unbuilt("delivery")
     quality.refuse_unbuilt("suite")
+    source = _source(root.section("source"), values)
     return Declared(
-        pipeline=_pipeline(root, message_id),
-        source=_source(root.section("source"), values),
+        pipeline=replace(
+            _pipeline(root, message_id),
+            # Where content is identity, a file is found under whatever name it comes.
+            names_below=shown(root_of(source.path, root=source.root)) if source.identity is Identity.PATH else None,
+            moved_from=source.moved_from,
+        ),
+        source=source,
         columns=_columns(root),
         unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
         producer=_producer(root.section("producer")),
@@ -166,6 +173,7 @@ def _source(source: Section, values: Mapping[str, str]) -> Source:
     return Source(
         path=path,
         root=root,
+        moved_from=source.take("moved_from", some_text, default=None),
         format=file_format,
         csv=_csv_options(source, file_format),
         identity=source.take("identity", one_of(Identity), default=Source.identity),

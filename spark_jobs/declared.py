@@ -83,6 +83,8 @@ class Source:
     #: The folder that names start below; left out, the one before the first wildcard. What fills a placeholder is
     #: a part of the names, because the files of two days are never the same.
     root: str | None = None
+    #: The root that everything below this one was moved from, names and all.
+    moved_from: str | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
     identity: Identity = Identity.PATH
     #: After how many seconds without a change a file is complete, so that a last line without newline counts;

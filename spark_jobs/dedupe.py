@@ -21,7 +21,7 @@ from spark_jobs.copy import literal, quoted, run
 from spark_jobs.declared import Declared, MessageId, RecordProducer
 from spark_jobs.loading import Job
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
-from spark_jobs.stage import Stage
+from spark_jobs.stage import Stage, still_there
 from spark_jobs.target import undeclared_columns
 
 _GENERATION = 1
@@ -59,6 +59,7 @@ class _Sieve:
         self._engine = engine
         self._ledger = ledger
         self._job = job
+        self._stage = stage
         self._rows = stage.rows
         self._names = stage.beside("names")
         self._ids = stage.beside("ids")
@@ -76,7 +77,7 @@ class _Sieve:
         declared = self._job.declared
         if not self._job.names_records and declared.transform is None:
             return NewRows(source=self._rows, count=staged, advances=tuple(advances))
-        with translated(pipeline=declared.name, doing="looking for what is new"):
+        with translated(pipeline=declared.name, doing="looking for what is new"), still_there(self._stage):
             return self._sift(declared, advances)
 
     def _sift(self, declared: Declared, advances: Sequence[Advance]) -> NewRows:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine
 from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, OnceloadError
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
-from dedup_core.ports import Advance, Claim, Commit, Session
+from dedup_core.ports import Advance, Claim, Commit, Outlook, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.connection import translated
 from dedup_core.replay import Counts, Run
@@ -28,7 +28,7 @@ from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, Format, Source, UnknownFields
 from spark_jobs.loading import Delivery, Job, Patience, Replacement
-from spark_jobs.plan import FileToRead, Note, Plan, is_stream, make_plan
+from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, is_stream, make_plan
 from spark_jobs.progress import Progress, WatchedTasks
 from spark_jobs.publish import half_read, publish
 from spark_jobs.sources.files import read_at
@@ -36,6 +36,7 @@ from spark_jobs.sources.pieces import cuts, find_newline
 from spark_jobs.sources.records import Chunk
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
+from spark_jobs.twins import Twin
 
 
 class Tasks(Protocol):
@@ -126,7 +127,7 @@ def _load(
     # First of all, whatever an earlier life under this name still holds falls back, and is planned anew.
     session = ledger.open_session(declared.name, SessionName(batch))
     plan = make_plan(declared, ledger, now_s=time.time())
-    before = ledger.position(declared.name)
+    before = plan.outlook.position
     if not plan.to_read:
         seconds = time.monotonic() - started
         return Report(pipeline=declared.name, batch=batch, position=before, notes=plan.notes, seconds=seconds)
@@ -156,7 +157,13 @@ def _load(
 
 
 def _load_all(
-    engine: Engine, ledger: PostgresLedger, job: Job, plan: Plan, *, settings: LoadSettings, tasks: Tasks | None
+    engine: Engine,
+    ledger: PostgresLedger,
+    job: Job,
+    plan: Plan,
+    *,
+    settings: LoadSettings,
+    tasks: Tasks | None,
 ) -> tuple[float, list[Note]]:
     """Claim what is planned, and let tasks load it; answers with the time that their start took."""
     ids = ledger.register(job.declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
@@ -170,11 +177,13 @@ def _load_all(
         if file.replaces is not None
     }
     job = replace(job, replaced=replaced)
-    _note(ledger, job, plan, ids)
+    twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
+    claims = _Claims(ledger, job, plan.outlook)
     with (
-        _claimed(ledger, job, _bundles(job.declared, plan.to_read, ids)) as (deliveries, notes),
+        _claimed(claims, twins, _bundles(job.declared, plan.to_read, ids)) as (deliveries, notes),
         ExitStack() as running,
     ):
+        _note(ledger, job, twins)
         if not deliveries:
             return 0.0, notes
         starting = time.monotonic()
@@ -200,20 +209,20 @@ def _columns(declared: Declared) -> tuple[Column, ...]:
     return tuple(replace(column, not_null=True) if column.name in needed else column for column in declared.columns)
 
 
-def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, int], ProducerId]) -> None:
+def _note(ledger: PostgresLedger, job: Job, twins: Mapping[ProducerId, Twin]) -> None:
     """Write down what the plan found out without reading any record."""
-    twins = [(ids[file.listed.name, file.generation], file.twin) for file in plan.to_read if file.twin]
     # What is in under another name is consumed under this one too, and its records are duplicates.
     advances = [
         Advance(
             producer_id=producer_id,
             spans=twin.consumed,
+            records=twin.records,
             digest=twin.digest,
             fingerprint=twin.fingerprint,
             size=twin.size,
             condition=twin.condition,
         )
-        for producer_id, twin in twins
+        for producer_id, twin in twins.items()
     ]
     if advances:
         commit: Commit[Connection] = Commit(
@@ -221,7 +230,7 @@ def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, 
             batch=job.batch,
             advances=tuple(advances),
             write_rows=lambda _: None,
-            counts=Counts(duplicate=sum(twin.records for _, twin in twins)),
+            counts=Counts(duplicate=sum(twin.records for twin in twins.values())),
             run=job.run,
         )
         ledger.commit(commit)
@@ -229,14 +238,13 @@ def _note(ledger: PostgresLedger, job: Job, plan: Plan, ids: Mapping[tuple[str, 
 
 @contextmanager
 def _claimed(
-    ledger: PostgresLedger, job: Job, bundles: Iterable[Sequence[Chunk]]
+    claims: "_Claims", noted: Iterable[ProducerId], bundles: Iterable[Sequence[Chunk]]
 ) -> Iterator[tuple[tuple[Delivery, ...], list[Note]]]:
     """Hold what is to be read while the block runs, so that no other run does the same work."""
-    claims = _Claims(ledger, job)
-    with _heartbeat(ledger, job.session):
+    with _heartbeat(claims.ledger, claims.job.session):
         try:
-            deliveries = claims.each(bundles) if job.is_direct else claims.at_once(bundles)
-            yield tuple(deliveries), claims.notes
+            claims.only_to_note(noted)
+            yield claims.each(bundles) if claims.job.is_direct else claims.at_once(bundles), claims.notes
         finally:
             claims.release()
 
@@ -244,30 +252,49 @@ def _claimed(
 class _Claims:
     """What commits by itself is held by itself; what is published at once is held at once."""
 
-    def __init__(self, ledger: PostgresLedger, job: Job) -> None:
-        self._ledger = ledger
-        self._job = job
+    def __init__(self, ledger: PostgresLedger, job: Job, outlook: Outlook) -> None:
+        self.ledger = ledger
+        self.job = job
+        # What is in, or about to be, under another name or of an earlier turn decides what is new.
+        self._unchanged = outlook if depends_on_others(job.declared) else None
         self._held: list[Claim] = []
         self.notes: list[Note] = []
 
-    def each(self, bundles: Iterable[Sequence[Chunk]]) -> Iterator[Delivery]:
+    def only_to_note(self, producers: Iterable[ProducerId]) -> None:
+        """Hold producers of which nothing may have to be read."""
+        if spans := dict.fromkeys(producers, SpanSet()):
+            self._claim(spans)
+
+    def each(self, bundles: Iterable[Sequence[Chunk]]) -> tuple[Delivery, ...]:
+        deliveries: list[Delivery] = []
+        taken: set[ProducerId] = set()
         for chunks in bundles:
             try:
-                claim = self._claim(chunks)
-            except (ClaimedElsewhere, AlreadyConsumed) as taken:
+                claim = self._claim(_spans_of(chunks))
+            except (ClaimedElsewhere, AlreadyConsumed) as refused:
                 # Another run was faster; what it leaves is found by the next plan.
-                self.notes += [Note(name=chunk.name, reason=str(taken)) for chunk in chunks]
+                self.notes += [Note(name=chunk.name, reason=str(refused)) for chunk in chunks]
+                taken |= {chunk.producer_id for chunk in chunks}
             else:
-                yield Delivery(number=len(self._held) - 1, chunks=tuple(chunks), claim=claim)
+                deliveries.append(Delivery(number=len(deliveries), chunks=tuple(chunks), claim=claim))
+        # It may have read another content of a file, so that what stands behind need not begin with a record.
+        return tuple(_without(delivery, taken) for delivery in deliveries)
 
-    def at_once(self, bundles: Iterable[Sequence[Chunk]]) -> Iterator[Delivery]:
+    def at_once(self, bundles: Iterable[Sequence[Chunk]]) -> tuple[Delivery, ...]:
         gathered = list(bundles)
-        claim = self._claim([chunk for chunks in gathered for chunk in chunks])
-        for number, chunks in enumerate(gathered):
-            yield Delivery(number=number, chunks=tuple(chunks), claim=claim)
+        claim = self._claim(_spans_of([chunk for chunks in gathered for chunk in chunks]))
+        return tuple(
+            Delivery(number=number, chunks=tuple(chunks), claim=claim) for number, chunks in enumerate(gathered)
+        )
 
-    def _claim(self, chunks: Sequence[Chunk]) -> Claim:
-        claim = self._ledger.claim(self._job.session, _spans_of(chunks), batch=self._job.batch, lease_s=_LEASE_S)
+    def _claim(self, spans: Mapping[ProducerId, SpanSet]) -> Claim:
+        claim = self.ledger.claim(
+            self.job.session,
+            spans,
+            batch=self.job.batch,
+            lease_s=_LEASE_S,
+            unchanged=self._unchanged,
+        )
         self._held.append(claim)
         return claim
 
@@ -275,7 +302,7 @@ class _Claims:
         """Acked ones are gone; the rest fall back now instead of when their lease ends."""
         for claim in self._held:
             with suppress(OnceloadError):
-                self._ledger.release(claim)
+                self.ledger.release(claim)
 
 
 @contextmanager
@@ -376,17 +403,17 @@ def _run_staged(
         with ExitStack() as staging:
             # A crash has left connections behind that find out only now, and nobody holds what was staged over them.
             stage = Patience().until_answered(partial(_stage, staging, engine, job))
-            notes = tasks.run(replace(job, stage=stage), deliveries)
-            parts = Patience().until_answered(partial(_staged_parts, engine, job, stage))
-            if is_whole(parts, deliveries=len(deliveries)):
-                broken = half_read(job, parts, notes)
-                if not broken:
-                    with suppress(StageLost):
+            with suppress(StageLost):
+                notes = tasks.run(replace(job, stage=stage), deliveries)
+                parts = Patience().until_answered(partial(_staged_parts, engine, job, stage))
+                if is_whole(parts, deliveries=len(deliveries)):
+                    broken = half_read(job, parts, notes)
+                    if not broken:
                         publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
                         return left_out + notes
-                left_out += _why_old_rows_stay(broken.values(), notes)
-                deliveries = [_without(delivery, broken) for delivery in deliveries]
-    raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times by crashing")
+                    left_out += _why_old_rows_stay(broken.values(), notes)
+                    deliveries = [_without(delivery, broken) for delivery in deliveries]
+    raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
 
 
 def _stage(staging: ExitStack, engine: Engine, job: Job) -> Stage:

@@ -36,7 +36,7 @@ from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
 from spark_jobs.read import read_parts, read_records
 from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
-from spark_jobs.stage import Stage, StagedPart, note_part, stage_part
+from spark_jobs.stage import Stage, StagedPart, note_part, stage_part, still_there
 from spark_jobs.write import ColumnsDiffer, Writer, refused_rows
 
 Answer = TypeVar("Answer")
@@ -267,7 +267,8 @@ def _stage_piece(job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[
         except ColumnsDiffer as differing:
             records, writer = _records(job, parts, stage.writer, differing)
         except (SettingRefused, DBAPIError) as error:
-            records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+            with still_there(stage):
+                records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
         else:
             return
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
-from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge, Ledger
+from dedup_core.names import Position, ProducerId
+from dedup_core.ports import Knowledge, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
-from dedup_core.verdicts import Order, judge
+from dedup_core.verdicts import Order
 from spark_jobs.copies import copies_under_way
-from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source, Write
+from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of
@@ -72,6 +72,8 @@ class FileToRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+    #: What it goes by, besides what is in of each file.
+    outlook: Outlook
     to_read: tuple[FileToRead, ...]
     notes: tuple[Note, ...] = ()
     #: Files of which everything is in already.
@@ -84,7 +86,6 @@ class _Life:
 
     generation: int = 1
     consumed: SpanSet = field(default_factory=SpanSet)
-    claimed: SpanSet = field(default_factory=SpanSet)
     #: Its stream was read to the end, and it has not changed since.
     is_done: bool = False
     #: The same, but for a last line without newline.
@@ -98,27 +99,40 @@ class _Life:
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
     listing = list_files(declared.source.path, root=declared.source.root)
-    by_content = declared.source.identity is Identity.CONTENT
+    by_content = _is_by_content(declared)
     # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
-    claimed = _claimed(ledger, declared.name)
+    outlook = _outlook(ledger, declared.name)
     known = _known(ledger, declared.name, [listed.name for listed in listing.files])
     twins = Twins(declared, ledger) if by_content else None
     found: dict[Listed, FileToRead | Note | None] = {}
     for listed in listing.files:
         try:
-            found[listed] = _look(declared, listed, known.get(listed.name), twins, now_s=now_s)
+            found[listed] = _look(declared, listed, known.get(listed.name), twins, outlook, now_s=now_s)
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
     if by_content:
         found |= _waiting(declared.source, found)
-        found |= _behind(found, claimed - {listed.name for listed in listing.files})
-    if claimed and declared.producer and declared.producer.order is Order.ORDERED:
+    if outlook.claimed and depends_on_others(declared):
         found |= _in_turn(found)
     return Plan(
+        outlook=outlook,
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
         notes=(*_notes_of(declared.source, listing), *(each for each in found.values() if isinstance(each, Note))),
         done=sum(each is None for each in found.values()),
     )
+
+
+def depends_on_others(declared: Declared) -> bool:
+    """Whether what is new of a file depends on other files, so that nobody may come between a plan and its claim."""
+    return _is_by_content(declared) or _is_in_turn(declared)
+
+
+def _is_by_content(declared: Declared) -> bool:
+    return declared.source.identity is Identity.CONTENT
+
+
+def _is_in_turn(declared: Declared) -> bool:
+    return declared.producer is not None and declared.producer.order is Order.ORDERED
 
 
 def _notes_of(source: Source, listing: Listing) -> Iterator[Note]:
@@ -149,25 +163,19 @@ def _waiting(source: Source, found: Mapping[Listed, FileToRead | Note | None]) -
     }
 
 
-def _behind(found: Mapping[Listed, FileToRead | Note | None], gone: frozenset[str]) -> dict[Listed, Note]:
-    """The new files, while another run loads one that has lost its name: any of them may be that one."""
-    reason = f"another run is loading {', '.join(sorted(gone))}, which this may be under another name"
-    new = [listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new]
-    return {listed: Note(name=listed.name, reason=reason) for listed in new} if gone else {}
-
-
 def _in_turn(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
-    """What takes effect first makes duplicates of all that comes before it, and that another run has read."""
-    reason = "another run is loading, and producers are ordered: one load after the other"
+    """What another run has read decides what is new: as its copy, or because what comes first takes effect."""
+    reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
     return {listed: Note(name=listed.name, reason=reason) for listed in to_read}
 
 
-def _claimed(ledger: Ledger[Any], pipeline: str) -> frozenset[str]:
+def _outlook(ledger: Ledger[Any], pipeline: str) -> Outlook:
     try:
-        return ledger.claimed_names(pipeline)
+        return ledger.outlook(pipeline)
     except NotFound:
-        return frozenset()
+        # Planned before its first load.
+        return Outlook(position=Position(0), claimed=frozenset())
 
 
 def _known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
@@ -183,6 +191,7 @@ def _look(
     listed: Listed,
     known: tuple[ProducerId, Knowledge] | None,
     twins: Twins | None,
+    outlook: Outlook,
     *,
     now_s: float,
 ) -> FileToRead | Note | None:
@@ -195,11 +204,12 @@ def _look(
         return life
     if life.is_done:
         return None
-    if life.claimed and declared.target.write is Write.MERGE:
-        # What stands behind must not take effect first: a deletion leaves nothing that a row could be compared with.
+    if listed.name in outlook.claimed:
+        # What was claimed, of whichever generation, may have been another content, so that not even its end need be
+        # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
         return Note(name=listed.name, reason="another run is loading it")
     # A name that was registered, and nothing more, is as new as one that was not.
-    if twins and not life.consumed and not life.claimed and (twin := twins.find(listed)):
+    if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
     rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     rest = rest_of(declared.source, listed, life, sealed=sealed)
@@ -220,7 +230,7 @@ def _life(
         what = "a producer that records name is called so, and a file cannot be the same: give it another name"
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
-        return _Life(generation=state.generation, consumed=state.consumed, claimed=knowledge.claimed)
+        return _Life(generation=state.generation, consumed=state.consumed)
     resemblance = resemblance_of(declared.source, listed, state)
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
@@ -229,7 +239,6 @@ def _life(
         return _Life(
             generation=state.generation,
             consumed=state.consumed,
-            claimed=knowledge.claimed,
             fingerprint=state.fingerprint,
             is_left_open=resemblance is Resemblance.SAME and _was_left_open(state),
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
@@ -283,8 +292,6 @@ def is_stream(source: Source, name: str) -> bool:
 
 
 def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
-    if life.claimed:
-        return Note(name=listed.name, reason="another run is loading it")
     if life.is_left_open and not sealed:
         return Note(name=listed.name, reason="its last line has no newline yet")
     first, size = life.consumed.end if life.consumed else 0, listed.size
@@ -304,15 +311,13 @@ def _rest_of_plain(source: Source, listed: Listed, life: _Life, *, sealed: bool)
     from_byte = life.consumed.end if life.consumed else 0
     end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
     offered = SpanSet([Span(0, end)]) if end else SpanSet()
-    judgement = judge(offered, consumed=life.consumed, claimed=life.claimed)
+    new = offered - life.consumed
     is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
     if life.replaces is not None and end < listed.size:
         return is_open.of_no_replacement()
-    if judgement.new or life.twin:
-        spans = tuple((span.first, span.end) for span in judgement.new)
+    if new or life.twin:
+        spans = tuple((span.first, span.end) for span in new)
         return _to_read(source, listed, life, spans=spans, sealed=sealed)
-    if judgement.unknown:
-        return Note(name=listed.name, reason="another run is loading it")
     return is_open if end < listed.size else None
 
 

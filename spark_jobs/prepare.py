@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
@@ -71,9 +72,9 @@ def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[Pr
     if any(consumed.get(producer_id, SpanSet()).overlaps(_offered(some)) for producer_id, some in by_producer.items()):
         rows = rows.filter(_is_new(rows, new))
         bad = tuple(each for each in bad if each.sequence_id in new[each.producer_id])
-    rows_of = _rows_by_producer(rows)
+    rows_of, bad_of = _rows_by_producer(rows), Counter(each.producer_id for each in bad)
     advances = tuple(
-        _advance(producer_id, some, spans=new[producer_id], rows=rows_of.get(producer_id, 0))
+        _advance(producer_id, some, spans=new[producer_id], rows=rows_of.get(producer_id, 0), bad=bad_of[producer_id])
         for producer_id, some in by_producer.items()
         if new[producer_id] or not _offered(some)
     )
@@ -109,12 +110,13 @@ def _rows_by_producer(rows: pa.Table) -> dict[ProducerId, int]:
     return dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
 
 
-def _advance(producer_id: ProducerId, parts: Sequence[ReadPart], *, spans: SpanSet, rows: int) -> Advance:
+def _advance(producer_id: ProducerId, parts: Sequence[ReadPart], *, spans: SpanSet, rows: int, bad: int) -> Advance:
     last = parts[-1]
     return Advance(
         producer_id=producer_id,
         spans=spans,
         rows=rows,
+        records=rows + bad,
         digest=b"".join(digest for each in parts for digest in _digests(each.part, spans)),
         fingerprint=last.fingerprint,
         size=last.size,

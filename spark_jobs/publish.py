@@ -125,7 +125,8 @@ def merged(parts: Sequence[StagedPart]) -> tuple[Advance, ...]:
 def _merge(advances: list[Advance]) -> Advance:
     spans = SpanSet(span for advance in advances for span in advance.spans)
     digest = b"".join(advance.digest or b"" for advance in advances)
-    return replace(advances[-1], spans=spans, rows=sum(advance.rows for advance in advances), digest=digest)
+    rows, records = sum(advance.rows for advance in advances), sum(advance.records for advance in advances)
+    return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)
 
 
 def _write(

@@ -112,13 +112,18 @@ class _Job:
 
 
 def _refuse_unfit(declared: Declared) -> None:
-    """Refuse a pipeline whose rows are made of more than their own bytes."""
-    for setting, value in (
-        ("producer", declared.producer),
-        ("message_id", declared.message_id),
-        ("transform", declared.transform),
+    """Refuse a pipeline whose rows are made of more than their own bytes, or go where nobody sees whose turn it was."""
+    target = declared.target
+    is_merge = target.write is Write.MERGE
+    for setting, is_declared in (
+        ("producer", declared.producer is not None),
+        ("message_id", declared.message_id is not None),
+        ("transform", declared.transform is not None),
+        # Of a row that a later record deleted, or wrote, nothing is there that a late one could be compared with.
+        ("target.deleted", target.deleted is not None),
+        ("merge without target.lineage", is_merge and not target.lineage),
     ):
-        if value is not None:
+        if is_declared:
             expected = "a pipeline without it: bring such records again in a file of their own, and discard these"
             raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
 

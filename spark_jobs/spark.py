@@ -24,6 +24,7 @@ from dedup_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadEr
 from dedup_core.postgres.connection import first_line, sqlstate
 from spark_jobs.loading import Delivery, Job, deliver, read_delivery, stage_rows
 from spark_jobs.plan import Note
+from spark_jobs.stage import StageLost
 from spark_jobs.transform import TransformRefused, as_declared, for_spark, spark_schema, with_output
 from spark_jobs.write import ROW_REFUSED
 
@@ -176,7 +177,7 @@ def _telling(told: _Told) -> Iterator[None]:
         yield
     except OnceloadError as error:
         is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
-        if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway):
+        if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway | StageLost):
             raise
         told.errors.add((pickle.dumps(error),))
 

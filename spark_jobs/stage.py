@@ -16,9 +16,10 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import DatabaseLost
+from dedup_core.errors import CallAgain, DatabaseLost
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, QuarantinedRecord
+from dedup_core.postgres.connection import first_line, sqlstate
 from dedup_core.replay import Condition
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
@@ -33,6 +34,7 @@ SCHEMA = "onceload_stage"
 _HOLD = text("SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
 _TRY_HOLD = text("SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
 _LET_GO = text("SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0))")
+_UNDEFINED_TABLE = "42P01"
 _COLUMNS = text(
     "SELECT CAST(attname AS text) FROM pg_attribute"
     " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
@@ -43,8 +45,17 @@ _STAGES = text(
 )
 
 
-class StageLost(Exception):
-    """The server crashed after all pieces were there, and emptied the stage: all of it has to be staged again."""
+@dataclass(eq=False)
+class StageLost(CallAgain):
+    """The server crashed and emptied the stage, or ended the connection that held it: all has to be staged again."""
+
+    stage: str
+
+    def __str__(self) -> str:
+        return (
+            f"stage {self.stage} should hold all pieces of its batch until they are published, but the server lost it; "
+            "nothing was committed: call again"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,33 +191,47 @@ def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
 
 def _keep(connection: Connection, stage: Stage, part: StagedPart) -> bool:
     # Names of stages are ours, so no colon in them passes for a parameter.
-    kept = connection.execute(
-        text(
-            f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
-            " ON CONFLICT DO NOTHING"
-        ),
-        {
-            "delivery": part.delivery,
-            "number": part.number,
-            "is_last": part.is_last,
-            "rows": part.rows,
-            "bytes": part.bytes,
-            "records": part.records,
-            "proof": _written(part),
-        },
+    statement = text(
+        f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
+        " ON CONFLICT DO NOTHING"
     )
-    return kept.rowcount == 1
+    binds = {
+        "delivery": part.delivery,
+        "number": part.number,
+        "is_last": part.is_last,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "records": part.records,
+        "proof": _written(part),
+    }
+    with still_there(stage):
+        return connection.execute(statement, binds).rowcount == 1
+
+
+@contextmanager
+def still_there(stage: Stage) -> Iterator[None]:
+    """Say of a stage that is gone that it is: another load has swept it, because nobody held it any more."""
+    try:
+        yield
+    except DBAPIError as error:
+        # The server says which table; another one that is missing has nothing to do with this.
+        if sqlstate(error) != _UNDEFINED_TABLE or SCHEMA not in first_line(error):
+            raise
+        raise StageLost(stage.parts) from error
 
 
 def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]:
     """All that was staged, in order."""
-    rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number")
+    with still_there(stage):
+        rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number")
     return tuple(_read(row) for row in rows)
 
 
 def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
     """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
-    if run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one() != parts:
+    with still_there(stage):
+        kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
+    if kept != parts:
         raise StageLost(stage.parts)
 
 
@@ -242,6 +267,7 @@ def _written(part: StagedPart) -> str:
                     each.producer_id,
                     str(each.spans),
                     each.rows,
+                    each.records,
                     _text(each.digest),
                     _text(each.fingerprint),
                     each.size,
@@ -281,11 +307,12 @@ def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that it
 
 
 def _advance(written: Sequence[Any]) -> Advance:
-    producer_id, spans, rows, digest, fingerprint, size, condition = written
+    producer_id, spans, rows, records, digest, fingerprint, size, condition = written
     return Advance(
         producer_id=ProducerId(producer_id),
         spans=SpanSet.parse(spans),
         rows=rows,
+        records=records,
         digest=_bytes(digest),
         fingerprint=_bytes(fingerprint),
         size=size,

@@ -36,7 +36,7 @@ class Twin:
     fingerprint: bytes | None
     size: int | None
     condition: Condition
-    #: How many records took effect, or were quarantined, under the other name.
+    #: How many records were read under the other name.
     records: int
 
 

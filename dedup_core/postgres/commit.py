@@ -121,6 +121,7 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
         "producer_ids": array(advance.producer_id for advance in advances),
         "spans": array(advance.spans for advance in advances),
         "rows": array(advance.rows for advance in advances),
+        "records": array(advance.records for advance in advances),
         "digests": array(advance.digest for advance in advances),
         "fingerprints": array(advance.fingerprint for advance in advances),
         "sizes": array(advance.size for advance in advances),

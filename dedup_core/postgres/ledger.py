@@ -24,11 +24,14 @@ from dedup_core.ports import (
     CommitStep,
     Knowledge,
     Outcome,
+    Outlook,
     Proof,
     Session,
     Settlement,
     check_name,
+    check_names,
     check_producers,
+    refuse_change,
     refuse_taken,
     unwatched,
 )
@@ -160,7 +163,7 @@ class PostgresLedger:
     def declare(self, pipeline: Pipeline) -> None:
         """Make a pipeline known, or change its declaration."""
         with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
-            connection.execute(
+            declared = connection.execute(
                 SQL["declare_pipeline"],
                 {
                     "name": pipeline.name,
@@ -172,8 +175,17 @@ class PostgresLedger:
                     "snapshot_every_commits": pipeline.snapshot.every_commits,
                     "snapshot_every_s": pipeline.snapshot.every_s,
                     "snapshots_kept": pipeline.snapshot.kept,
+                    "names_below": pipeline.names_below,
+                    "moved_from": pipeline.moved_from,
                 },
             )
+            if declared.rowcount != 1:
+                check_names(pipeline, _names_below(connection, pipeline.name))
+
+    def names_below(self, pipeline: str) -> str | None:
+        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            return _names_below(connection, pipeline)
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -214,11 +226,10 @@ class PostgresLedger:
             known = _know(connection, pipeline_id, _NOBODY, list(found.values()))
         return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
 
-    def claimed_names(self, pipeline: str) -> frozenset[str]:
-        """The producers of which anybody is loading something."""
+    def outlook(self, pipeline: str) -> Outlook:
+        """How far the ledger is, and of which producers anybody is loading something."""
         with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
-            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-            return frozenset(connection.execute(SQL["claimed_names"], {"pipeline_id": pipeline_id}).scalars())
+            return _outlook(connection, get_pipeline(connection, pipeline), asking=_NOBODY)
 
     def open_session(self, pipeline: str, name: SessionName) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
@@ -234,11 +245,22 @@ class PostgresLedger:
             pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
             return _know(connection, pipeline_id, session.name, producer_ids)
 
-    def claim(self, session: Session, spans: Mapping[ProducerId, SpanSet], *, batch: Batch, lease_s: float) -> Claim:
+    def claim(
+        self,
+        session: Session,
+        spans: Mapping[ProducerId, SpanSet],
+        *,
+        batch: Batch,
+        lease_s: float,
+        unchanged: Outlook | None = None,
+    ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
         with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
             # Under the commit lock nothing is consumed or claimed between the question and the claim.
-            pipeline_id = lock_pipeline(connection, session.pipeline).pipeline_id
+            found = lock_pipeline(connection, session.pipeline)
+            pipeline_id = found.pipeline_id
+            if unchanged is not None:
+                refuse_change(session, unchanged, _outlook(connection, found, asking=session.name))
             connection.execute(SQL["drop_ended_claims"], {"pipeline_id": pipeline_id})
             refuse_taken(session, spans, _know(connection, pipeline_id, session.name, list(spans)))
             binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch, "batch": batch}
@@ -367,6 +389,17 @@ def _refused_for_certain(error: DBAPIError) -> bool:
     """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
     # The one refusal that says of itself that it does not know is "statement completion unknown".
     return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
+
+
+def _names_below(connection: Connection, pipeline: str) -> str | None:
+    kept: str | None = connection.execute(SQL["names_below"], {"pipeline": pipeline}).scalar()
+    return kept
+
+
+def _outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:
+    binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
+    claimed = frozenset(connection.execute(SQL["claimed_names"], binds).scalars())
+    return Outlook(position=Position(pipeline.position), claimed=claimed)
 
 
 def _know(

@@ -1,14 +1,29 @@
 -- name: declare_pipeline
--- A pipeline is declared as often as its file changes; position and state stay.
+-- A pipeline is declared as often as its file changes; position and state stay. Where it would name producers that are
+-- there in another way no row comes back.
 INSERT INTO onceload.pipeline (name, guarantee, producers_max, islands_max, forget_idle_after_s, message_keep_days,
-                               snapshot_every_commits, snapshot_every_s, snapshots_kept)
+                               snapshot_every_commits, snapshot_every_s, snapshots_kept, names_below)
 VALUES (:name, :guarantee, :producers_max, :islands_max, :forget_idle_after_s, :message_keep_days,
-        :snapshot_every_commits, :snapshot_every_s, :snapshots_kept)
+        :snapshot_every_commits, :snapshot_every_s, :snapshots_kept, :names_below)
 ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO UPDATE
    SET guarantee = excluded.guarantee, producers_max = excluded.producers_max, islands_max = excluded.islands_max,
        forget_idle_after_s = excluded.forget_idle_after_s, message_keep_days = excluded.message_keep_days,
        snapshot_every_commits = excluded.snapshot_every_commits, snapshot_every_s = excluded.snapshot_every_s,
-       snapshots_kept = excluded.snapshots_kept;
+       snapshots_kept = excluded.snapshots_kept,
+       names_below = coalesce(excluded.names_below, pipeline.names_below)
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.producer
+        WHERE producer.pipeline_id = pipeline.pipeline_id
+          AND NOT (isempty(producer.consumed) AND producer.fingerprint IS NULL))
+    OR coalesce(excluded.names_below = pipeline.names_below, true)
+    OR pipeline.names_below = :moved_from;
+
+-- name: names_below
+SELECT names_below FROM onceload.pipeline
+ WHERE name = :pipeline AND EXISTS (
+       SELECT FROM onceload.producer
+        WHERE producer.pipeline_id = pipeline.pipeline_id
+          AND NOT (isempty(producer.consumed) AND producer.fingerprint IS NULL));
 
 -- name: find_pipeline
 SELECT pipeline_id, position, message_keep_days FROM onceload.pipeline WHERE name = :pipeline;
@@ -75,13 +90,13 @@ SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, se
    AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
 -- name: claimed_names
--- Claims that are alive, as in claims_of_others.
+-- Claims that are alive, and of other sessions, as in claims_of_others.
 SELECT DISTINCT producer.name
   FROM onceload.delivery
   JOIN onceload.session USING (session_id)
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held' AND session.name <> :session
    AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch;
 
 -- name: drop_ended_claims
@@ -129,13 +144,13 @@ ON CONFLICT ON CONSTRAINT producer_generations_have_no_twins DO NOTHING;
 -- name: offered_in_arrays
 SELECT * FROM unnest(
     CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
-    CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
+    CAST(:records AS bigint[]), CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
     CAST(:conditions AS text[])
-) AS offered (producer_id, spans, rows, digest, fingerprint, size, condition)
+) AS offered (producer_id, spans, rows, records, digest, fingerprint, size, condition)
 
 -- name: offered_in_a_table
-SELECT producer_id, spans, rows, CAST(NULL AS bytea) AS digest, CAST(NULL AS bytea) AS fingerprint,
-       CAST(NULL AS bigint) AS size, 'open' AS condition
+SELECT producer_id, spans, rows, 0 AS records, CAST(NULL AS bytea) AS digest,
+       CAST(NULL AS bytea) AS fingerprint, CAST(NULL AS bigint) AS size, 'open' AS condition
   FROM {table}
 
 -- name: advance_producers
@@ -161,11 +176,12 @@ WITH offered AS (
        -- Nothing of a producer whose rows went when a later generation took its place comes back.
        AND producer.condition <> 'replaced'
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
-              offered.digest, producer.fingerprint, producer.size, producer.condition
+              offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition
 ), receipts AS (
     INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
-                                      digest, fingerprint, size, condition)
-    SELECT :pipeline_id, :position, producer_id, name, generation, spans, rows, digest, fingerprint, size, condition
+                                      records, digest, fingerprint, size, condition)
+    SELECT :pipeline_id, :position, producer_id, name, generation, spans, rows,
+           records, digest, fingerprint, size, condition
       FROM advanced
 )
 SELECT count(*) AS advanced, (SELECT count(*) FROM offered) AS offered,
@@ -294,13 +310,13 @@ SELECT max(position) AS position,
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
 -- name: ledger_receipts
-SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition
+SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, records, digest, fingerprint,
+       size, condition
   FROM onceload.ledger_span
  WHERE pipeline_id = :pipeline_id AND position BETWEEN :first AND :last ORDER BY position, producer_id;
 
 -- name: proof
-SELECT CAST(coalesce(sum(rows), 0) AS bigint)
-           + (SELECT count(*) FROM onceload.quarantine WHERE producer_id = :producer_id) AS records,
+SELECT CAST(coalesce(sum(records), 0) AS bigint) AS records,
        coalesce(string_agg(digest, '' ORDER BY position), '') AS digests
   FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
  WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id AND ledger.kind = 'load';

@@ -46,6 +46,7 @@ def _receipt_in(row: Record) -> Receipt:
         generation=row.generation,
         spans=SpanSet.parse(row.spans),
         rows=row.rows,
+        records=row.records,
         digest=_bytes(row.digest),
         fingerprint=_bytes(row.fingerprint),
         size=row.size,

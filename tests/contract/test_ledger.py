@@ -13,6 +13,7 @@ from dedup_core.errors import (
     ClaimedElsewhere,
     DeliveryTakenAway,
     LimitReached,
+    NotAlone,
     NotFound,
     SessionFenced,
     SettingRefused,
@@ -20,7 +21,7 @@ from dedup_core.errors import (
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session, Settlement
+from dedup_core.ports import Advance, Commit, CommitStep, Proof, QuarantinedRecord, Session, Settlement
 from dedup_core.replay import Condition, Counts, EntryKind, Run, replay
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Verdict, judge
@@ -198,15 +199,68 @@ def test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released(w
 
 def test_what_anybody_is_loading_is_named_until_nobody_is(world):
     producer, one = world.producer(), world.session("one")
-    assert world.ledger.claimed_names("events") == frozenset()
+    assert world.ledger.outlook("events").claimed == frozenset()
 
     claim = world.ledger.claim(one, {producer: TEN}, batch=BATCH, lease_s=60)
-    assert world.ledger.claimed_names("events") == {"a.jsonl"}
+    assert world.ledger.outlook("events").claimed == {"a.jsonl"}
 
     world.ledger.release(claim)
     world.ledger.claim(one, {producer: TEN}, batch=BATCH, lease_s=60)
     world.session("one")
-    assert world.ledger.claimed_names("events") == frozenset()
+    assert world.ledger.outlook("events").claimed == frozenset()
+
+
+def test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned(world):
+    one, other = world.producer("a.jsonl"), world.producer("b.jsonl")
+    alone, busy, outlook = world.session("alone"), world.session("busy"), world.ledger.outlook("events")
+    claim = world.ledger.claim(alone, {one: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
+    # Its own claims do not stand in its way.
+    world.ledger.claim(alone, {one: TWENTY}, batch=BATCH, lease_s=60, unchanged=outlook)
+
+    with pytest.raises(NotAlone, match=r"another session is loading a\.jsonl"):
+        world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
+    # What was claimed when it was planned is no change.
+    known = world.ledger.outlook("events")
+    world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=known)
+    world.session("busy")
+    world.ledger.commit(world.commit_of(alone, one, TEN, claim=claim))
+    with pytest.raises(NotAlone, match=r"since position 0, .* position 1 was committed"):
+        world.ledger.claim(alone, {other: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
+    world.ledger.claim(alone, {other: TEN}, batch=BATCH, lease_s=60, unchanged=world.ledger.outlook("events"))
+
+
+def test_what_names_are_relative_to_changes_only_together_with_what_is_named(world):
+    world.ledger.declare(Pipeline(name="events", names_below="in/day"))
+    assert world.ledger.names_below("events") is None
+    # Of nobody that was named yet is anything in.
+    producer = world.producer()
+    world.ledger.declare(Pipeline(name="events", names_below="in"))
+    world.ledger.declare(Pipeline(name="events"))
+    world.ledger.commit(world.commit_of(world.session(), producer, TEN))
+
+    with pytest.raises(SettingRefused, match=r"expected names below in, .* `moved_from: in`, found names below out"):
+        world.ledger.declare(Pipeline(name="events", names_below="out", islands_max=3))
+    with pytest.raises(SettingRefused, match="names below in"):
+        world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="elsewhere"))
+    assert world.ledger.names_below("events") == "in"
+
+    world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="in"))
+    world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="in"))
+    world.ledger.declare(Pipeline(name="events"))
+    assert world.ledger.names_below("events") == "out"
+    assert world.ledger.names_below("unknown") is None
+
+
+def test_the_proof_of_a_producer_is_all_that_its_loads_read(world):
+    producer, session = world.producer(), world.session()
+    first, second = (
+        Advance(producer_id=producer, spans=TEN, rows=3, records=4, digest=b"one"),
+        Advance(producer_id=producer, spans=TWENTY, rows=5, records=5, digest=b"two"),
+    )
+    for advance in (first, second):
+        world.ledger.commit(replace(world.commit_of(session, producer, TEN), advances=(advance,)))
+
+    assert world.ledger.proof_of("events", producer) == Proof(records=9, digests=b"onetwo")
 
 
 @pytest.mark.parametrize("guarantee", Guarantee)
@@ -245,7 +299,7 @@ def test_a_producer_is_kept_while_anybody_claims_even_nothing_of_it(world):
     world.age_producers()
 
     assert world.ledger.forget_idle("events") == ()
-    assert world.ledger.claimed_names("events") == {"a.jsonl"}
+    assert world.ledger.outlook("events").claimed == {"a.jsonl"}
 
 
 def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):

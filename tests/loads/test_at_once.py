@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import AlreadyConsumed
-from dedup_core.names import Batch
+from dedup_core.errors import AlreadyConsumed, NotAlone
+from dedup_core.names import Batch, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records
+from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
+from spark_jobs import load as loading_all
 from spark_jobs import loading
 from spark_jobs import publish as publishing
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Delivery, Job
-from spark_jobs.plan import Note
+from spark_jobs.plan import Note, make_plan
 from spark_jobs.retry import retry
 from spark_jobs.stage import _sweep
+from spark_jobs.target import ensure_target
+from spark_jobs.write import refused_rows
 from tests.loads.conftest import InThisProcess, Loads, line
 
 
@@ -71,12 +75,56 @@ def test_ordered_records_wait_for_those_that_another_run_has_read_before_them(lo
     def go_on():
         loads.write(second, first + later if second == "a.jsonl" else later)
         report = loads.load()
-        assert "one load after the other" in report.notes[-1].reason
+        assert "another run is loading" in report.notes[-1].reason
 
     load_with(loads, Meanwhile(after=go_on))
     loads.load()
 
     assert loads.rows() == [1, 2]
+
+
+@STAGED
+def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_since_they_were_planned(
+    loads, monkeypatch
+):
+    declare(
+        loads,
+        columns={"id": "bigint", "who": "text"},
+        producer=RecordProducer(name="who", sequence="id", order=Order.ORDERED),
+    )
+    first, later = (json.dumps({"id": number, "who": "me"}) + "\n" for number in (1, 2))
+    planned_file = loads.write("later.jsonl", later)
+    loads.ledger.declare(loads.declared.pipeline)
+    planned = make_plan(loads.declared, loads.ledger, now_s=time.time())
+    planned_file.unlink()
+    loads.write("first.jsonl", first)
+
+    def load_what_was_planned():
+        loads.write("later.jsonl", later)
+        with monkeypatch.context() as patched:
+            patched.setattr(loading_all, "make_plan", lambda *_, **__: planned)
+            with pytest.raises(NotAlone, match=r"another session is loading first\.jsonl.*call again"):
+                loads.load()
+
+    load_with(loads, Meanwhile(after=load_what_was_planned))
+    loads.load()
+
+    assert loads.rows() == [1, 2]
+
+
+def test_a_file_that_is_written_anew_under_the_claim_of_a_loader_that_died_is_loaded_whole(loads):
+    loads.ledger.declare(loads.declared.pipeline)
+    dead = loads.ledger.open_session("events", SessionName("dead"))
+    file = loads.ledger.register("events", [("a.jsonl", 1)])["a.jsonl", 1]
+    loads.ledger.claim(dead, {file: SpanSet.of((0, len(line(1))))}, batch=Batch("dead"), lease_s=60)
+    loads.write("a.jsonl", line(2, note="a longer one"))
+
+    waiting = loads.load()
+    loads.ledger.open_session("events", SessionName("dead"))
+    loads.load()
+
+    assert [note.reason for note in waiting.notes] == ["another run is loading it"]
+    assert loads.rows() == [2]
 
 
 @STAGED
@@ -109,7 +157,7 @@ def test_a_file_that_is_rotated_while_it_is_staged_is_loaded_once(logs):
 
     def rotate():
         (logs.folder / "app.log").rename(logs.folder / "app.log.1")
-        assert "which this may be under another name" in logs.load().notes[0].reason
+        assert "one load after the other" in logs.load().notes[0].reason
 
     load_with(logs, Meanwhile(after=rotate))
     logs.load()
@@ -135,6 +183,126 @@ def test_a_file_that_is_rotated_before_it_is_committed_is_loaded_once(logs, monk
     assert logs.rows() == [1, 2]
 
 
+def test_a_file_that_was_loaded_under_another_name_since_it_was_planned_is_not_loaded_again(logs, monkeypatch):
+    logs.write("app.log.1", lines(1, 2))
+
+    def plan_and_lose_a_race(*arguments, **named):
+        planned = make_plan(*arguments, **named)
+        monkeypatch.setattr(loading_all, "make_plan", make_plan)
+        rotated = (logs.folder / "app.log.1").rename(logs.folder / "app.log")
+        logs.load()
+        rotated.rename(logs.folder / "app.log.1")
+        return planned
+
+    monkeypatch.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+    with pytest.raises(NotAlone, match=r"since position 0, .* position 1 was committed"):
+        logs.load()
+    logs.load()
+
+    assert logs.rows() == [1, 2]
+
+
+def test_what_a_plan_found_to_be_a_copy_is_not_noted_once_something_else_took_effect(logs, monkeypatch):
+    """The longer twin that came meanwhile would not be looked for any more."""
+    logs.write("app.log", lines(1, 2))
+    logs.load()
+    logs.write("copy.log", lines(1, 2, 3))
+
+    def plan_and_lose_a_race(*arguments, **named):
+        planned = make_plan(*arguments, **named)
+        monkeypatch.setattr(loading_all, "make_plan", make_plan)
+        logs.write("app.log", lines(1, 2, 3))
+        (logs.folder / "copy.log").rename(logs.folder / "kept")
+        logs.load()
+        (logs.folder / "kept").rename(logs.folder / "copy.log")
+        return planned
+
+    monkeypatch.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+    with pytest.raises(NotAlone, match="position 2 was committed"):
+        logs.load()
+    report = logs.load()
+
+    assert (report.duplicates, logs.rows()) == (3, [1, 2, 3])
+
+
+@STAGED
+def test_files_of_a_content_pipeline_wait_while_another_run_loads(logs):
+    logs.write("a.log", lines(1, 2))
+    reports: list[Report] = []
+
+    def load_another():
+        logs.write("b.log", lines(3))
+        reports.append(logs.load())
+
+    load_with(logs, Meanwhile(after=load_another))
+    logs.load()
+
+    assert [note.name for note in reports[0].notes] == ["a.log", "b.log"]
+    assert logs.rows() == [1, 2, 3]
+
+
+@DIRECT
+def test_a_file_that_is_rewritten_while_its_next_generation_is_read_loses_nothing(loads, monkeypatch):
+    source = replace(loads.declared.source, chunk_bytes=100)
+    loads.declared = replace(loads.declared, on_rewrite=OnRewrite.NEW_GENERATION, source=source)
+    loads.write("a.jsonl", lines(1))
+    loads.load()
+    loads.write("a.jsonl", line(2, note="second life"))
+    commit_piece = loading._commit_piece
+
+    def rewrite(*arguments, **named):
+        monkeypatch.setattr(loading, "_commit_piece", commit_piece)
+        loads.write("a.jsonl", lines(*range(10, 19)))
+        assert loads.load().notes[0].reason == "another run is loading it"
+        return commit_piece(*arguments, **named)
+
+    monkeypatch.setattr(loading, "_commit_piece", rewrite)
+    loads.load()
+    loads.load()
+
+    assert loads.rows() == [1, 2, *range(10, 19)]
+
+
+@DIRECT
+def test_nothing_of_a_file_is_taken_once_another_run_was_faster_with_a_part_of_it(loads, monkeypatch):
+    """What it claims it may have read of another content, which need not end where a record of this one does."""
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=100))
+    loads.write("a.jsonl", lines(*range(10, 19)))
+    loads.write("b.jsonl", lines(30))
+
+    def plan_and_lose_a_race(*arguments, **named):
+        planned = make_plan(*arguments, **named)
+        other = loads.ledger.open_session("events", SessionName("other"))
+        file = loads.ledger.register("events", [("a.jsonl", 1)])["a.jsonl", 1]
+        loads.ledger.claim(other, {file: SpanSet.of((0, 51))}, batch=Batch("other"), lease_s=60)
+        return planned
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+        report = loads.load()
+    assert (report.loaded, loads.rows()) == (1, [30])
+
+    loads.ledger.open_session("events", SessionName("other"))
+    loads.load()
+    assert loads.rows() == [*range(10, 19), 30]
+
+
+@STAGED
+def test_a_dead_claim_on_the_next_generation_of_a_file_stops_no_other_file(loads):
+    loads.declared = replace(loads.declared, on_rewrite=OnRewrite.NEW_GENERATION)
+    loads.write("a.jsonl", lines(1))
+    loads.load()
+    dead = loads.ledger.open_session("events", SessionName("dead"))
+    file = loads.ledger.register("events", [("a.jsonl", 2)])["a.jsonl", 2]
+    loads.ledger.claim(dead, {file: SpanSet.of((0, 10))}, batch=Batch("dead"), lease_s=60)
+    loads.write("a.jsonl", line(2, note="a longer one"))
+    loads.write("b.jsonl", lines(3))
+
+    loads.load()
+
+    assert loads.rows() == [1, 3]
+
+
 @STAGED
 def test_what_was_read_of_a_generation_is_not_published_once_it_is_replaced(loads):
     loads.declared = replace(loads.declared, on_rewrite=OnRewrite.REPLACE)
@@ -144,6 +312,8 @@ def test_what_was_read_of_a_generation_is_not_published_once_it_is_replaced(load
 
     def rewrite():
         loads.write("a.jsonl", lines(7, 8, 9, 10))
+        with loads.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE onceload.delivery SET deadline_at = clock_timestamp()")
         loads.load()
 
     with pytest.raises(AlreadyConsumed):
@@ -184,6 +354,54 @@ def until_somebody_waits(loads: Loads) -> None:
     while not loads.ask("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
         assert time.monotonic() < until, "nobody came to wait"
         time.sleep(0.01)
+
+
+@STAGED
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("is_by_message", [False, True])
+def test_a_stage_whose_holder_was_ended_by_hand_is_staged_anew(loads, when, is_by_message):
+    if is_by_message:
+        loads.declared = replace(loads.declared, message_id=MessageId(columns=("id",), keep_days=1))
+    loads.write("a.jsonl", lines(1, 2))
+    ended: list[object] = []
+
+    def end_once():
+        if not ended:
+            ended.append(end_holder_and_sweep(loads))
+
+    report = load_with(loads, Meanwhile(**{when: end_once}))
+
+    assert ended == [[(True,)]]
+    assert (report.loaded, loads.rows()) == (2, [1, 2])
+
+
+@STAGED
+def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_anew(loads, monkeypatch):
+    loads.load()
+    ensure_target(loads.engine, loads.declared, columns=loads.declared.columns)
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE target ADD CHECK (id < 100)")
+    loads.write("a.jsonl", lines(1, 200))
+
+    def lose_stage(*arguments, **named):
+        monkeypatch.setattr(loading, "refused_rows", refused_rows)
+        assert end_holder_and_sweep(loads) == [(True,)]
+        return refused_rows(*arguments, **named)
+
+    monkeypatch.setattr(loading, "refused_rows", lose_stage)
+    report = loads.load()
+
+    assert (report.loaded, report.quarantined, loads.rows()) == (1, 1, [1])
+
+
+def end_holder_and_sweep(loads: Loads) -> list[object]:
+    ended = loads.ask(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+        " WHERE locktype = 'advisory' AND datname = current_database()"
+    )
+    with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
+        _sweep(holder)
+    return ended
 
 
 @STAGED

@@ -105,6 +105,29 @@ def test_every_command_calls_a_file_of_a_placeholder_by_the_same_name(loads, fil
     assert [loads.load(source=source).loaded for source in sources] == [0, 1]
 
 
+def test_a_path_that_would_name_files_in_another_way_is_refused_unless_all_of_it_was_moved(
+    loads, file_of, onceload, capsys
+):
+    declared = read_pipeline(file_of("in/day/*.jsonl"), values={})
+    loads.write("in/day/a.jsonl", line(1))
+    loads.load(pipeline=declared.pipeline, source=declared.source)
+
+    wider = file_of("in/*/*.jsonl")
+    for command in ("plan", "load"):
+        assert main([command, str(wider)], {"ONCELOAD_DSN": loads.dsn}) == ExitCode.WRONG_USE
+        assert f"`moved_from: {loads.folder}/in/day`" in capsys.readouterr().err
+    assert loads.rows() == [1]
+
+    (loads.folder / "in").rename(loads.folder / "out")
+    file = file_of("out/day/*.jsonl")
+    file.write_text(file.read_text().replace("format:", f'moved_from: "{loads.folder}/in/day", format:'))
+    planned = onceload("plan", file)[1]
+    assert (planned["to_read"], planned["done"]) == ([], 1)
+    declared = read_pipeline(file, values={})
+    assert loads.load(pipeline=declared.pipeline, source=declared.source).loaded == 0
+    assert loads.ledger.names_below("events") == f"{loads.folder}/out/day"
+
+
 # Content.
 
 

@@ -22,6 +22,7 @@ from onceload import schema
 from onceload.cli import main
 from onceload.quarantine_commands import readable
 from onceload.quarantine_file import check_mended, read_mended, write_records
+from spark_jobs.columns import parse_column
 from spark_jobs.declared import Format, Publish, Target, UnknownFields, Write
 from spark_jobs.load import new_batch
 from spark_jobs.retry import RetryReport, retry
@@ -319,6 +320,26 @@ def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_
         retry_all(two_strange, transform="SELECT * FROM records")
 
     assert len(held(two_strange)) == 2
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize(
+    ("setting", "changes"),
+    [("a declared target.deleted", {"deleted": "gone"}), ("merge without target.lineage", {"lineage": False})],
+)
+def test_a_record_whose_turn_nobody_could_tell_is_not_retried(loads, setting, changes):
+    """It would bring back what a later record deleted, or overwrite what it wrote."""
+    columns = (*loads.declared.columns, parse_column("gone", "boolean"))
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id",), **changes)
+    loads.declared = replace(loads.declared, columns=columns, target=target)
+    loads.write("a.jsonl", line(1, "x") + '{"id": 1, "gone": true}\n')
+    loads.load()
+    (held_id,) = held(loads)
+
+    with pytest.raises(SettingRefused, match=setting):
+        retry_all(loads, mended={held_id: line(1).encode()})
+
+    assert len(held(loads)) == 1
 
 
 # The exported file.

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.declared import Identity, OnRewrite, Publish
+from dedup_core.verdicts import Order
+from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer
 from spark_jobs.load import LoadSettings, load, new_batch
 from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
@@ -51,6 +52,30 @@ def test_files_that_move_up_in_a_rotation_are_found(logs):
     assert (report.loaded, report.duplicates) == (1, 4)
     assert logs.load(on_rewrite=OnRewrite.NEW_GENERATION).loaded == 0
     assert logs.rows() == [1, 2, 3, 4, 5]
+
+
+def test_all_records_of_a_copy_are_duplicates_whatever_became_of_them_under_the_other_name(logs):
+    logs.write("app.log", lines(1, 2) + "broken\n")
+    logs.load()
+    grown = logs.write("grown.log", lines(1, 2) + "broken\n" + lines(3, 4)).read_bytes()
+    first = logs.load()
+    logs.write("copy.log", grown)
+    second = logs.load()
+
+    assert (first.loaded, first.duplicates) == (2, 3)
+    assert (second.loaded, second.duplicates, second.quarantined) == (0, 5, 0)
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_records_of_a_copy_that_say_who_they_are_are_duplicates(logs):
+    producer = RecordProducer(name="note", sequence="id", order=Order.ANY)
+    content = logs.write("app.log", lines(1, 2, 3)).read_bytes()
+    logs.load(producer=producer)
+    logs.write("copy.log", content)
+
+    report = logs.load(producer=producer)
+
+    assert (report.loaded, report.duplicates) == (0, 3)
 
 
 def test_a_file_is_found_that_was_packed_and_unpacked_again(logs):

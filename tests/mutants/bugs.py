@@ -184,6 +184,27 @@ COMMIT_BUGS = (
 
 CLAIM_BUGS = (
     Bug(
+        name="somebody else loads between the plan and the claim of who has to be alone",
+        file="dedup_core/ports.py",
+        correct="    if added := now.claimed - planned.claimed:\n",
+        wrong="    if added := planned.claimed - now.claimed:\n",
+        tests=(CONTRACT, "tests/loads/test_at_once.py"),
+    ),
+    Bug(
+        name="a commit comes between the plan and the claim of who has to be alone",
+        file="dedup_core/ports.py",
+        correct="    if now.position != planned.position:\n",
+        wrong="    if now.position < planned.position:\n",
+        tests=(CONTRACT, "tests/loads/test_at_once.py"),
+    ),
+    Bug(
+        name="producers named below another folder",
+        file=LEDGER_SQL,
+        correct="coalesce(excluded.names_below = pipeline.names_below, true)",
+        wrong="coalesce(excluded.names_below >= pipeline.names_below, true)",
+        tests=(CONTRACT,),
+    ),
+    Bug(
         name="claims of others not seen",
         file="dedup_core/ports.py",
         correct="        if busy:\n",
@@ -443,17 +464,24 @@ DELIVERY_BUGS = (
 
 LOAD_BUGS = (
     Bug(
+        name="what stands behind the claim of another run is read",
+        file="spark_jobs/plan.py",
+        correct="    if listed.name in outlook.claimed:\n",
+        wrong="    if listed.name in outlook.claimed and False:\n",
+        tests=("tests/loads/test_at_once.py",),
+    ),
+    Bug(
         name="a stage that a crash emptied is published",
         file="spark_jobs/stage.py",
-        correct=".scalar_one() != parts:",
-        wrong=".scalar_one() > parts:",
+        correct="    if kept != parts:\n",
+        wrong="    if kept > parts:\n",
         tests=(OF_LOADS,),
     ),
     Bug(
         name="a piece that two hands read is staged twice",
         file="spark_jobs/stage.py",
-        correct="    return kept.rowcount == 1\n",
-        wrong="    return True\n",
+        correct="execute(statement, binds).rowcount == 1",
+        wrong="execute(statement, binds).rowcount >= 0",
         tests=("tests/loads/test_sequences.py",),
     ),
     Bug(

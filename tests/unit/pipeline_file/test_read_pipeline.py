@@ -79,7 +79,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
 
 def test_what_a_file_does_not_say_has_its_default(tmp_path):
     assert read(tmp_path, PLAIN) == Declared(
-        pipeline=Pipeline(name="events"),
+        pipeline=Pipeline(name="events", names_below="in"),
         source=Source(path="in/*.csv", format=Format.CSV),
         columns=tuple(
             parse_column(name, declared)
