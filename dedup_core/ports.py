@@ -339,9 +339,9 @@ def check_names(pipeline: Pipeline, kept: str | None) -> None:
         return
     raise SettingRefused(
         "source.path",
-        f"names below {found}",
-        f"names below {kept}, as those of all that was loaded: files of other names are loaded again. If the folder "
-        f"was moved and the names in it stayed, or no file that was loaded is read any more, add `moved_from: {kept}`",
+        f"names below {found}, by which all that was loaded would be loaded again",
+        f"names below {kept}, as before (or `moved_from: {kept}`, if the folder was moved and the names in it stayed, "
+        "or if no file that was loaded is read any more)",
     )
 
 
