@@ -49,9 +49,7 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     from spark_jobs.plan import make_plan
     from spark_jobs.target import refuse_another_target
 
-    declared = read_declared(arguments)
-    ledger = PostgresLedger(engine)
-    check_names(declared.pipeline, ledger.names_below(declared.name))
+    declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
     refuse_another_target(engine, ledger, declared)
     found = make_plan(declared, ledger, now_s=time.time())
     if arguments.json:
@@ -139,6 +137,13 @@ def read_declared(arguments: Arguments) -> "Declared":
     from onceload.pipeline_file import read_pipeline
 
     return read_pipeline(arguments.file, values=pairs("--set", arguments.set))
+
+
+def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
+    """Read a pipeline file, and refuse one that calls files by other names than they were loaded under."""
+    declared = read_declared(arguments)
+    check_names(declared.pipeline, PostgresLedger(engine).names_below(declared.name))
+    return declared
 
 
 def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from dedup_core.postgres.quarantine import (
     get_record,
 )
 from dedup_core.replay import EntryKind
-from onceload.load_commands import file_arguments, read_declared
+from onceload.load_commands import file_arguments, read_as_loaded
 from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
 from onceload.terminal import on_terminal, show_json, show_table, words
 
@@ -110,7 +110,7 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     from spark_jobs.load import new_batch
     from spark_jobs.retry import retry as retry_now
 
-    declared = read_declared(arguments)
+    declared = read_as_loaded(arguments, engine)
     mended = read_mended(arguments.mended) if arguments.mended else {}
     selection = _selection(arguments, declared.name, mended=mended)
     chosen = choose(engine, selection, at_most=arguments.limit)

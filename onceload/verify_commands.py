@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.audit import History, Life, Taken, history_of, names_of
-from onceload.load_commands import read_declared
+from onceload.load_commands import read_as_loaded
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify(arguments: Arguments, engine: Engine) -> ExitCode:
     """Compare the files and the rows with the ledger, and name what differs."""
     from spark_jobs.verify import verify as verify_now
 
-    declared = read_declared(arguments)
+    declared = read_as_loaded(arguments, engine)
     on_terminal(f"pipeline {declared.name}: reading its files and counting its rows")
     found = verify_now(declared, engine, deep=arguments.deep)
     if arguments.json:
@@ -125,7 +125,7 @@ class Explanation:
 
 def why(arguments: Arguments, engine: Engine) -> ExitCode:
     """Say why a file is or is not loaded."""
-    declared = read_declared(arguments)
+    declared = read_as_loaded(arguments, engine)
     found = _explain(declared, engine, arguments.name)
     if arguments.json:
         show_json(_document(declared, found))

@@ -113,8 +113,8 @@ def test_a_path_that_would_name_files_in_another_way_is_refused_unless_all_of_it
     loads.load(pipeline=declared.pipeline, source=declared.source)
 
     wider = file_of("in/*/*.jsonl")
-    for command in ("plan", "load"):
-        assert main([command, str(wider)], {"ONCELOAD_DSN": loads.dsn}) == ExitCode.WRONG_USE
+    for command in (["plan"], ["load"], ["verify"], ["quarantine", "retry"]):
+        assert main([*command, str(wider)], {"ONCELOAD_DSN": loads.dsn}) == ExitCode.WRONG_USE
         assert f"`moved_from: {loads.folder}/in/day`" in capsys.readouterr().err
     assert loads.rows() == [1]
 
