@@ -76,11 +76,10 @@ def page(
     """What `docs/benchmarks.md` keeps: machine, data, command, and the numbers beside their limit."""
     return f"""# Benchmarks
 
-Command: `make bench`, run on {datetime.now(UTC):%Y-%m-%d}.
+Command: `python -m bench ledger`, a part of `make bench`, run on {datetime.now(UTC):%Y-%m-%d}.
 A number is the median of {repetitions} repetitions, with the lowest and the highest in brackets.
 Rows, receipts and states were checked before each number was taken down.
 They are measurements of one machine and no tests: compare them with your own run only.
-Whole loads are measured [on a page of their own](benchmarks-loads.md).
 
 ## The machine
 

@@ -457,18 +457,6 @@ _PAST = {
         [Append("a.log", (Piece.GOOD, Piece.HALF)), _LOAD, Append("a.log", (Piece.REST, Piece.GOOD))],
         Kind(sealed=True),
     ),
-    "a file that a loader died over is written anew, and is longer": (
-        [
-            *[Append("a.log", _GOOD)] * 8,
-            Append("b.log", _GOOD),
-            Append("a.log", _GOOD),
-            replace(_LOAD, fault=Fault.KILLED, at=29),
-            Truncate("b.log", 0),
-            Append("b.log", _GOOD),
-            LoadTogether(_LOAD, _LOAD),
-        ],
-        Kind(),
-    ),
 }
 
 
