@@ -221,7 +221,7 @@ def _column_name_problem(name: str) -> str | None:
     if name.startswith(_LINEAGE):
         return f"names that begin with {' or '.join(_LINEAGE)} are taken by the lineage; give it another name"
     if name in RESERVED:
-        return f"{name} is the name of a column that Onceload uses itself; give it another name"
+        return f"{name} is the name of a column that Onceload or Postgres has itself; give it another name"
     return None
 
 

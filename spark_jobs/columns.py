@@ -69,8 +69,9 @@ class Column:
     not_null: bool = False
 
 
-#: Columns that rows have on their way to the target, or in it, whoever declares them.
-RESERVED = ("_producer_id", "_sequence", "_message", "_position")
+#: Columns that rows have on their way to the target, or in it, whoever declares them; and those of every table.
+RESERVED: tuple[str, ...] = ("_producer_id", "_sequence", "_message", "_position")
+RESERVED += ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 #: Fields that nobody declared get no column beyond so many; Postgres ends at 1 600, dropped ones included.
 ADDED_UP_TO = 1500
 #: What people write, besides Postgres' own names.

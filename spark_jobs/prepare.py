@@ -18,6 +18,7 @@ from dedup_core.replay import Condition
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import ColumnType, Kind, arrow_type
 from spark_jobs.declared import RecordProducer
+from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, BadRecord, Chunk, Part, Records
 
 #: Sixteen bytes of SHA-256, which processors compute by themselves.
@@ -141,6 +142,26 @@ def _digests(part: Part, spans: SpanSet) -> Iterable[bytes]:
 def digest_of(span: Span, raw: bytes | memoryview) -> bytes:
     """A span and the digest of its bytes."""
     return _DIGEST.pack(span.first, span.end, shortened(hashlib.sha256(raw)))
+
+
+class Digests:
+    """The digests that a receipt may hold of the bytes of a span: of a record that was too long, its beginning's."""
+
+    def __init__(self) -> None:
+        self._seen = hashlib.sha256()
+        self._fed = 0
+        self._beginning: tuple[bytes, ...] = ()
+
+    def feed(self, block: bytes | memoryview) -> None:
+        head = block[: max(0, KEPT_BYTES - self._fed)]
+        self._seen.update(head)
+        if self._fed + len(head) == KEPT_BYTES and len(head):
+            self._beginning = (shortened(self._seen),)
+        self._seen.update(block[len(head) :])
+        self._fed += len(block)
+
+    def possible(self) -> tuple[bytes, ...]:
+        return shortened(self._seen), *self._beginning
 
 
 def shortened(digest: "hashlib._Hash") -> bytes:

@@ -17,13 +17,12 @@ from dedup_core.spans import Span
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.findings import Difference, Findings, Kind
 from spark_jobs.plan import Note
-from spark_jobs.prepare import digests_in, shortened
+from spark_jobs.prepare import Digests, digests_in, shortened
 from spark_jobs.read import read_parts
 from spark_jobs.sources.addresses import local_path, told
 from spark_jobs.sources.files import open_stream
 from spark_jobs.sources.listing import root_of
 from spark_jobs.sources.packed import Incomplete
-from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import Chunk
 
 _BLOCK_BYTES = 2**20
@@ -146,23 +145,13 @@ class _Check:
     def __init__(self, span: Span, expected: bytes) -> None:
         self.span = span
         self._expected = expected
-        self._seen = hashlib.sha256()
-        self._fed = 0
-        self._beginning: bytes | None = None
+        self._seen = Digests()
 
     def feed(self, block: memoryview, *, at: int) -> None:
-        inside = block[max(0, self.span.first - at) : max(0, self.span.end - at)]
-        # Of a record that was too long, only the beginning was kept, and digested in its place.
-        head = inside[: max(0, KEPT_BYTES - self._fed)]
-        self._seen.update(head)
-        if self._fed + len(head) == KEPT_BYTES and len(head):
-            self._beginning = shortened(self._seen)
-        self._seen.update(inside[len(head) :])
-        self._fed += len(inside)
+        self._seen.feed(block[max(0, self.span.first - at) : max(0, self.span.end - at)])
 
     def differences(self, file: FileReceipts) -> Iterator[Difference]:
-        found = (shortened(self._seen), *filter(None, [self._beginning]))
-        yield from _changed(file, self.span, self._expected, found)
+        yield from _changed(file, self.span, self._expected, self._seen.possible())
 
 
 def _first_of(check: _Check) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def local_path(url: str) -> str | None:
 
 def shown(url: str) -> str:
     """Write a URL for people and logs: without the password that it may hold."""
-    return re.sub(r"://[^/@]*@", "://", url)
+    return re.sub(r"://[^/]*@", "://", url)
 
 
 @contextmanager

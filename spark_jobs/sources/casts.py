@@ -16,6 +16,9 @@ from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_sc
 from spark_jobs.sources.records import Mask
 from spark_jobs.sources.values import DAYS, MICROSECONDS, ValueRefused, from_text
 
+#: What an Arrow decimal of 256 bits holds.
+DIGITS_MAX = 76
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
@@ -46,6 +49,10 @@ def _cast(read: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
         elements, refused = _cast(read.values, column_type.element)
         lists = pa.ListArray.from_arrays(read.offsets, elements, mask=read.is_null())
         return lists.cast(arrow_type(column_type)), rows_of(refused, read)
+    if pa.types.is_decimal256(read.type):
+        refused = _beyond_precision(read, column_type)
+        kept = pc.if_else(pa.array(refused), pa.scalar(None, read.type), read) if refused.any() else read
+        return kept.cast(arrow_type(column_type)), refused
     if pa.types.is_floating(read.type):
         # A number beyond the range is read as infinity.
         return read, mask_of(pc.is_inf(read))
@@ -93,6 +100,17 @@ def _integers(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return texts.cast(target)
 
 
+def numerics(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts without an exponent and short enough that Arrow, which overflows in silence, has room for their digits."""
+    octets = octets_of(texts)
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest > DIGITS_MAX - target.scale or (octets == ord("e")).any() or (octets == ord("E")).any():
+        raise pa.ArrowInvalid("more digits than there is room for, or an exponent")
+    if longest <= PRECISION_MAX - target.scale:
+        return texts.cast(target)
+    return texts.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
+
+
 def _without_zone(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return texts.cast(pa.timestamp("us")).cast(target)
 
@@ -126,7 +144,7 @@ _CASTS: dict[Kind, tuple[Callable[[pa.Array, pa.DataType], pa.Array], ...]] = {
     Kind.BIGINT: (_integers,),
     Kind.REAL: (_simply,),
     Kind.DOUBLE: (_simply,),
-    Kind.NUMERIC: (_simply,),
+    Kind.NUMERIC: (numerics,),
     Kind.DATE: (_simply,),
     Kind.TIME: (_times,),
     Kind.TIMESTAMP: (_simply,),
@@ -174,9 +192,9 @@ def _breaks_text(texts: pa.Array, length: int | None) -> Mask:
 def _beyond_precision(values: pa.Array, column_type: ColumnType) -> Mask:
     limit = Decimal(10) ** ((column_type.precision or PRECISION_MAX) - (column_type.scale or 0))
     extremes = pc.min_max(values).as_py()
-    if all(extreme is None or abs(extreme) < limit for extreme in extremes.values()):
+    if all(extreme is None or extreme.copy_abs() < limit for extreme in extremes.values()):
         return np.zeros(len(values), np.bool_)
-    return np.array([value is not None and abs(value) >= limit for value in values.to_pylist()], np.bool_)
+    return np.array([value is not None and value.copy_abs() >= limit for value in values.to_pylist()], np.bool_)
 
 
 def _outside(numbers: pa.Array, bounds: tuple[int, int]) -> Mask:

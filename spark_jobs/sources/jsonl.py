@@ -9,15 +9,17 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from spark_jobs.columns import ADDED_UP_TO, Column, ColumnType, Kind, arrow_type
+from spark_jobs.columns import ADDED_UP_TO, PRECISION_MAX, Column, ColumnType, Kind, arrow_type
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.casts import Settled, one_array, settle
+from spark_jobs.sources.casts import DIGITS_MAX, Settled, one_array, settle
 from spark_jobs.sources.lines import Lines, bad_of_too_long, lines_of, not_utf8
 from spark_jobs.sources.records import Indices, Mask, Part, Records
 from spark_jobs.sources.tiers import RecordRefused, declared_value, may_be_added, read_in_tiers
@@ -26,8 +28,10 @@ from spark_jobs.sources.values import ValueRefused, end_of_value, from_json
 _BLANKS = b" \t\r"
 #: What Arrow parses at once; its offsets end at twice this.
 _BLOCK_BYTES_MAX = 2**30
+#: What is computed of so many bytes fits in the processor's cache.
+_SLAB_BYTES = 2**16
 _MANY = 1000
-#: The types that Arrow reads from JSON as they are; the rest it reads as texts, to be cast.
+#: The types that Arrow reads from JSON by itself; the rest it reads as texts, to be cast.
 _DIRECT = {
     Kind.TEXT,
     Kind.VARCHAR,
@@ -39,6 +43,10 @@ _DIRECT = {
     Kind.DOUBLE,
     Kind.NUMERIC,
 }
+#: What Arrow multiplies and divides decimals of so many bits by: ten to the power of this, at most.
+_POWERS = {128: 38, 256: 76}
+_DIGITS = re.compile(rb"0*([0-9]{0,9})")
+_ESCAPED = re.compile(rb"\\u00(?:3[0-9]|2[bdeBDE]|[46]5)")
 _BIGINT = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -55,6 +63,8 @@ def read_jsonl(
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
     reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
     suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
+    if numerics := [column.type.element for column in columns if column.type.kind is Kind.NUMERIC]:
+        suspects |= _may_lead_astray(lines, numerics)
     records = read_in_tiers(
         lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
     )
@@ -64,6 +74,33 @@ def read_jsonl(
 def _looks_unlike_an_object(lines: Lines) -> Mask:
     unlike: Mask = (lines.firsts != ord("{")) | (lines.lasts != ord("}"))
     return unlike
+
+
+def _may_lead_astray(lines: Lines, numerics: Sequence[ColumnType]) -> Mask:
+    """Which lines may hold a number of so small an exponent that Arrow looks beyond the end of its powers of ten."""
+    types = [_roomy(arrow_type(numeric)) for numeric in numerics]
+    harmless = min(_POWERS[each.bit_width] - (each.precision - each.scale) for each in types)
+    exponents = _negative_exponents(lines.octets).tolist()
+    far = [at for at in exponents if _number_at(lines.block, at) > harmless]
+    # No writer escapes what numbers are made of, but every reader takes it.
+    hidden = [found.start() for found in _ESCAPED.finditer(lines.block)] if b"\\" in lines.block else []
+    return lines.within(np.array([*far, *hidden], np.int64))
+
+
+def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
+    """Where the digits start of what may be an exponent: behind a digit or point, an e and a minus."""
+    found = [np.zeros(0, np.int64)]
+    for at in range(0, len(octets), _SLAB_BYTES):
+        slab = octets[at : at + _SLAB_BYTES + 1]
+        found.append(np.flatnonzero((slab[1:] == ord("-")) & ((slab[:-1] | 0x20) == ord("e"))) + at)
+    behind = np.concatenate(found)
+    # From the point to the nine is one range, but for the slash.
+    return behind[octets[behind - 1] - ord(".") < 12] + 2
+
+
+def _number_at(block: bytes, at: int) -> int:
+    digits = _DIGITS.match(block, at)
+    return int(digits[1] or 0) if digits else 0
 
 
 # The fields of one object, each as its raw text.
@@ -153,14 +190,35 @@ def _kind_of(raw: str) -> Kind:
         case "t" | "f":
             return Kind.BOOLEAN
         case _:
-            return Kind.BIGINT if _BIGINT.fullmatch(raw) and -(2**63) <= int(raw) < 2**63 else Kind.DOUBLE
+            return _kind_of_number(raw)
+
+
+def _kind_of_number(raw: str) -> Kind:
+    """A type that keeps all digits; an integer which only fits where integers are stays numeric among others."""
+    if not _BIGINT.fullmatch(raw):
+        # Too many digits for a double are as wrong as too large a number.
+        return Kind.DOUBLE if _is_double(raw) else Kind.TEXT
+    if abs(int(raw)) <= 2**53:
+        return Kind.BIGINT
+    return Kind.NUMERIC if -(2**63) <= int(raw) < 2**63 else Kind.TEXT
+
+
+def _is_double(raw: str) -> bool:
+    if raw.lstrip("-")[0] in "NI":
+        return True
+    try:
+        return Decimal(raw) == Decimal(repr(float(raw)))
+    except ArithmeticError:
+        return False
 
 
 def _kind_for_all(kinds: set[Kind]) -> Kind:
-    if len(kinds) == 1:
-        return next(iter(kinds))
     if Kind.JSONB in kinds:
         return Kind.JSONB
+    if kinds <= {Kind.BIGINT, Kind.NUMERIC}:
+        return Kind.BIGINT
+    if len(kinds) == 1:
+        return next(iter(kinds))
     return Kind.DOUBLE if kinds == {Kind.BIGINT, Kind.DOUBLE} else Kind.TEXT
 
 
@@ -290,8 +348,17 @@ class _Reader:
 def _read_type(column_type: ColumnType, *, times_as_texts: bool) -> pa.DataType:
     if column_type.is_array:
         return pa.list_(_read_type(column_type.element, times_as_texts=times_as_texts))
+    if column_type.kind is Kind.NUMERIC:
+        return _roomy(arrow_type(column_type))
     is_direct = column_type.kind in _DIRECT or (column_type.kind is Kind.TIMESTAMPTZ and not times_as_texts)
     return arrow_type(column_type) if is_direct else pa.string()
+
+
+def _roomy(decimal: pa.DataType) -> pa.DataType:
+    """A decimal that can hold as many digits before the point as it lets pass: Arrow overflows in silence."""
+    if decimal.precision + decimal.scale <= PRECISION_MAX:
+        return decimal
+    return pa.decimal256(DIGITS_MAX - decimal.scale, decimal.scale)
 
 
 def _parse(block: pa.Buffer, schema: pa.Schema, *, unexpected: str) -> pa.Table | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.ports import NAME_BYTES_MAX
 from spark_jobs.sources.addresses import (
     Unreadable,
     backend_of,
@@ -67,10 +68,10 @@ def _fault_of(name: str) -> str | None:
     if "\0" in name or "\n" in name:
         return "its name holds a NUL or a newline"
     try:
-        name.encode()
+        size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not valid UTF-8"
-    return None
+    return f"its name has {size} bytes, and at most {NAME_BYTES_MAX} are kept" if size > NAME_BYTES_MAX else None
 
 
 def _list_local(pattern: Pattern) -> Listing:
@@ -128,7 +129,11 @@ class _Walk:
             raise path_refused(entry.path, "a pattern of files, such as folder/*.jsonl")
         if reached == {self.pattern.end} if is_folder else self.pattern.end not in reached:
             return
-        if fault := _fault_of(name) or (entry.is_symlink() and self._fault_of_link(entry)) or None:
+        if (
+            fault := _fault_of(self.pattern.prefix + name)
+            or (entry.is_symlink() and self._fault_of_link(entry))
+            or None
+        ):
             self.refused.append((repr(self.pattern.prefix + name), fault))
         elif is_folder:
             self.folders.append((name + "/", reached))
@@ -180,7 +185,7 @@ def _list_remote(pattern: Pattern) -> Listing:
     refused: list[tuple[str, str]] = []
     unreadable: list[tuple[str, str]] = []
     for name, facts in meant.items():
-        if fault := _fault_of(name):
+        if fault := _fault_of(pattern.prefix + name):
             refused.append((repr(pattern.prefix + name), fault))
         elif fault := _find_size(backend, facts):
             unreadable.append((repr(pattern.prefix + name), fault))

@@ -26,7 +26,16 @@ from dedup_core.names import ProducerId
 from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources.addresses import told
-from spark_jobs.sources.casts import Settled, breaks_contract, cast_texts, mask_of, one_array, rows_of
+from spark_jobs.sources.casts import (
+    DIGITS_MAX,
+    Settled,
+    breaks_contract,
+    cast_texts,
+    mask_of,
+    numerics,
+    one_array,
+    rows_of,
+)
 from spark_jobs.sources.records import FileRefused, Indices, Mask, Records
 from spark_jobs.sources.tiers import Origins, RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import ValueRefused, from_json, from_text
@@ -128,9 +137,12 @@ def _lists(array: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Halves go to even, as Postgres rounds."""
+    """Halves go to even, as Postgres rounds; what has a point in time too far away for them stays as it is."""
     if array.type.unit != "ns":
-        return array.cast(target)
+        try:
+            return array.cast(target)
+        except pa.ArrowInvalid:
+            return array
     nanoseconds = array.cast(pa.int64()).fill_null(0).to_numpy()
     whole, rest = np.divmod(nanoseconds, 1000)
     rounded = whole + ((rest > 500) | ((rest == 500) & (whole % 2 == 1)))
@@ -281,7 +293,7 @@ def _from_written(value: object, column_type: ColumnType) -> object:
 
 
 def _from_bytes(value: bytes, column_type: ColumnType) -> object:
-    if column_type.kind is Kind.BYTEA or (column_type.kind is Kind.UUID and len(value) == 16):
+    if column_type == _BYTEA or (column_type == _UUID and len(value) == 16):
         return value
     try:
         return from_text(value.decode(), column_type)
@@ -315,13 +327,13 @@ def _kept(value: object, column_type: ColumnType | None) -> str:
     return json.dumps(written) if is_value else written
 
 
-_JSONB = ColumnType(kind=Kind.JSONB)
+_BYTEA, _JSONB, _UUID = (ColumnType(kind=kind) for kind in (Kind.BYTEA, Kind.JSONB, Kind.UUID))
 
 
 def _kept_bytes(value: bytes, column_type: ColumnType) -> str:
-    if column_type == ColumnType(kind=Kind.BYTEA):
+    if column_type == _BYTEA:
         return _json_of(value)
-    if column_type == ColumnType(kind=Kind.UUID) and len(value) == 16:
+    if column_type == _UUID and len(value) == 16:
         return json.dumps(str(UUID(bytes=value)))
     try:
         return json.dumps(value.decode(), ensure_ascii=False)
@@ -380,6 +392,8 @@ def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
     target = arrow_type(column_type)
     if any(holds(array.type) and column_type.kind in kinds for holds, kinds in _CAST_ALIKE):
         return array.cast(target)
+    if pa.types.is_decimal(array.type) and column_type.kind is Kind.NUMERIC:
+        return _rescaled(array, target)
     if pa.types.is_timestamp(array.type):
         if column_type.kind is Kind.TIMESTAMPTZ:
             return array.cast(target)
@@ -387,8 +401,16 @@ def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
         return clock.cast(target) if column_type.kind in (Kind.TIMESTAMP, Kind.DATE) else None
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         # The shortest digits of a number are what was meant by it.
-        return array.cast(pa.string()).cast(target) if column_type.kind is Kind.NUMERIC else None
+        return numerics(array.cast(pa.string()), target) if column_type.kind is Kind.NUMERIC else None
     return None
+
+
+def _rescaled(decimals: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """The same numbers with other digits after the point, by way of a type that has room for all of them."""
+    found = decimals.type
+    if found.precision + max(0, target.scale - found.scale) > DIGITS_MAX:
+        return None
+    return decimals.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
 
 
 _INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
@@ -398,7 +420,7 @@ _CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] 
     (pa.types.is_boolean, (Kind.BOOLEAN, Kind.TEXT)),
     (pa.types.is_integer, (*_INTEGERS, Kind.TEXT)),
     (pa.types.is_floating, (*_INTEGERS, *_FLOATS)),
-    (pa.types.is_decimal, (*_INTEGERS, Kind.NUMERIC)),
+    (pa.types.is_decimal, _INTEGERS),
     (pa.types.is_date, (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)),
     (pa.types.is_time, (Kind.TIME,)),
     (pa.types.is_binary, (Kind.BYTEA,)),

@@ -66,6 +66,20 @@ def test_all_records_of_a_copy_are_duplicates_whatever_became_of_them_under_the_
     assert (second.loaded, second.duplicates, second.quarantined) == (0, 5, 0)
 
 
+def test_a_file_is_found_again_though_a_record_in_it_is_too_long_to_be_held(logs):
+    source = replace(logs.declared.source, chunk_bytes=2**20, record_bytes_max=2**20)
+    logs.declared = replace(logs.declared, source=source)
+    file = logs.write("app.log", line(1) + "x" * 3 * 2**20 + "\n" + line(2))
+    first = logs.load()
+    file.rename(logs.folder / "app.log.1")
+
+    second = logs.load()
+
+    assert (first.loaded, first.quarantined) == (2, 1)
+    assert (second.loaded, second.quarantined, second.duplicates) == (0, 0, 3)
+    assert logs.rows() == [1, 2]
+
+
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_records_of_a_copy_that_say_who_they_are_are_duplicates(logs):
     producer = RecordProducer(name="note", sequence="id", order=Order.ANY)

@@ -220,6 +220,18 @@ def test_names_that_no_ledger_could_hold_are_refused_one_by_one(tmp_path):
     )
 
 
+def test_a_name_that_is_longer_than_the_ledger_keeps_is_refused_alone(tmp_path):
+    deep = tmp_path.joinpath(*["d" * 250] * 7)
+    write(tmp_path, "good.csv")
+    deep.mkdir(parents=True)
+    (deep / f"{'l' * 247}.csv").write_bytes(b"")
+
+    listing = list_files(f"{tmp_path}/**/*.csv")
+
+    assert [file.name for file in listing.files] == ["good.csv"]
+    assert [why for _, why in listing.refused] == ["its name has 2008 bytes, and at most 2000 are kept"]
+
+
 def test_symbolic_links_stay_below_the_root(tmp_path):
     write(tmp_path, "outside/a.csv", "root/b.csv", "root/folder/c.csv")
     root = tmp_path / "root"

@@ -228,7 +228,7 @@ def test_a_file_that_is_gone_by_now_can_be_asked_for_again(tmp_path, url):
 @pytest.mark.parametrize(
     ("error", "exit_code"),
     [
-        (Unreadable("sftp://somebody:secret@host/a.csv", "it is gone"), ExitCode.CALL_AGAIN),
+        (Unreadable("sftp://somebody:a@secret@host/a.csv", "it is gone"), ExitCode.CALL_AGAIN),
         (Incomplete("sftp://somebody:secret@host/a.gz", 5), ExitCode.CALL_AGAIN),
         (Damaged("sftp://somebody:secret@host/a.gz", 5, "incorrect data check"), ExitCode.NEEDS_A_PERSON),
     ],

@@ -302,8 +302,8 @@ def test_undeclared_fields_fail_where_the_pipeline_says_so():
 
 def test_undeclared_fields_are_offered_with_a_type_that_takes_all_their_values():
     lines = [
-        {"i": 1, "s": "x", "whole": 1, "f": 1, "yes": True, "o": {}, "mix": 1, "nothing": None},
-        {"i": 2, "s": "2024-01-01", "whole": 2**40, "f": 1.5, "yes": None, "o": [1], "mix": "a"},
+        {"i": 1, "s": "x", "whole": 1, "f": 1, "yes": True, "o": {}, "mix": 1, "nothing": None, "id": 2**63},
+        {"i": 2, "s": "2024-01-01", "whole": 2**62, "f": 1.5, "yes": None, "o": [1], "mix": "a", "id": 1},
         {"i": "bad", "only_here": 1},
     ]
 
@@ -316,11 +316,31 @@ def test_undeclared_fields_are_offered_with_a_type_that_takes_all_their_values()
         "yes": "boolean",
         "o": "jsonb",
         "mix": "text",
+        "id": "text",
     }
     assert (records.rows.num_rows, len(records.bad)) == (2, 1)
 
 
-@pytest.mark.parametrize("name", ["", "_sequence", "a" * 64, "\\u0000", "\\ud800"])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["9007199254740993", "1.5"], "text"),
+        (["9007199254740992", "1.5"], "double precision"),
+        (["12345678901234567.89"], "text"),
+        (["1e400"], "text"),
+        (["0.1", "1e300", "NaN", "-Infinity"], "double precision"),
+        (["18446744073709551615"], "text"),
+    ],
+)
+def test_no_digit_of_an_undeclared_number_is_lost(values, expected):
+    lines = "\n".join(f'{{"z":{value}}}' for value in values)
+
+    records = read(part(lines.encode()), unknown_fields=UnknownFields.ADD)
+
+    assert [str(column.type) for column in records.unknown] == [expected]
+
+
+@pytest.mark.parametrize("name", ["", "_sequence", "ctid", "tableoid", "xmin", "a" * 64, "\\u0000", "\\ud800"])
 def test_a_field_that_no_column_can_be_named_after_is_bad_instead_of_added(name):
     records = read(part(f'{{"{name}":1}}'.encode()), unknown_fields=UnknownFields.ADD)
 

@@ -88,6 +88,8 @@ STORED = {
     "ns": pa.array([500, 1500, -500, 10**18, None], pa.int64()).cast(pa.timestamp("ns", "UTC")),
     "zoned": pa.array([datetime(2024, 1, 1, 10, tzinfo=UTC), None], pa.timestamp("us", "Europe/Berlin")),
     "far": pa.array([2**62, -(2**62), 0], pa.int64()).cast(pa.timestamp("us", "UTC")),
+    "never": pa.array([2**63 - 1, -(2**63) + 1, 0, None], pa.int64()).cast(pa.timestamp("ms")),
+    "nevers": pa.array([[0, 2**63 - 1], [0], None], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("ms", "UTC"))),
     "distant": pa.array([10_000_000, -(2**31), 0, None], pa.int32()).cast(pa.date32()),
     "distants": pa.array([[0, 2**62], [0], None], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("us"))),
     "distant in a struct": pa.StructArray.from_arrays(
@@ -104,7 +106,19 @@ STORED = {
     "null": pa.nulls(2),
 }
 TYPES = ["text", "varchar(2)", "boolean", "smallint", "bigint", "real", "double precision", "numeric(7,2)", "date"]
-TYPES += ["time", "timestamp", "timestamptz", "uuid", "jsonb", "bytea", "text[]", "bigint[]", "jsonb[]"]
+TYPES += [
+    "time",
+    "timestamp",
+    "timestamptz",
+    "uuid",
+    "jsonb",
+    "bytea",
+    "text[]",
+    "bigint[]",
+    "jsonb[]",
+    "bytea[]",
+    "uuid[]",
+]
 
 
 @pytest.mark.parametrize("declared", TYPES)
@@ -193,6 +207,9 @@ def test_a_bad_record_is_kept_as_json():
     ("stored", "declared"),
     [
         ("distant", "date"),
+        ("never", "timestamp"),
+        ("never", "text"),
+        ("nevers", "timestamptz[]"),
         ("distants", "timestamp[]"),
         ("distant in a struct", "jsonb"),
         ("distant in a map", "jsonb"),
@@ -204,9 +221,17 @@ def test_a_time_beyond_all_calendars_is_bad_alone(stored, declared):
     records = read(file_of(pa.table({"a": array, "b": [1] * len(array)})), a=declared, b="integer")
 
     bad = [each.sequence_id for each in records.bad]
-    assert bad == ([0, 1] if stored == "distant" else [0])
+    assert bad == ([0, 1] if stored in ("distant", "never") else [0])
     assert records.rows.num_rows == len(array) - len(bad)
     assert all("cannot be read" in each.reason and json.loads(each.raw)["b"] == 1 for each in records.bad)
+
+
+def test_a_time_beyond_all_calendars_in_a_column_that_nobody_declared_is_no_fault_of_the_file():
+    source = file_of(pa.table({"a": [1, 2, 3, 4], "z": STORED["never"]}))
+
+    assert read(source, a="integer").rows.num_rows == 4
+    assert len(read(source, a="integer", unknown_fields=UnknownFields.FAIL).bad) == 4
+    assert read(source, a="integer", unknown_fields=UnknownFields.ADD).count == 4
 
 
 def test_bytes_that_are_no_whole_parquet_file_are_refused_in_words():
