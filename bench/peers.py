@@ -68,7 +68,7 @@ def spark_jdbc(dsn: str, file: Path) -> float:
     from pyspark.sql import SparkSession
 
     _run(dsn, f"CREATE TABLE target ({DDL})")
-    spark = SparkSession.active()
+    spark = SparkSession.builder.getOrCreate()
     properties = {"user": "postgres", "driver": "org.postgresql.Driver", "batchsize": "10000"}
     url = f"jdbc:postgresql://{_LISTENING}:{_PORT}/{_database(dsn)}?reWriteBatchedInserts=true"
     schema = DDL.replace("timestamptz", "timestamp").replace("text", "string").replace("numeric", "decimal")

@@ -1,5 +1,6 @@
 """Spark: started late, told where our Python is, and given work that never crosses into the JVM."""
 
+import gc
 import os
 import pickle
 import sys
@@ -7,13 +8,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkConf, SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -64,33 +65,34 @@ class TasksFailed(CallAgain):
 class SparkTasks:
     """Spark's tasks, one for each delivery; one that fails is tried again by Spark."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
 
     @classmethod
     @contextmanager
     def started(cls, name: str, master: str | None, options: Mapping[str, str]) -> "Iterator[SparkTasks]":
         try:
-            session = _start(name, master, options)
+            context = _start(name, master, options)
         except (PySparkException, Py4JError, OSError) as error:
             expected = "a session that starts (Java: see `onceload doctor`; options: --master and --conf)"
             raise SettingRefused("Spark", _said(error), expected) from error
         try:
-            yield cls(session)
+            yield cls(context)
         finally:
             # There is nothing to stop where it was Spark itself that went.
             with suppress(Py4JError, OSError):
-                session.stop()
+                context.stop()
 
     def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         """Run each delivery at least once, and say what could not be read."""
-        told = _Told.by_tasks_of(self._session.sparkContext)
+        told = _Told.by_tasks_of(self._context)
         with _in_our_words(job, told):
             if job.declared.transform is None:
-                work = self._numbers(deliveries).mapInArrow(partial(_tasks, job, tuple(deliveries), told), _NO_ROWS)
+                # Nothing of Spark SQL is needed here, and it takes seconds to start.
+                each = self._context.parallelize(deliveries, max(1, len(deliveries)))
+                each.foreachPartition(partial(_tasks, job, told))
             else:
-                work = self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS)
-            work.collect()
+                self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
         if job.declared.transform is not None and len(set(told.read.value)) < len(deliveries):
             # The proof would say of all records that they took effect.
             expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
@@ -102,33 +104,33 @@ class SparkTasks:
         """The job, with the columns that its transform makes."""
         if job.declared.transform is None:
             return job
-        told = _Told.by_tasks_of(self._session.sparkContext)
+        told = _Told.by_tasks_of(self._context)
         with _in_our_words(job, told):
             return with_output(job, to_arrow_schema(self._made(job, (), told).schema, timezone="UTC"))
 
     def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
         """What the transform makes of the records; only asked for its shape, it reads none."""
         shape = from_arrow_schema(spark_schema(job.columns))
-        records = self._numbers(deliveries).mapInArrow(partial(_read, job, deliveries, told), shape)
+        numbers = self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
+        records = numbers.mapInArrow(partial(_read, job, deliveries, told), shape)
         records.createOrReplaceTempView("records")
         return self._session.sql(job.declared.transform or "")
 
-    def _numbers(self, deliveries: Sequence[Delivery]) -> DataFrame:
-        return self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
+    @cached_property
+    def _session(self) -> SparkSession:
+        return SparkSession(self._context)
 
 
-def _start(name: str, master: str | None, options: Mapping[str, str]) -> SparkSession:
-    """A session for one load; options that are given win over ours."""
+def _start(name: str, master: str | None, options: Mapping[str, str]) -> SparkContext:
+    """Spark for one load; options that are given win over ours."""
     # Nothing here uses pandas, whose version Spark warns of.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"onceload {name}").master(master or MASTER)
     ours = _OPTIONS | ({} if master and not master.startswith("local") else _LOCAL_OPTIONS)
-    for key, value in (ours | dict(options)).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or MASTER)
+    context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
+    context.setLogLevel("ERROR")
+    return context
 
 
 @dataclass(frozen=True)
@@ -215,13 +217,11 @@ def _said(error: Exception) -> str:
     return lines[0].strip(" :;") if lines else type(error).__name__
 
 
-def _tasks(
-    job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _tasks(job: Job, told: _Told, deliveries: Iterator[Delivery]) -> None:
+    _keep_modules()
     with _telling(told):
-        for number in _each(numbers):
-            told.notes.add(tuple(deliver(job, deliveries[number])))
-    return iter(())
+        for delivery in deliveries:
+            told.notes.add(tuple(deliver(job, delivery)))
 
 
 def _read(
@@ -253,6 +253,12 @@ def _keep(job: Job, rows: pa.Table, *, partition: int) -> None:
         if sqlstate(error).startswith(ROW_REFUSED):
             raise TransformRefused(job.declared.name, first_line(error)) from error
         raise
+
+
+@cache
+def _keep_modules() -> None:
+    """Spark collects a worker's garbage after each task, and would walk over all that was imported every time."""
+    gc.freeze()
 
 
 def _each(numbers: Iterator[pa.RecordBatch]) -> Iterator[int]:

@@ -237,13 +237,15 @@ class _Way:
     times_as_texts: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Reader:
     lines: Lines
     columns: tuple[Column, ...]
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
+    #: Whether the last lines that were read together had fields without a column.
+    has_unknown: bool = False
 
     def read_many(self, group: Indices) -> Settled | None:
         block = self.lines.together(group)
@@ -252,6 +254,7 @@ class _Reader:
         for way in self._ways(len(group)):
             table = _parse(block, self._schema(way), unexpected=way.unexpected)
             if table is not None and table.num_rows == len(group):
+                self.has_unknown = way.unexpected == "ignore"
                 settled = settle(self._arrays(table), self._without_scanned(), count=len(group))
                 return self._scanned(settled, group) if way.scans else settled
         return None
@@ -266,7 +269,8 @@ class _Reader:
     def _ways(self, count: int) -> Iterator[_Way]:
         ignores = self.unknown_fields is UnknownFields.IGNORE
         has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
-        if not ignores and not has_raw:
+        # Arrow is quickest where it has nothing to pass over.
+        if not has_raw and not (ignores and self.has_unknown):
             yield _Way(unexpected="error", scans=False)
         yield _Way(unexpected="ignore", scans=has_raw or not ignores)
         # A few lines are as quickly read one by one as tried in yet another way.
