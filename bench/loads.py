@@ -44,6 +44,7 @@ _TRANSFORM = (
     " FROM records WHERE amount >= 0"
 )
 _SMALL_ROWS = 100
+_TIMES_OF_PAIR = 3
 _WORKER_BYTES_MAX = 10**9
 
 
@@ -146,10 +147,10 @@ class _Stand:
     sizes: Sizes
     has_jdbc: bool
 
-    def alternate(self, ways: Mapping[str, Way]) -> dict[str, Taken]:
+    def alternate(self, ways: Mapping[str, Way], *, times: int = 1) -> dict[str, Taken]:
         """Each way once in every repetition, forwards and backwards in turns, so that none is always behind another."""
         taken = {name: Taken(rows=way.rows) for name, way in ways.items()}
-        for number in range(self.sizes.repetitions):
+        for number in range(times * self.sizes.repetitions):
             for name, way in list(ways.items())[:: -1 if number % 2 else 1]:
                 seconds, peak = self.once(way)
                 taken[name].seconds.append(seconds)
@@ -223,8 +224,6 @@ def _beside_others(stand: _Stand) -> str:
         direct = _declared(folder / "events.jsonl", publish=Publish.DIRECT)
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
         at_least_once = replace(ways[DIRECT], load=stand.ours(direct, switch=Guarantee.AT_LEAST_ONCE))
-        # The guarantee's cost is small, so what it is compared with comes right beside it.
-        ways = {COPY: ways[COPY], AT_LEAST_ONCE: at_least_once, **ways}
         ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))
         if stand.has_jdbc:
             ways[JDBC] = replace(
@@ -237,13 +236,16 @@ def _beside_others(stand: _Stand) -> str:
         else:
             missing.append(dlt)
         taken = stand.alternate(ways)
-    return _text(data, [*_main_figures(taken), *_other_figures(taken)], taken, missing=missing)
+        # The guarantee costs less than the machine's mood changes, so the two stand side by side, and more often.
+        pair = stand.alternate({AT_LEAST_ONCE: at_least_once, DIRECT: ways[DIRECT]}, times=_TIMES_OF_PAIR)
+    figures = [*_main_figures(taken), *_other_figures(taken), _cost_of_guarantee(pair)]
+    data += f"\nThe cost of the guarantee comes from {_TIMES_OF_PAIR} times as many repetitions of just these two ways."
+    return _text(data, figures, taken | {AT_LEAST_ONCE: pair[AT_LEAST_ONCE]}, missing=missing)
 
 
-def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
-    yield Figure(name="with a transform ÷ COPY", must=0.4, aim=0.6, measured=taken[TRANSFORM].per(taken[COPY]))
-    cost = (100 * (1 / ratio - 1) for ratio in taken[DIRECT].per(taken[AT_LEAST_ONCE]).values)
-    yield Figure(
+def _cost_of_guarantee(pair: Mapping[str, Taken]) -> Figure:
+    cost = (100 * (1 / ratio - 1) for ratio in pair[DIRECT].per(pair[AT_LEAST_ONCE]).values)
+    return Figure(
         name="cost of exactly_once, against at_least_once",
         must=5,
         aim=2,
@@ -251,6 +253,10 @@ def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
         unit=" %",
         is_less_better=True,
     )
+
+
+def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
+    yield Figure(name="with a transform ÷ COPY", must=0.4, aim=0.6, measured=taken[TRANSFORM].per(taken[COPY]))
     for name, must, aim in ((JDBC, 3, 5), (DLT, 30, 60)):
         if name in taken:
             yield Figure(name=f"direct ÷ {name}", must=must, aim=aim, measured=taken[DIRECT].per(taken[name]))

@@ -39,7 +39,8 @@ _LOGGING = Path(__file__).parent / "log4j2.properties"
 _OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # Nobody waits for a pause of the JVM, so it takes the collector that works least.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
 }
 _LOCAL_OPTIONS = {
     "spark.ui.enabled": "false",
@@ -175,6 +176,7 @@ class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
 @contextmanager
 def _telling(told: _Told) -> Iterator[None]:
     """Tell the driver what a repetition does not help, instead of failing a task that Spark would only try again."""
+    _keep_modules()
     try:
         yield
     except OnceloadError as error:
@@ -218,7 +220,6 @@ def _said(error: Exception) -> str:
 
 
 def _tasks(job: Job, told: _Told, deliveries: Iterator[Delivery]) -> None:
-    _keep_modules()
     with _telling(told):
         for delivery in deliveries:
             told.notes.add(tuple(deliver(job, delivery)))
