@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from bench import peers
+from bench import limit, peers
 from bench.events import COLUMNS, Events, check_rows
 from bench.machine import Machine, describe
 from bench.measured import Figure, Measured, PeakMemory, Taken, bars, check_equal, table
@@ -36,6 +36,7 @@ from spark_jobs.spark import SparkTasks
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"
 AT_LEAST_ONCE = "direct, at_least_once"
+LIMIT = "two processes that parse and COPY, and nothing else"
 JDBC, DLT = "Spark's JDBC writer", "dlt"
 PRODUCERS = "staged, record producers"
 SMALL, ONE, AGAIN, COMMAND = "small files", "one file", "nothing new", "nothing new, the whole command"
@@ -224,6 +225,8 @@ def _beside_others(stand: _Stand) -> str:
         direct = _declared(folder / "events.jsonl", publish=Publish.DIRECT)
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
         at_least_once = replace(ways[DIRECT], load=stand.ours(direct, switch=Guarantee.AT_LEAST_ONCE))
+        alone = partial(limit.parse_and_copy, file=folder / "events.jsonl")
+        ways[LIMIT] = replace(ways[DIRECT], load=alone, is_ours=False)
         ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))
         if stand.has_jdbc:
             ways[JDBC] = replace(
@@ -240,6 +243,10 @@ def _beside_others(stand: _Stand) -> str:
         pair = stand.alternate({AT_LEAST_ONCE: at_least_once, DIRECT: ways[DIRECT]}, times=_TIMES_OF_PAIR)
     figures = [*_main_figures(taken), *_other_figures(taken), _cost_of_guarantee(pair)]
     data += f"\nThe cost of the guarantee comes from {_TIMES_OF_PAIR} times as many repetitions of just these two ways."
+    data += (
+        f"\nThe limit of the libraries: {LIMIT}, reach {taken[LIMIT].per(taken[COPY])} of COPY,"
+        f" and direct reaches {taken[DIRECT].per(taken[LIMIT])} of that."
+    )
     return _text(data, figures, taken | {AT_LEAST_ONCE: pair[AT_LEAST_ONCE]}, missing=missing)
 
 

@@ -50,7 +50,7 @@ def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
     yield encoder.finish()
 
 
-class _Reader(RawIOBase):
+class Reader(RawIOBase):
     """What COPY reads from: the next rows are encoded while the server takes in the last."""
 
     def __init__(self, encoded: Iterator[bytes]) -> None:
@@ -71,7 +71,7 @@ def copy_in(
     statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
     try:
         with driver.cursor() as cursor:
-            cursor.copy_expert(statement, _Reader(_encoded(rows, columns)))
+            cursor.copy_expert(statement, Reader(_encoded(rows, columns)))
     except psycopg2.Error as error:
         if driver.closed:
             connection.invalidate()
