@@ -80,6 +80,7 @@ Command: `python -m bench ledger`, a part of `make bench`, run on {datetime.now(
 A number is the median of {repetitions} repetitions, with the lowest and the highest in brackets.
 Rows, receipts and states were checked before each number was taken down.
 They are measurements of one machine and no tests: compare them with your own run only.
+Loads, beside others and beside their limit: [benchmarks-loads.md](benchmarks-loads.md).
 
 ## The machine
 

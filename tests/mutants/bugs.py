@@ -18,6 +18,7 @@ IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
 OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
+OF_NUMERICS = "tests/unit/sources/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -546,6 +547,34 @@ LOAD_BUGS = (
         correct="raise ColumnsDiffer(",
         wrong="ColumnsDiffer(",
         tests=("tests/loads/test_refused.py",),
+    ),
+    Bug(
+        name="a number of more digits than there is room for becomes another one",
+        file="spark_jobs/sources/casts.py",
+        correct="    if longest <= PRECISION_MAX - target.scale:\n",
+        wrong="    if longest <= PRECISION_MAX:\n",
+        tests=(OF_NUMERICS,),
+    ),
+    Bug(
+        name="a number of JSON of more digits than there is room for becomes another one",
+        file="spark_jobs/sources/jsonl.py",
+        correct="    if decimal.precision + decimal.scale <= PRECISION_MAX:\n",
+        wrong="    if decimal.precision <= PRECISION_MAX:\n",
+        tests=(OF_NUMERICS,),
+    ),
+    Bug(
+        name="a number with a small exponent becomes another one",
+        file="spark_jobs/sources/jsonl.py",
+        correct="if _number_at(lines.block, at) > harmless]",
+        wrong="if _number_at(lines.block, at) > 1000]",
+        tests=(OF_NUMERICS,),
+    ),
+    Bug(
+        name="a copy is not found for a record that is too long to be held",
+        file="spark_jobs/prepare.py",
+        correct="        return shortened(self._seen), *self._beginning\n",
+        wrong="        return (shortened(self._seen),)\n",
+        tests=("tests/loads/test_twins.py",),
     ),
 )
 
