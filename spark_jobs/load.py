@@ -4,7 +4,6 @@ Nothing here decides whether rows are new: the claims keep others from doing the
 refused by the ledger if any part of it took effect before. A load that is killed anywhere may just be called again.
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -417,11 +416,8 @@ def _run_staged(
 
 
 def _stage(staging: ExitStack, engine: Engine, job: Job) -> Stage:
-    name = hashlib.sha256(f"{job.declared.name}\0{job.batch}\0{job.session.epoch}".encode()).hexdigest()[:16]
     with translated(pipeline=job.declared.name, doing="opening a stage"):
-        return staging.enter_context(
-            open_stage(engine, name, job.written, job.declared.target, lineage=job.has_lineage)
-        )
+        return staging.enter_context(open_stage(engine, job.written, job.declared.target, lineage=job.has_lineage))
 
 
 def _staged_parts(engine: Engine, job: Job, stage: Stage) -> tuple[StagedPart, ...]:

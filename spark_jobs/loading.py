@@ -5,7 +5,7 @@ as soon as any part of it took effect before, and what it stages is kept once fo
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
@@ -20,6 +20,7 @@ from dedup_core.errors import (
     DatabaseLost,
     OnceloadError,
     PipelineBusy,
+    RowsRefused,
     SettingRefused,
     TooManyQuarantined,
 )
@@ -27,7 +28,7 @@ from dedup_core.names import Batch, ProducerId
 from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, QuarantinedRecord, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.postgres.connection import translated
+from dedup_core.postgres.connection import first_line, translated
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
@@ -36,8 +37,8 @@ from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
 from spark_jobs.read import read_parts, read_records
 from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
-from spark_jobs.stage import Stage, StagedPart, note_part, stage_part, still_there
-from spark_jobs.write import ColumnsDiffer, Writer, refused_rows
+from spark_jobs.stage import Made, Stage, StagedPart, accept, note_part, stage_made, stage_part, still_there
+from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
 Answer = TypeVar("Answer")
 #: How long a task goes on calling a database that restarts.
@@ -88,16 +89,13 @@ class Job:
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
     #: Left out, every piece commits itself.
     stage: Stage | None = None
+    #: Whether staged rows know which record they were made from; only a transform may lose that.
+    has_lineage: bool = True
 
     @property
     def names_records(self) -> bool:
         """Whether records say themselves who they are."""
         return self.declared.producer is not None or self.declared.message_id is not None
-
-    @property
-    def has_lineage(self) -> bool:
-        """Whether staged rows know which record they were made from."""
-        return self.declared.transform is None or self.declared.target.lineage
 
     @property
     def is_direct(self) -> bool:
@@ -181,25 +179,37 @@ def _stage_of(job: Job) -> Stage:
     return job.stage
 
 
-def stage_rows(job: Job, rows: pa.Table, *, partition: int) -> None:
-    """Keep the rows that a transform made in one of its partitions, once."""
-    part = StagedPart(
-        delivery=-1 - partition,
-        number=0,
-        is_last=True,
-        advances=(),
-        rows=rows.num_rows,
-        records=0,
-        quarantined=(),
-        bytes=0,
-    )
-    stage = _stage_of(job)
-
-    def keep() -> None:
+def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+    """Keep the rows that a transform makes in one of its partitions; they come only once to whoever stages them."""
+    engine = engine_of(job)
+    try:
         with translated(pipeline=job.declared.name, doing="staging rows"):
-            stage_part(engine_of(job), stage, part, rows, writer=stage.writer)
+            return _stage_made(job, engine, tables, partition=partition)
+    except DatabaseLost:
+        # Spark tries again a few times, and at once: so not before the server answers.
+        Patience().until_answered(partial(_ping, job, engine))
+        raise
 
-    Patience().until_answered(keep)
+
+def _stage_made(job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+    stage = _stage_of(job)
+    try:
+        return stage_made(engine, stage, tables, partition=partition)
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        raise RowsRefused(job.declared.name, stage.target, first_line(error)) from error
+
+
+def _ping(job: Job, engine: Engine) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"), engine.connect():
+        pass
+
+
+def accept_rows(job: Job, made: Iterable[Made]) -> None:
+    """Count those rows of a transform that Spark says came first."""
+    with translated(pipeline=job.declared.name, doing="counting staged rows"):
+        accept(engine_of(job), _stage_of(job), made)
 
 
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> None:
@@ -213,7 +223,8 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> No
     while True:
         prepared = prepare(parts, records, consumed=consumed)
         try:
-            if not prepared.advances:
+            # What has no records is noted with the others, or by the next load.
+            if not prepared.advances or (consumed and not any(each.spans for each in prepared.advances)):
                 if claim:
                     ledger.release(claim)
                 return

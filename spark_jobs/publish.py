@@ -25,6 +25,7 @@ from spark_jobs.plan import Note
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, check_kept
 from spark_jobs.target import table_name, undeclared_columns
+from spark_jobs.transform import TransformRefused
 from spark_jobs.write import ColumnsDiffer, Writer, arrived, is_of_rows
 
 
@@ -147,7 +148,20 @@ def _write(
             case Write.APPEND:
                 _append(connection, target, source, writer.columns)
             case Write.MERGE:
+                if not stage.lineage:
+                    _refuse_twice(connection, job, source)
                 merge_in(connection, target, source, writer.columns)
+
+
+def _refuse_twice(connection: Connection, job: Job, source: str) -> None:
+    """Of rows that do not say which record they were made from, nobody knows which of one key is the last."""
+    key = ", ".join(map(quoted, job.declared.target.key))
+    if run(connection, f"SELECT FROM {source} GROUP BY {key} HAVING count(*) > 1 LIMIT 1").first() is not None:
+        raise TransformRefused(
+            job.declared.name,
+            f"several rows of one key ({', '.join(job.declared.target.key)}), and neither {PRODUCER_ID} nor {SEQUENCE}"
+            " to tell which is the last: select both, or group by the key",
+        )
 
 
 def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:

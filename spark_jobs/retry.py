@@ -6,7 +6,6 @@ answered therefore end alike: whoever looks again finds settled what is, and goe
 """
 # ruff: noqa: S608 - Names of tables and columns are quoted by one function; values are bound.
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,7 +45,7 @@ from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk, Part, Records
 from spark_jobs.sources.values import from_kept
 from spark_jobs.stage import Stage, open_stage
-from spark_jobs.target import ensure_target, table_name, undeclared_columns
+from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
 from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
 
@@ -79,6 +78,7 @@ def retry(
     before = ledger.position(declared.name)
     if not asked:
         return RetryReport(pipeline=declared.name, batch=batch, position=before)
+    refuse_another_target(engine, ledger, declared)
     columns = _columns(engine, declared)
     job = _Job(
         engine=engine,
@@ -226,9 +226,7 @@ def _door(job: _Job) -> Iterator[_Door]:
             writer = Writer.into_target(target, job.columns)
             yield _Door(writer=writer, enter=lambda connection, writer, rows: writer.write(connection, rows))
         case Write.MERGE:
-            name = f"retry of {job.declared.name}\0{job.batch}\0{job.session.epoch}"
-            name = hashlib.sha256(name.encode()).hexdigest()[:16]
-            with open_stage(job.engine, name, job.columns, target, lineage=True) as stage:
+            with open_stage(job.engine, job.columns, target, lineage=True) as stage:
                 yield _Door(writer=stage.writer, enter=partial(_merge, target, stage))
 
 

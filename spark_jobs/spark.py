@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,17 +20,27 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import CallAgain, DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced, SettingRefused
-from dedup_core.postgres.connection import first_line, sqlstate
-from spark_jobs.loading import Delivery, Job, deliver, read_delivery, stage_rows
+from dedup_core.errors import (
+    CallAgain,
+    DeliveryTakenAway,
+    ExitCode,
+    OnceloadError,
+    RowsRefused,
+    SessionFenced,
+    SettingRefused,
+)
+from spark_jobs.loading import Delivery, Job, accept_rows, deliver, read_delivery, stage_rows
 from spark_jobs.plan import Note
-from spark_jobs.stage import StageLost
+from spark_jobs.stage import Made, StageLost
 from spark_jobs.transform import TransformRefused, as_declared, for_spark, spark_schema, with_output
 from spark_jobs.write import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
+#: What of a transform's rows is written at once.
+_GATHERED_BYTES = 16 * 2**20
+#: The steps of a plan that leave records out whatever is in them.
+_LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", re.MULTILINE)
 #: What tasks answer that only write.
 _NO_ROWS = "rows bigint"
 
@@ -94,6 +105,7 @@ class SparkTasks:
                 each.foreachPartition(partial(_tasks, job, told))
             else:
                 self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
+                accept_rows(job, told.made.value)
         if job.declared.transform is not None and len(set(told.read.value)) < len(deliveries):
             # The proof would say of all records that they took effect.
             expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
@@ -107,7 +119,9 @@ class SparkTasks:
             return job
         told = _Told.by_tasks_of(self._context)
         with _in_our_words(job, told):
-            return with_output(job, to_arrow_schema(self._made(job, (), told).schema, timezone="UTC"))
+            made = self._made(job, (), told)
+            _refuse_limits(made)
+            return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
 
     def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
         """What the transform makes of the records; only asked for its shape, it reads none."""
@@ -120,6 +134,15 @@ class SparkTasks:
     @cached_property
     def _session(self) -> SparkSession:
         return SparkSession(self._context)
+
+
+def _refuse_limits(made: DataFrame) -> None:
+    """What a limit leaves out would be consumed all the same, and which records those are is left to chance."""
+    # The plan as it was resolved has no other face in Python.
+    plan: Any = made._jdf.queryExecution().analyzed()  # noqa: SLF001
+    if found := _LIMITS.search(plan.toString()):
+        expected = f"Spark SQL without LIMIT, OFFSET and TABLESAMPLE ({found[1]}): what they leave out would be lost"
+        raise SettingRefused("transform", "one that leaves records out by chance", expected)
 
 
 def _start(name: str, master: str | None, options: Mapping[str, str]) -> SparkContext:
@@ -141,6 +164,8 @@ class _Told:
     notes: Accumulator[tuple[Note, ...]]
     #: The numbers of the deliveries that were read to their end.
     read: Accumulator[tuple[int, ...]]
+    #: Whose rows count: of all tries at a partition, Spark brings only what the first says that ends well.
+    made: Accumulator[tuple[Made, ...]]
     #: Pickled, so that Spark need not know how.
     errors: Accumulator[tuple[bytes, ...]]
 
@@ -150,6 +175,7 @@ class _Told:
         return cls(
             notes=context.accumulator((), _AddingUp()),
             read=context.accumulator((), _AddingUp()),
+            made=context.accumulator((), _AddingUp()),
             errors=context.accumulator((), stop),
         )
 
@@ -239,21 +265,26 @@ def _read(
 
 def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
     with _telling(told):
-        if tables:
-            rows = as_declared(pa.concat_tables(tables), job.written, pipeline=job.declared.name)
-            _keep(job, rows, partition=context.partitionId() if context else 0)
+        tables = (as_declared(table, job.written, pipeline=job.declared.name) for table in _gathered(batches))
+        try:
+            made = stage_rows(job, tables, partition=context.partitionId() if context else 0)
+        except RowsRefused as error:
+            raise TransformRefused(job.declared.name, error.reason) from error
+        told.made.add((made,) if made else ())
     return iter(())
 
 
-def _keep(job: Job, rows: pa.Table, *, partition: int) -> None:
-    try:
-        stage_rows(job, rows, partition=partition)
-    except DBAPIError as error:
-        if sqlstate(error).startswith(ROW_REFUSED):
-            raise TransformRefused(job.declared.name, first_line(error)) from error
-        raise
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """As many rows at once as a piece may hold in memory: Spark sends few at a time."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.nbytes for each in held) >= _GATHERED_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if any(each.num_rows for each in held):
+        yield pa.Table.from_batches(held)
 
 
 @cache

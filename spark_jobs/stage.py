@@ -2,14 +2,18 @@
 
 One holds rows, the other which pieces they came from. A piece and its rows are written in one transaction, and a
 piece has a name that no two have: whoever reads it twice stages it once. Both tables are unlogged, so a crash of the
-server empties both, and whoever publishes finds that pieces are missing.
+server empties both, and whoever publishes finds that the piece is gone which is there from the start.
+
+Rows that a transform made are no piece that every try makes alike: each try has a table of its own, and Spark decides
+whose counts. Those tables are joined to the first by inheritance.
 """
 
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +39,8 @@ _HOLD = text("SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :nam
 _TRY_HOLD = text("SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
 _LET_GO = text("SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0))")
 _UNDEFINED_TABLE = "42P01"
+#: The delivery of the piece that is there from the start; those that a transform made come behind it.
+_OPENED = -(2**31)
 _COLUMNS = text(
     "SELECT CAST(attname AS text) FROM pg_attribute"
     " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
@@ -73,6 +79,10 @@ class Stage:
     def beside(self, name: str) -> str:
         """Another table of the same stage, which goes with it."""
         return self.rows.removesuffix(' rows"') + f' {name}"'
+
+    def made(self, token: str) -> str:
+        """The table of one try to make rows, as SQL writes it."""
+        return self.beside(f"made {token}")
 
     @property
     def writer(self) -> Writer:
@@ -113,10 +123,10 @@ class StagedPart:
 
 
 @contextmanager
-def open_stage(
-    engine: Engine, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool
-) -> Iterator[Stage]:
+def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> Iterator[Stage]:
     """Two empty tables for as long as the block runs; what processes left behind that were killed goes first."""
+    # Of its own for each staging, so that a task of one that was given up finds no table to write to.
+    name = token_hex(8)
     stage = Stage(
         rows=f"{SCHEMA}.{quoted(name + ' rows')}",
         parts=f"{SCHEMA}.{quoted(name + ' parts')}",
@@ -135,11 +145,12 @@ def open_stage(
             " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL,"
             " PRIMARY KEY (delivery, number))",
         )
+        run(holder, f"INSERT INTO {stage.parts} VALUES ({_OPENED}, 0, true, 0, 0, 0, '')")
         try:
             yield stage
         finally:
             with suppress(DBAPIError), engine.begin() as connection:
-                run(connection, f"DROP TABLE IF EXISTS {stage.rows}, {stage.parts}")
+                run(connection, f"DROP TABLE IF EXISTS {stage.rows}, {stage.parts} CASCADE")
             with suppress(DBAPIError):
                 holder.execute(_LET_GO, {"name": name})
 
@@ -167,7 +178,8 @@ def _sweep(holder: Connection) -> None:
     """Drop the stages that nobody holds."""
     for name, tables in holder.execute(_STAGES).all():
         if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
-            run(holder, f"DROP TABLE IF EXISTS {', '.join(f'{SCHEMA}.{quoted(table)}' for table in tables)}")
+            listed = ", ".join(f"{SCHEMA}.{quoted(table)}" for table in tables)
+            run(holder, f"DROP TABLE IF EXISTS {listed} CASCADE")
             holder.execute(_LET_GO, {"name": name})
 
 
@@ -178,6 +190,47 @@ def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *
             transaction.rollback()
             return
         writer.write(connection, rows)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one try at a partition of a transform's rows has written."""
+
+    partition: int
+    token: str
+    rows: int
+
+
+def stage_made(engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+    """Keep what one try makes, whole or not at all, in a table of its own; nothing if there is nothing."""
+    token, rows = token_hex(8), 0
+    writer = replace(stage.writer, table=stage.made(token))
+    with still_there(stage), engine.connect() as connection, connection.begin():
+        for table in tables:
+            if not rows:
+                like = f"(LIKE {stage.rows} INCLUDING GENERATED INCLUDING CONSTRAINTS)"
+                run(connection, f"CREATE UNLOGGED TABLE {writer.table} {like}")
+            writer.copy(connection, table)
+            rows += table.num_rows
+    return Made(partition, token, rows) if rows else None
+
+
+def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
+    """Count what those tries made that Spark says came first, and nothing of any other."""
+    with still_there(stage), engine.connect() as connection, connection.begin():
+        for each in made:
+            run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")
+            part = StagedPart(
+                delivery=-1 - each.partition,
+                number=0,
+                is_last=True,
+                advances=(),
+                rows=each.rows,
+                quarantined=(),
+                bytes=0,
+                records=0,
+            )
+            _keep(connection, stage, part)
 
 
 def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
@@ -223,15 +276,18 @@ def still_there(stage: Stage) -> Iterator[None]:
 def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]:
     """All that was staged, in order."""
     with still_there(stage):
-        rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number")
-    return tuple(_read(row) for row in rows)
+        rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number").all()
+    if not rows or rows[0].delivery != _OPENED:
+        raise StageLost(stage.parts)
+    return tuple(_read(row) for row in rows[1:])
 
 
 def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
     """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
     with still_there(stage):
         kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
-    if kept != parts:
+    # One more is there from the start.
+    if kept != parts + 1:
         raise StageLost(stage.parts)
 
 

@@ -80,7 +80,8 @@ def with_output(job: Job, made: pa.Schema) -> Job:
     written = tuple(_column(made.field(name), declared.get(name)) for name in names)
     _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
     target = replace(job.declared.target, lineage=job.declared.target.lineage and has_lineage)
-    return replace(job, written=written, declared=replace(job.declared, target=target))
+    changed = replace(job.declared, target=target)
+    return replace(job, written=written, has_lineage=has_lineage, declared=changed)
 
 
 def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
+from dedup_core.errors import CommitOutcomeUnknown
 from dedup_core.names import Position
-from dedup_core.postgres import LedgerSettings
+from dedup_core.ports import Commit
+from dedup_core.postgres import LedgerSettings, PostgresLedger
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
 from spark_jobs import loading
@@ -401,3 +403,26 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
 
     assert crashes
     assert (report.loaded, loads.rows()) == (20, list(range(20)))
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records(loads, monkeypatch):
+    answers: list[str] = []
+
+    class Unanswered(PostgresLedger):
+        def commit(self, commit: Commit[Connection]) -> Position:
+            position = super().commit(commit)
+            if not answers:
+                answers.append("lost")
+                raise CommitOutcomeUnknown("events", commit.batch, "the line went dead")
+            return position
+
+    monkeypatch.setattr("spark_jobs.loading.PostgresLedger", Unanswered)
+    loads.write("a.jsonl.gz", gzip.compress(line(1).encode()))
+    loads.write("b.jsonl.gz", gzip.compress(b""))
+
+    report = loads.load()
+
+    assert answers
+    assert (report.loaded, loads.rows()) == (1, [1])
+    assert loads.load().loaded == 0

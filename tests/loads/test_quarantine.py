@@ -88,6 +88,17 @@ def test_what_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):
     assert is_sound(loads)
 
 
+def test_a_retry_makes_no_target_anew_that_was_lost(two_strange):
+    loads = two_strange
+    with loads.engine.begin() as connection:
+        connection.execute(text("DROP TABLE target"))
+
+    with pytest.raises(SettingRefused, match="which is not there"):
+        retry_all(loads)
+
+    assert loads.ask("SELECT to_regclass('target')") == [(None,)]
+
+
 def test_retrying_again_finds_nothing_and_loading_again_finds_nothing_new(two_strange):
     loads = two_strange
     retry_all(loads)

@@ -1,9 +1,16 @@
 """The same promises with Spark's own tasks, and what only Spark can do: transforms."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from sqlalchemy import create_engine, text
 
 from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
@@ -11,7 +18,7 @@ from dedup_core.postgres import LedgerSettings
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.spark import SparkTasks, TasksFailed
+from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
 from spark_jobs.transform import TransformRefused
 from tests.loads.conftest import Loads, line
 
@@ -113,6 +120,8 @@ def _fails(*_: object) -> None:
         ({"transform": "SELECT ids FROM records"}, "transform: .*`ids` cannot be resolved"),
         ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one called id"),
         ({"transform": "SELECT 1 AS id"}, "transform: .*reads all of the view records"),
+        ({"transform": "SELECT * FROM records LIMIT 5"}, "transform: .*without LIMIT"),
+        ({"transform": "SELECT * FROM records TABLESAMPLE (50 PERCENT)"}, "transform: .*without LIMIT"),
         (
             {
                 "transform": "SELECT id FROM records",
@@ -198,3 +207,85 @@ def test_a_file_that_a_transform_cannot_read_is_named(loads, tasks, transform):
 
     assert report.loaded == 1
     assert [(note.name, note.needs_a_person) for note in report.notes] == [("b.jsonl.gz", True)]
+
+
+# Tries that end in the middle, of a transform.
+
+_MANY = 150_000
+
+
+@STAGED
+@pytest.mark.parametrize("transform", ["SELECT * FROM records", "SELECT * FROM records DISTRIBUTE BY id"])
+def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform):
+    """To the half behind it, an input that breaks off looks like one that has ended."""
+    loads.write("a.jsonl", "".join(map(line, range(_MANY))))
+    monkeypatch.setattr("spark_jobs.spark._read", _breaks_off_once)
+
+    report = load_by_spark(loads, tasks, transform=transform)
+
+    assert (report.loaded, report.filtered) == (_MANY, 0)
+    assert loads.ask("SELECT count(DISTINCT id), count(*) FROM target") == [(_MANY, _MANY)]
+
+
+def _breaks_off_once(*arguments: Any) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    for number, batch in enumerate(_read(*arguments)):
+        if number == 2 and context and context.attemptNumber() == 0:
+            raise OSError("the disk went away")
+        yield batch
+
+
+@STAGED
+def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch):
+    loads.write("a.jsonl", "".join(map(line, range(100))))
+    crashed = loads.folder.parent / "crashed"
+    monkeypatch.setattr("spark_jobs.spark._stage", partial(_crashes_once, loads.dsn, crashed))
+    transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
+
+    source = replace(loads.declared.source, chunk_bytes=1000)
+
+    report = load_by_spark(loads, tasks, transform=transform, source=source)
+
+    assert crashed.exists()
+    assert (report.loaded, report.filtered) == (100, 0)
+    assert loads.rows() == list(range(100))
+
+
+def _crashes_once(dsn: str, crashed: Path, *arguments: Any) -> Iterator[pa.RecordBatch]:
+    """Before the second branch reads anything, rows of the first are staged, and the server empties all stages."""
+    context = TaskContext.get()
+    if context and context.partitionId() == _BRANCH and not crashed.exists():
+        with create_engine(dsn).begin() as connection:
+            while not (staged := connection.execute(_STAGED_ROWS).scalars().all()):
+                time.sleep(0.05)
+            tables = connection.execute(_STAGES).scalars().all()
+            connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
+        crashed.write_text("\n".join(staged))
+    return _stage(*arguments)
+
+
+#: The first partition of the second branch: each reads all of the chunks.
+_BRANCH = 5
+_STAGES = text(
+    "SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class"
+    " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+)
+#: A table that holds what a try has made, or the first piece that it made, whatever keeps it.
+_STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% made %'")
+
+
+@STAGED
+@pytest.mark.parametrize("made", ["id, note", "id, note, _producer_id, _sequence"])
+def test_of_rows_of_one_key_the_last_wins_or_none(loads, tasks, made):
+    loads.write("a.jsonl", line(7, note="old") + line(7, note="new"))
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
+    transform = f"SELECT {made} FROM records"
+
+    if "_sequence" in made:
+        load_by_spark(loads, tasks, target=target, transform=transform)
+        assert loads.ask("SELECT id, note FROM target") == [(7, "new")]
+    else:
+        with pytest.raises(TransformRefused, match="several rows of one key"):
+            load_by_spark(loads, tasks, target=target, transform=transform)
+        grouped = "SELECT id, max(note) AS note FROM records GROUP BY id"
+        assert load_by_spark(loads, tasks, target=target, transform=grouped).loaded == 1

@@ -474,7 +474,7 @@ LOAD_BUGS = (
     Bug(
         name="a stage that a crash emptied is published",
         file="spark_jobs/stage.py",
-        correct="    if kept != parts:\n",
+        correct="    if kept != parts + 1:\n",
         wrong="    if kept > parts:\n",
         tests=(OF_LOADS,),
     ),
