@@ -1,5 +1,7 @@
 """The same promises with Spark's own tasks, and what only Spark can do: transforms."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,10 +17,13 @@ from sqlalchemy import create_engine, text
 from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.columns import parse_column
+from spark_jobs.columns import Column, arrow_schema, parse_column
 from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.sources.records import LINEAGE
 from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
+from spark_jobs.stage import accept, open_stage, stage_made, staged_parts
+from spark_jobs.target import ensure_target
 from spark_jobs.transform import TransformRefused
 from tests.loads.conftest import Loads, line
 
@@ -215,11 +220,12 @@ _MANY = 150_000
 
 
 @STAGED
+@pytest.mark.parametrize("is_killed", [False, True], ids=["raised", "killed"])
 @pytest.mark.parametrize("transform", ["SELECT * FROM records", "SELECT * FROM records DISTRIBUTE BY id"])
-def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform):
-    """To the half behind it, an input that breaks off looks like one that has ended."""
+def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
+    """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))
-    monkeypatch.setattr("spark_jobs.spark._read", _breaks_off_once)
+    monkeypatch.setattr("spark_jobs.spark._read", partial(_breaks_off_once, is_killed))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
@@ -227,12 +233,39 @@ def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatc
     assert loads.ask("SELECT count(DISTINCT id), count(*) FROM target") == [(_MANY, _MANY)]
 
 
-def _breaks_off_once(*arguments: Any) -> Iterator[pa.RecordBatch]:
+def _breaks_off_once(is_killed: bool, *arguments: Any) -> Iterator[pa.RecordBatch]:  # noqa: FBT001 - partial gives it.
     context = TaskContext.get()
     for number, batch in enumerate(_read(*arguments)):
         if number == 2 and context and context.attemptNumber() == 0:
+            if is_killed:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the disk went away")
         yield batch
+
+
+@STAGED
+def test_of_two_tries_only_that_counts_which_was_accepted(loads):
+    """The first has a part of the rows, as one whose input broke off."""
+    target, columns = loads.declared.target, loads.declared.columns
+    ensure_target(loads.engine, loads.declared, columns=columns)
+    some, more = (pa.table(_rows_of(numbers, columns)) for numbers in ([1, 2], [3]))
+    with open_stage(loads.engine, columns, target, lineage=True) as stage:
+        broken_off = stage_made(loads.engine, stage, [some], partition=0)
+        whole = stage_made(loads.engine, stage, [some, more], partition=0)
+        assert broken_off
+        assert whole
+        accept(loads.engine, stage, [whole])
+
+        assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(1,), (2,), (3,)]
+        with loads.engine.begin() as connection:
+            assert [part.rows for part in staged_parts(connection, stage)] == [3]
+
+
+def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Array]:
+    fields = [*arrow_schema(columns), *LINEAGE]
+    return {
+        field.name: pa.array(numbers) if field.name == "id" else pa.nulls(len(numbers), field.type) for field in fields
+    }
 
 
 @STAGED
