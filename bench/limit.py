@@ -34,7 +34,7 @@ def parse_and_copy(dsn: str, file: Path) -> float:
     size = file.stat().st_size
     chunks = cuts(str(file), first=0, end=size, chunk_bytes=_CHUNK_BYTES, record_bytes_max=_CHUNK_BYTES)
     context = get_context("spawn")
-    ready = context.Barrier(_PROCESSES + 1)
+    ready = context.Barrier(_PROCESSES + 1, timeout=60)
     processes = [
         context.Process(target=_work, args=(dsn, file, chunks[number::_PROCESSES], ready))
         for number in range(_PROCESSES)

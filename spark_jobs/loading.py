@@ -208,6 +208,10 @@ def _ping(job: Job, engine: Engine) -> None:
 
 def accept_rows(job: Job, made: Iterable[Made]) -> None:
     """Count those rows of a transform that Spark says came first."""
+    Patience().until_answered(partial(_accept, job, tuple(made)))
+
+
+def _accept(job: Job, made: tuple[Made, ...]) -> None:
     with translated(pipeline=job.declared.name, doing="counting staged rows"):
         accept(engine_of(job), _stage_of(job), made)
 

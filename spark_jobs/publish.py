@@ -148,7 +148,8 @@ def _write(
             case Write.APPEND:
                 _append(connection, target, source, writer.columns)
             case Write.MERGE:
-                if not stage.lineage:
+                # Records that say who they are bring an order of their own.
+                if not stage.lineage and job.declared.producer is None:
                     _refuse_twice(connection, job, source)
                 merge_in(connection, target, source, writer.columns)
 

@@ -219,7 +219,6 @@ def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
     """Count what those tries made that Spark says came first, and nothing of any other."""
     with still_there(stage), engine.connect() as connection, connection.begin():
         for each in made:
-            run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")
             part = StagedPart(
                 delivery=-1 - each.partition,
                 number=0,
@@ -230,7 +229,9 @@ def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
                 bytes=0,
                 records=0,
             )
-            _keep(connection, stage, part)
+            # Asked again after an answer that was lost, it is there already.
+            if _keep(connection, stage, part):
+                run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")
 
 
 def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:

@@ -254,6 +254,8 @@ def test_of_two_tries_only_that_counts_which_was_accepted(loads):
         whole = stage_made(loads.engine, stage, [some, more], partition=0)
         assert broken_off
         assert whole
+        # The second time, for an answer that was lost.
+        accept(loads.engine, stage, [whole])
         accept(loads.engine, stage, [whole])
 
         assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(1,), (2,), (3,)]
@@ -303,7 +305,6 @@ _STAGES = text(
     "SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class"
     " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
 )
-#: A table that holds what a try has made, or the first piece that it made, whatever keeps it.
 _STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% made %'")
 
 
