@@ -18,7 +18,7 @@ from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuara
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.columns import Column, arrow_schema, parse_column
-from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, Target, Write
+from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
@@ -323,3 +323,15 @@ def test_of_rows_of_one_key_the_last_wins_or_none(loads, tasks, made):
             load_by_spark(loads, tasks, target=target, transform=transform)
         grouped = "SELECT id, max(note) AS note FROM records GROUP BY id"
         assert load_by_spark(loads, tasks, target=target, transform=grouped).loaded == 1
+
+
+@STAGED
+def test_records_that_name_their_producers_bring_their_order_to_a_merge(loads, tasks):
+    loads.write("a.jsonl", line(2, note="x") + line(1, note="x"))
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("amount",))
+    producer = RecordProducer(name="note", sequence="id")
+    transform = "SELECT id, amount, note FROM records"
+
+    load_by_spark(loads, tasks, target=target, transform=transform, producer=producer)
+
+    assert loads.rows() == [2]
