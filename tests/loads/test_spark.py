@@ -291,7 +291,9 @@ def _crashes_once(dsn: str, crashed: Path, *arguments: Any) -> Iterator[pa.Recor
     context = TaskContext.get()
     if context and context.partitionId() == _BRANCH and not crashed.exists():
         with create_engine(dsn).begin() as connection:
+            until = time.monotonic() + 60
             while not (staged := connection.execute(_STAGED_ROWS).scalars().all()):
+                assert time.monotonic() < until, "nothing of the first branch was staged"
                 time.sleep(0.05)
             tables = connection.execute(_STAGES).scalars().all()
             connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
