@@ -13,8 +13,8 @@ check: setup ## Lint, check the format, the types and the import contracts
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-test: setup ## Run every test (ARGS=... goes to pytest)
-	.venv/bin/pytest $(ARGS)
+test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
+	.venv/bin/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
 	.venv/bin/python -m tests.fault.report $(ARGS)
