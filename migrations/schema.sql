@@ -46,8 +46,8 @@ CREATE TABLE onceload.producer (
     CONSTRAINT producer_consumes_only_sequence_ids CHECK (
         isempty(consumed) OR (lower(consumed) >= 0 AND NOT upper_inf(consumed) AND NOT lower_inf(consumed))),
     CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted', 'replaced'))
--- Room for the new version of a row on its own page: an advance touches no index.
-) WITH (fillfactor = 70);
+-- Room for a new version of every row on its own page: also an advance of all of them touches no index.
+) WITH (fillfactor = 45);
 
 -- A named consumer. Its epoch fences its earlier lives.
 CREATE TABLE onceload.session (

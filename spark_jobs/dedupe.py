@@ -61,14 +61,15 @@ class _Sieve:
         self._job = job
         self._stage = stage
         self._rows = stage.rows
-        self._names = stage.beside("names")
+        self._named = stage.beside("named")
         self._ids = stage.beside("ids")
+        self._new_ids = stage.beside("new ids")
         self._by_producer = stage.beside("by producer")
         self._by_message = stage.beside("by message")
         self._offered = stage.beside("offered")
 
     def clear(self) -> None:
-        tables = (self._names, self._ids, self._by_producer, self._by_message, self._offered)
+        tables = (self._named, self._ids, self._new_ids, self._by_producer, self._by_message, self._offered)
         with self._engine.begin() as connection:
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)}")
 
@@ -83,20 +84,23 @@ class _Sieve:
     def _sift(self, declared: Declared, advances: Sequence[Advance]) -> NewRows:
         self.clear()
         if declared.producer is not None:
-            self._register(declared.producer)
+            self._gather(declared.producer)
+            self._ledger.register_all(declared.name, self._named, generation=_GENERATION)
             self._refuse_files(advances)
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
             consumed = rows = self._rows
+            ids = self._ids
             if declared.producer is not None:
-                consumed = rows = self._new_of_producers(connection, declared.producer)
+                consumed, ids = self._new_of_producers(connection, declared.producer)
+                rows = consumed
             messages: tuple[str, ...] = ()
             if declared.message_id is not None:
                 rows = self._new_of_messages(connection, consumed, declared.message_id)
                 messages = tuple(run(connection, f"SELECT _message FROM {rows}").scalars())
             if declared.producer is not None:
                 # Another record with the same business id is consumed, and a duplicate.
-                self._offer(connection, declared.producer, consumed=consumed, rows=rows)
+                self._offer(connection, declared.producer, ids, consumed=consumed, rows=rows)
                 count = run(connection, f"SELECT CAST(coalesce(sum(rows), 0) AS bigint) FROM {self._offered}")
                 return NewRows(
                     source=rows,
@@ -109,19 +113,33 @@ class _Sieve:
         counted = tuple(replace(each, rows=rows_of.get(each.producer_id, 0)) for each in advances)
         return NewRows(source=rows, count=sum(rows_of.values()), advances=counted, message_ids=messages)
 
-    def _register(self, producer: RecordProducer) -> None:
+    def _gather(self, producer: RecordProducer) -> None:
+        """Whose records are there, from which number to which, how many, and how many different ones.
+
+        Sixty-four numbers are a word of bits, so that the different ones are counted without sorting the batch.
+        """
+        sequence = _sequence_of(producer)
+        words = (
+            f"SELECT {_name_of(producer)} AS called, min({sequence}) AS first, max({sequence}) AS last,"
+            " count(*) AS rows,"
+            f" bit_count(CAST(bit_or(CAST(1 AS bigint) << CAST({sequence} & 63 AS integer)) AS bit(64))) AS ids"
+            f" FROM {self._rows} AS staged GROUP BY 1, {sequence} >> 6"
+        )
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            names = f"SELECT DISTINCT {_name_of(producer)} AS name FROM {self._rows} AS staged"
-            run(connection, f"CREATE UNLOGGED TABLE {self._names} AS {names}")
-        self._ledger.register_all(self._job.declared.name, self._names, generation=_GENERATION)
+            run(
+                connection,
+                f"CREATE UNLOGGED TABLE {self._named} AS SELECT called, {literal(producer.prefix)} || called AS name,"
+                " min(first) AS first, max(last) AS last, CAST(sum(rows) AS bigint) AS rows,"
+                f" CAST(sum(ids) AS bigint) AS ids FROM ({words}) AS words GROUP BY called; ANALYZE {self._named}",
+            )
 
     def _refuse_files(self, advances: Sequence[Advance]) -> None:
         """A file and a producer that records name must not be one: what one consumed would be the other's."""
         read = ", ".join(str(each.producer_id) for each in advances) or "NULL"
         with self._engine.begin() as connection:
             asked = (
-                f"SELECT named.name FROM {self._names} AS named JOIN onceload.producer ON producer.name = named.name"
+                f"SELECT named.name FROM {self._named} AS named JOIN onceload.producer ON producer.name = named.name"
                 f" AND producer.generation = {_GENERATION} JOIN onceload.pipeline"
                 " ON pipeline.pipeline_id = producer.pipeline_id"
                 f" AND pipeline.name = {literal(self._job.declared.name)}"
@@ -131,67 +149,69 @@ class _Sieve:
         if taken is not None:
             raise SettingRefused("producer", f"{taken}, and a file of that name", "files of other names: rename it")
 
-    def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> str:
-        """Mostly all records are new and none stands twice: then they stay where they are."""
-        sequence = f"CAST(staged.{quoted(producer.sequence)} AS bigint)"
-        of_producer = (
-            f"{self._rows} AS staged JOIN onceload.producer ON producer.name = {_name_of(producer)}"
-            f" AND producer.generation = {_GENERATION} JOIN onceload.pipeline"
-            f" ON pipeline.pipeline_id = producer.pipeline_id AND pipeline.name = {literal(self._job.declared.name)}"
-        )
+    def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> tuple[str, str]:
+        """What is new, and its ids; mostly all records are and none stands twice: then they stay where they are."""
+        sequence = _sequence_of(producer)
         run(
             connection,
-            f"CREATE UNLOGGED TABLE {self._ids} AS SELECT producer.producer_id, min({sequence}) AS first,"
-            f" max({sequence}) AS last, count(*) AS rows, count(DISTINCT {sequence}) AS ids"
-            f" FROM {of_producer} GROUP BY producer.producer_id",
+            f"CREATE UNLOGGED TABLE {self._ids} AS SELECT producer.producer_id, producer.consumed, named.called,"
+            f" named.first, named.last, named.rows, named.ids FROM {self._named} AS named"
+            f" JOIN onceload.producer ON producer.name = named.name AND producer.generation = {_GENERATION}"
+            " JOIN onceload.pipeline ON pipeline.pipeline_id = producer.pipeline_id"
+            f" AND pipeline.name = {literal(self._job.declared.name)}; ANALYZE {self._ids}",
         )
         match producer.order:
             case Order.ANY:
-                is_new = f"NOT producer.consumed @> {sequence}"
-                all_new = "NOT producer.consumed && int8range(first, last + 1)"
+                is_new = f"NOT ends.consumed @> {sequence}"
+                all_new = "NOT consumed && int8range(first, last + 1)"
             case Order.ORDERED:
                 # At or below the last one that took effect nothing is new, seen or not.
-                is_new = f"coalesce({sequence} >= upper(producer.consumed), true)"
-                all_new = "coalesce(first >= upper(producer.consumed), true)"
+                is_new = f"coalesce({sequence} >= upper(ends.consumed), true)"
+                all_new = "coalesce(first >= upper(consumed), true)"
         written = [column.name for column in self._job.written]
         added = undeclared_columns(connection, self._rows, known=written)
         columns = ", ".join(f"staged.{quoted(name)}" for name in (*written, *(column.name for column in added)))
-        renamed = f"{columns}, producer.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE} FROM {of_producer}"
-        asked = f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids} JOIN onceload.producer USING (producer_id)"
-        if run(connection, asked).scalar_one():
-            return f"(SELECT {renamed}) AS records"
+        renamed = (
+            f"{columns}, ends.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE}"
+            f" FROM {self._rows} AS staged JOIN {self._ids} AS ends ON ends.called = {_name_of(producer)}"
+        )
+        if run(connection, f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids}").scalar_one():
+            return f"(SELECT {renamed}) AS records", self._ids
         run(
             connection,
-            f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT DISTINCT ON (producer.producer_id, {sequence})"
+            f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT DISTINCT ON (ends.producer_id, {sequence})"
             f" {renamed} WHERE {is_new}"
-            f" ORDER BY producer.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE};"
-            f" DROP TABLE {self._ids};"
-            f" CREATE UNLOGGED TABLE {self._ids} AS SELECT {PRODUCER_ID} AS producer_id, min({SEQUENCE}) AS first,"
-            f" max({SEQUENCE}) AS last, count(*) AS rows, count(*) AS ids FROM {self._by_producer} GROUP BY 1",
+            f" ORDER BY ends.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE};"
+            f" CREATE UNLOGGED TABLE {self._new_ids} AS SELECT ends.producer_id, ends.consumed, new.first, new.last,"
+            f" new.rows, new.rows AS ids FROM (SELECT {PRODUCER_ID} AS producer_id, min({SEQUENCE}) AS first,"
+            f" max({SEQUENCE}) AS last, count(*) AS rows FROM {self._by_producer} GROUP BY 1) AS new"
+            f" JOIN {self._ids} AS ends USING (producer_id)",
         )
-        return self._by_producer
+        return self._by_producer, self._new_ids
 
-    def _offer(self, connection: Connection, producer: RecordProducer, *, consumed: str, rows: str) -> None:
+    def _offer(self, connection: Connection, producer: RecordProducer, ids: str, *, consumed: str, rows: str) -> None:
         """Gather what each producer advances by; most of their ids follow one another, and their ends say it all."""
+        islands = ""
         match producer.order:
             case Order.ANY:
                 islands = (
-                    f"SELECT {PRODUCER_ID} AS producer_id, range_agg(int8range({SEQUENCE}, {SEQUENCE} + 1)) AS spans"
-                    f" FROM {consumed} JOIN {self._ids} AS ends ON ends.producer_id = {PRODUCER_ID}"
-                    f" WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY {PRODUCER_ID}"
+                    f" LEFT JOIN (SELECT {PRODUCER_ID} AS producer_id,"
+                    f" range_agg(int8range({SEQUENCE}, {SEQUENCE} + 1)) AS spans"
+                    f" FROM {consumed} JOIN {ids} AS ends ON ends.producer_id = {PRODUCER_ID}"
+                    f" WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY {PRODUCER_ID}) AS islands"
+                    " USING (producer_id)"
                 )
                 spans = "coalesce(islands.spans, int8multirange(int8range(first, last + 1)))"
             case Order.ORDERED:
                 # What an ordered producer jumped over is settled too, so that it is refused should it come later.
-                islands = "SELECT producer_id, upper(consumed) AS reached FROM onceload.producer"
-                spans = "int8multirange(int8range(coalesce(reached, 0), last + 1))"
-        counted = f"SELECT producer_id, rows FROM {self._ids}" if rows == consumed else _counts(rows)
+                spans = "int8multirange(int8range(coalesce(upper(ends.consumed), 0), last + 1))"
+        counted = f"SELECT producer_id, rows FROM {ids}" if rows == consumed else _counts(rows)
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._offered} AS SELECT producer_id, {spans} AS spans,"
-            f" coalesce(counted.rows, 0) AS rows FROM {self._ids} AS ends"
-            f" LEFT JOIN ({islands}) AS islands USING (producer_id)"
-            f" LEFT JOIN ({counted}) AS counted USING (producer_id); ANALYZE {self._offered}",
+            f" coalesce(counted.rows, 0) AS rows FROM {ids} AS ends{islands}"
+            # In the order of the producers, so that an advance of many goes through them page by page.
+            f" LEFT JOIN ({counted}) AS counted USING (producer_id) ORDER BY producer_id; ANALYZE {self._offered}",
         )
 
     def _new_of_messages(self, connection: Connection, source: str, message_id: MessageId) -> str:
@@ -211,7 +231,11 @@ class _Sieve:
 
 
 def _name_of(producer: RecordProducer) -> str:
-    return f"{literal(producer.prefix)} || CAST(staged.{quoted(producer.name)} AS text)"
+    return f"CAST(staged.{quoted(producer.name)} AS text)"
+
+
+def _sequence_of(producer: RecordProducer) -> str:
+    return f"CAST(staged.{quoted(producer.sequence)} AS bigint)"
 
 
 def _counts(source: str) -> str:

@@ -207,7 +207,7 @@ class PostgresLedger:
         return ids
 
     def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
-        """Give each `name` in a table of the server's its producer id."""
+        """Give each `name` in a table of the server's, where each stands once, its producer id."""
         with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
             found = lock_pipeline(connection, pipeline)
             binds = {"pipeline_id": found.pipeline_id, "generation": generation}

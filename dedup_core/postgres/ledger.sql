@@ -137,9 +137,14 @@ UPDATE onceload.session SET last_position = :position
  WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch;
 
 -- name: register_all
+-- Nobody registers meanwhile: all who do hold the lock of the pipeline. In the order of the index it grows at its end.
 INSERT INTO onceload.producer (pipeline_id, name, generation)
-SELECT :pipeline_id, name, :generation FROM {table}
-ON CONFLICT ON CONSTRAINT producer_generations_have_no_twins DO NOTHING;
+SELECT :pipeline_id, name, :generation FROM {table} AS named
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.producer
+        WHERE producer.pipeline_id = :pipeline_id AND producer.name = named.name
+          AND producer.generation = :generation)
+ ORDER BY name;
 
 -- name: offered_in_arrays
 SELECT * FROM unnest(
