@@ -35,6 +35,7 @@ _LOADS_TESTS = (
     ("tests/loads/test_sequences.py",),
     ("tests/unit/files", "tests/unit/sources", "tests/unit/pipeline_file"),
 )
+_TWO_AT_A_TIME = ("--numprocesses", "2", "--dist", "worksteal")
 _EXAMPLES = re.compile(r"^ +- (\d+) passing, ", re.MULTILINE)
 _COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "refused", "unknown", "seconds", "seed")
 _LOADS_COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "calls", "seconds", "seed")
@@ -181,7 +182,16 @@ def _property_tests(groups: Iterable[Sequence[str]], *, divisor: int) -> tuple[b
 
 def _examined(patterns: Sequence[str], profile: str) -> tuple[bool, str]:
     paths = [str(path) for pattern in patterns for path in sorted(_ROOT.glob(pattern))]
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--hypothesis-show-statistics", *paths]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        *_TWO_AT_A_TIME,
+        "--hypothesis-show-statistics",
+        *paths,
+    ]
     environment = {**os.environ, "HYPOTHESIS_PROFILE": profile}
     done = subprocess.run(command, cwd=_ROOT, env=environment, check=False, capture_output=True, text=True)
     last = (done.stdout.strip().splitlines() or ["nothing was said"])[-1].strip("= ")

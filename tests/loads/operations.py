@@ -14,14 +14,21 @@ from tests.loads.model import Kind
 _FORMS = st.sampled_from(Form)
 _REWRITTEN = st.sampled_from([OnRewrite.STOP, OnRewrite.NEW_GENERATION])
 _IDENTITIES = st.sampled_from(Identity)
-KINDS = st.one_of(
+_EITHER = st.one_of(
     st.builds(Kind, sealed=st.booleans(), on_rewrite=_REWRITTEN),
     st.builds(Kind, form=_FORMS, sealed=st.booleans(), on_rewrite=_REWRITTEN, identity=_IDENTITIES),
+)
+_STAGED = st.one_of(
     st.builds(Kind, form=_FORMS, sealed=st.booleans(), on_rewrite=st.just(OnRewrite.REPLACE)),
     st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, identity=_IDENTITIES, write=st.just(Write.MERGE)),
     st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, identity=_IDENTITIES, order=st.sampled_from(Order)),
+)
+#: By the ways in which they may be published.
+KINDS = {
     # Inside of quotes a file that was taken as complete may not go on: where its records end would change.
-).filter(lambda kind: not (kind.sealed and kind.form is Form.CSV))
+    ways: kinds.filter(lambda kind: not (kind.sealed and kind.form is Form.CSV))
+    for ways, kinds in (("direct or staged", _EITHER), ("staged", _STAGED))
+}
 
 _NAMES = ("a.log", "below/b.log", "a.log.gz", "c.log.gz", "c.log.zst")
 

@@ -64,6 +64,19 @@ def test_a_record_that_stands_twice_in_a_first_batch_takes_effect_once(devices):
     ]
 
 
+@pytest.mark.parametrize("again", [0, 63, 64, 2**53 + 1, 2**63 - 2])
+def test_of_ids_far_apart_only_the_one_that_stands_twice_is_a_duplicate(devices, again):
+    ids = [0, 1, 62, 63, 64, 127, 128, 2**31, 2**53, 2**53 + 1, 2**63 - 2]
+    devices.write("a.jsonl", "".join(record("d1", seq) for seq in [*ids, again]) + record("d2", again))
+
+    report = devices.load()
+
+    assert (report.loaded, report.duplicates) == (len(ids) + 1, 1)
+    assert devices.rows("device, seq") == sorted([*(("d1", seq) for seq in ids), ("d2", again)])
+    consumed = {state.name: state.consumed for state in devices.ledger.states("events").states.values()}
+    assert all(seq in consumed["device=d1"] for seq in ids)
+
+
 def test_an_id_that_was_jumped_over_is_late_or_lost_as_declared(devices):
     devices.write("a.jsonl", record("d1", 0) + record("d1", 5))
     devices.load()

@@ -18,6 +18,7 @@ from random import Random
 import psycopg2
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as engine_event
 
@@ -70,7 +71,7 @@ from tests.servers import execute, temporary_database
 _IN_CI = 1_000
 _PATIENCE_S = 30
 #: Whole loads are dear: the profile of CI takes a fifth of its examples here, that of `make faults` all of them.
-_EXAMPLES = settings().max_examples // (5 if settings().max_examples <= _IN_CI else 1)
+_EXAMPLES = settings().max_examples // (5 if settings().max_examples <= _IN_CI else 1) // len(KINDS)
 
 
 class Killed(BaseException):
@@ -474,9 +475,10 @@ def test_what_went_wrong_once_does_not_again(worlds, operations, kind):
     phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(operations=SEQUENCES, kind=KINDS)
-def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, kind):
-    with worlds(kind) as world:
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
+@given(operations=SEQUENCES, data=st.data())
+def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, data, kinds):
+    with worlds(data.draw(kinds)) as world:
         for operation in operations:
             world.do(operation)
         world.finish()
