@@ -4,18 +4,18 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_jobs.columns import Kind
+from dedup_core.verdicts import Order
+from spark_jobs.columns import INTEGERS, Kind
 from spark_jobs.declared import (
     CsvOptions,
     Declared,
     Identity,
     OnRewrite,
     Publish,
+    Target,
     UnknownFields,
     Write,
 )
-
-_INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,27 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
     if target.deleted and not merges:
         sentence = "only merge deletes rows, and write is append; set write: merge, or remove deleted"
         yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
+    if merges and declared.producer and declared.producer.order is Order.ANY:
+        yield from _against_late_records(target)
     if declared.on_rewrite is OnRewrite.REPLACE:
         yield from _against_replace(declared)
+
+
+def _against_late_records(target: Target) -> Iterator[Contradiction]:
+    """In any order, a record that comes late must not undo a later one: the row has to tell which was the last."""
+    lacking = (
+        (
+            "target.lineage",
+            not target.lineage,
+            "a row without lineage does not tell how old it is",
+            "set lineage: true",
+        ),
+        ("target.deleted", target.deleted, "a row that was deleted does not tell when", "remove deleted"),
+    )
+    for place, is_there, why, otherwise in lacking:
+        if is_there:
+            sentence = f"{why}, and with order: any an older record may come late; set order: ordered, or {otherwise}"
+            yield Contradiction(at=place, about=("producer.order",), sentence=sentence)
 
 
 def _against_replace(declared: Declared) -> Iterator[Contradiction]:
@@ -144,6 +163,6 @@ def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
 def _typed_columns(declared: Declared) -> Iterator[tuple[str, str, tuple[Kind, ...], str]]:
     """Where the file names a column of certain types only, which types, and why."""
     if declared.producer:
-        yield "producer.sequence", declared.producer.sequence, _INTEGERS, "sequence ids are whole numbers"
+        yield "producer.sequence", declared.producer.sequence, INTEGERS, "sequence ids are whole numbers"
     if declared.target.deleted and declared.transform is None:
         yield "target.deleted", declared.target.deleted, (Kind.BOOLEAN,), "deleted is true or false"

@@ -155,6 +155,11 @@ def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         f"pipeline {declared.name}: {done.report.loaded:,} loaded, {done.report.duplicates:,} duplicates, "
         f"{done.report.quarantined:,} quarantined, {done.report.filtered:,} filtered; position {done.report.position}"
     )
+    if declared.message_id and done.report.duplicates:
+        words(
+            "business ids were compared with all that was loaded now: of an id that came again after its window, one "
+            "row is there, and there were more"
+        )
     if done.comparison is None:
         words("nothing was compared: --snapshot names an exported snapshot to compare with")
     elif _say_compared(done.comparison):

@@ -143,7 +143,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
 
     listing = list_files(declared.source.path, root=declared.source.root)
     there = {each.name for each in listing.files}
-    name = _name_of(declared, asked)
+    name = asked if asked in there else _name_of(declared, asked)
     history = _history(declared, engine, name)
     plan = make_plan(declared, PostgresLedger(engine), now_s=time.time())
     noted = {note.name: note for note in plan.notes}

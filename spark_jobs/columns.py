@@ -34,6 +34,9 @@ class Kind(StrEnum):
     BYTEA = "bytea"
 
 
+INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnType:
     """A Postgres type with its measures; an array of it, if declared so."""

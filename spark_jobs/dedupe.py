@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import SettingRefused
+from dedup_core.errors import PipelineBusy, SettingRefused
 from dedup_core.names import ProducerId
-from dedup_core.ports import Advance
+from dedup_core.ports import NAME_BYTES_MAX, Advance
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.connection import translated
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, translated
+from dedup_core.spans import SEQUENCE_END
 from dedup_core.verdicts import Order
 from spark_jobs.copy import literal, quoted, run
 from spark_jobs.declared import Declared, MessageId, RecordProducer
@@ -23,6 +24,7 @@ from spark_jobs.loading import Job
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, still_there
 from spark_jobs.target import undeclared_columns
+from spark_jobs.transform import TransformRefused
 
 _GENERATION = 1
 #: For sorts and joins of whole batches.
@@ -84,6 +86,8 @@ class _Sieve:
     def _sift(self, declared: Declared, advances: Sequence[Advance]) -> NewRows:
         self.clear()
         if declared.producer is not None:
+            if declared.transform is not None:
+                self._refuse_strange(declared.producer)
             self._gather(declared.producer)
             self._ledger.register_all(declared.name, self._named, generation=_GENERATION)
             self._refuse_files(advances)
@@ -112,6 +116,23 @@ class _Sieve:
             rows_of: dict[ProducerId | None, int] = {row[0]: row[1] for row in run(connection, _counts(rows))}
         counted = tuple(replace(each, rows=rows_of.get(each.producer_id, 0)) for each in advances)
         return NewRows(source=rows, count=sum(rows_of.values()), advances=counted, message_ids=messages)
+
+    def _refuse_strange(self, producer: RecordProducer) -> None:
+        """What was read has names and ids that can be kept; what a transform makes of them need not."""
+        name, sequence = f"{literal(producer.prefix)} || {_name_of(producer)}", _sequence_of(producer)
+        asked = (
+            f"SELECT {name}, {sequence} FROM {self._rows} AS staged"
+            f" WHERE (octet_length({name}) <= {NAME_BYTES_MAX} AND {sequence} >= 0 AND {sequence} < {SEQUENCE_END})"
+            " IS NOT TRUE LIMIT 1"
+        )
+        with self._engine.begin() as connection:
+            found = run(connection, asked).first()
+        if found is not None:
+            raise TransformRefused(
+                self._job.declared.name,
+                f"a row of producer {_shown(found[0])} with {producer.sequence} {_shown(found[1])}, and expected is a"
+                f" name of at most {NAME_BYTES_MAX} bytes with a sequence id from 0 to {SEQUENCE_END - 1}",
+            )
 
     def _gather(self, producer: RecordProducer) -> None:
         """Whose records are there, from which number to which, how many, and how many different ones.
@@ -160,6 +181,10 @@ class _Sieve:
             " JOIN onceload.pipeline ON pipeline.pipeline_id = producer.pipeline_id"
             f" AND pipeline.name = {literal(self._job.declared.name)}; ANALYZE {self._ids}",
         )
+        forgotten = f"SELECT (SELECT count(*) FROM {self._named}) - (SELECT count(*) FROM {self._ids})"
+        if run(connection, forgotten).scalar_one():
+            # Whoever was idle may be forgotten right after it was registered; nothing of it may count as seen.
+            raise PipelineBusy(self._job.declared.name, CONCURRENT_CHANGE)
         match producer.order:
             case Order.ANY:
                 is_new = f"NOT ends.consumed @> {sequence}"
@@ -228,6 +253,10 @@ class _Sieve:
             f" ORDER BY _message, {PRODUCER_ID}, {SEQUENCE}",
         )
         return self._by_message
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else f"{value!s:.80}"
 
 
 def _name_of(producer: RecordProducer) -> str:

@@ -200,10 +200,10 @@ def merge_in(
         )
     names = Writer.into_target(target, columns).names
     changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
-    guard = is_newer.replace("latest.", "excluded.")
+    guard, first = is_newer.replace("latest.", "excluded."), quoted(target.key[0])
     run(
         connection,
         f"INSERT INTO {table} AS there ({', '.join(map(quoted, names))})"
         f" SELECT {arrived(columns, lineage=target.lineage)} FROM latest WHERE {kept}"
-        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{key} = excluded.{key}'} WHERE {guard}",
+        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}",
     )

@@ -286,6 +286,8 @@ def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]
 def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
     """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
     with still_there(stage):
+        # A late try at a task stages nothing between this count and the rows that are read after it.
+        run(connection, f"LOCK TABLE {stage.parts} IN SHARE MODE")
         kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
     # One more is there from the start.
     if kept != parts + 1:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from dedup_core.errors import NeedsAPerson, SettingRefused
-from spark_jobs.columns import Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.columns import INTEGERS, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import Declared, OnRewrite
 from spark_jobs.loading import Job
 from spark_jobs.sources.casts import one_array, settle
@@ -79,7 +79,9 @@ def with_output(job: Job, made: pa.Schema) -> Job:
     declared = {column.name: column for column in job.columns}
     written = tuple(_column(made.field(name), declared.get(name)) for name in names)
     _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
-    target = replace(job.declared.target, lineage=job.declared.target.lineage and has_lineage)
+    # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
+    lineage = job.declared.target.lineage and (has_lineage or job.declared.producer is not None)
+    target = replace(job.declared.target, lineage=lineage)
     changed = replace(job.declared, target=target)
     return replace(job, written=written, has_lineage=has_lineage, declared=changed)
 
@@ -92,6 +94,11 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
     deleted = declared.target.deleted
     if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
         raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
+    if declared.producer:
+        ids = made[declared.producer.sequence]
+        if ids.is_array or ids.kind not in INTEGERS:
+            found = f"{declared.producer.sequence}, which the transform makes as {ids}"
+            raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
     if declared.on_rewrite is OnRewrite.REPLACE and not has_lineage:
         expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns, by which on_rewrite: replace finds old rows"
         raise SettingRefused("transform", ", ".join(made), expected)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup_core.names import ProducerId
-from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
+from spark_jobs.columns import INTEGERS, PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import UnknownFields
 from spark_jobs.sources.addresses import told
 from spark_jobs.sources.casts import (
@@ -413,14 +413,13 @@ def _rescaled(decimals: pa.Array, target: pa.DataType) -> pa.Array | None:
     return decimals.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
 
 
-_INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 _FLOATS = (Kind.REAL, Kind.DOUBLE)
 #: Where Arrow's safe cast is what the slow tier does.
 _CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] = (
     (pa.types.is_boolean, (Kind.BOOLEAN, Kind.TEXT)),
-    (pa.types.is_integer, (*_INTEGERS, Kind.TEXT)),
-    (pa.types.is_floating, (*_INTEGERS, *_FLOATS)),
-    (pa.types.is_decimal, _INTEGERS),
+    (pa.types.is_integer, (*INTEGERS, Kind.TEXT)),
+    (pa.types.is_floating, (*INTEGERS, *_FLOATS)),
+    (pa.types.is_decimal, INTEGERS),
     (pa.types.is_date, (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)),
     (pa.types.is_time, (Kind.TIME,)),
     (pa.types.is_binary, (Kind.BYTEA,)),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dedup_core.errors import SettingRefused
+from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import MessageId, Publish, RecordProducer
@@ -87,6 +88,28 @@ def test_an_id_that_was_jumped_over_is_late_or_lost_as_declared(devices):
     assert (late.loaded, late.duplicates) == ((1, 0) if is_any else (0, 1))
     names = {state.name: str(state.consumed) for state in devices.ledger.states("events").states.values()}
     assert names["device=d1"] == ("{[0,1),[3,4),[5,6)}" if is_any else "{[0,6)}")
+
+
+def test_a_producer_that_is_forgotten_right_after_it_was_registered_loses_nothing(devices, monkeypatch):
+    devices.declared = replace(devices.declared, pipeline=replace(devices.declared.pipeline, forget_idle_after_s=60))
+    devices.write("a.jsonl", record("d1", 0) + record("d2", 0))
+    devices.load()
+    devices.ask("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'device=d1' RETURNING name")
+    devices.write("b.jsonl", record("d1", 1) + record("d2", 1))
+    forgotten = []
+    register_all = PostgresLedger.register_all
+
+    def forgetting(ledger: PostgresLedger, pipeline: str, table: str, *, generation: int) -> None:
+        register_all(ledger, pipeline, table, generation=generation)
+        forgotten.append(ledger.forget_idle(pipeline))
+
+    monkeypatch.setattr(PostgresLedger, "register_all", forgetting)
+
+    report = devices.load()
+
+    assert forgotten == [("device=d1",), ()]
+    assert (report.loaded, report.duplicates) == (2, 0)
+    assert devices.rows("device, seq") == [("d1", 0), ("d1", 1), ("d2", 0), ("d2", 1)]
 
 
 def test_records_without_a_usable_id_are_quarantined(devices):

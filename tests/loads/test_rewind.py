@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from dedup_core.errors import NotFound, PipelineBusy, SessionFenced, SettingRefused, StateDiffers
 from dedup_core.names import Batch, Position, SessionName
@@ -22,7 +22,7 @@ from onceload import schema
 from onceload.cli import main
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import MessageId, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.load import LoadSettings, new_batch
 from spark_jobs.rebuild import rebuild
 from spark_jobs.retry import retry
@@ -606,6 +606,49 @@ def test_an_earlier_life_that_no_file_holds_is_named(loads, exported, new_dsn):
 
     assert found.same == 2
     assert [(each.producer, each.generation) for each in found.different] == [("a.jsonl", 1)]
+
+
+def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, new_dsn):
+    whole = (loads.folder / "a.jsonl").read_text()
+    loads.write("a.jsonl", whole.replace("1.50", "9.50"))
+
+    found = anew(loads, new_dsn, exported).comparison
+
+    assert found.same == 1
+    assert [(each.producer, each.found) for each in found.different] == [
+        ("a.jsonl", f"{{[0,{len(whole)})}} of another content")
+    ]
+
+
+def test_files_that_are_known_by_their_content_may_lie_under_other_names(loads, new_dsn, tmp_path):
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+    loads.write("a.jsonl", line(1))
+    loads.write("copy.jsonl", line(2))
+    loads.load()
+    loads.write("b.jsonl", line(2))
+    loads.load()
+    loads.load()
+    (loads.folder / "a.jsonl").rename(loads.folder / "a.1.jsonl")
+    loads.load()
+    PostgresSnapshots(loads.engine).take("events")
+    path = tmp_path / "events.snapshot"
+    write_snapshot(PostgresSnapshots(loads.engine).get("events"), path)
+
+    done = anew(loads, new_dsn, path)
+
+    assert done.report.loaded == 2
+    assert (done.comparison.same, done.comparison.different) == (4, ())
+
+
+def test_a_target_that_still_has_rows_is_not_loaded_over(loads, exported, new_dsn):
+    engine = create_engine(new_dsn)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE target (id bigint)"))
+        connection.execute(text("INSERT INTO target VALUES (1)"))
+    engine.dispose()
+
+    with pytest.raises(SettingRefused, match=r"a target without rows.* found table .*target.* with rows"):
+        anew(loads, new_dsn, exported)
 
 
 def test_without_a_snapshot_nothing_is_compared(loads, exported, new_dsn):

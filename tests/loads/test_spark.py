@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
@@ -22,7 +23,7 @@ from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProdu
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
-from spark_jobs.stage import accept, open_stage, stage_made, staged_parts
+from spark_jobs.stage import accept, check_kept, open_stage, stage_made, staged_parts
 from spark_jobs.target import ensure_target
 from spark_jobs.transform import TransformRefused
 from tests.loads.conftest import Loads, line
@@ -142,6 +143,13 @@ def _fails(*_: object) -> None:
             "target.deleted: expected a boolean, found note, which the transform makes as text",
         ),
         (
+            {
+                "transform": "SELECT CAST(id AS DOUBLE) AS id, note FROM records",
+                "producer": RecordProducer(name="note", sequence="id"),
+            },
+            "producer.sequence: expected a whole number .* makes as double precision",
+        ),
+        (
             {"transform": "SELECT id FROM records", "on_rewrite": OnRewrite.REPLACE},
             "transform: expected _producer_id and _sequence among its columns",
         ),
@@ -244,6 +252,31 @@ def _breaks_off_once(is_killed: bool, *arguments: Any) -> Iterator[pa.RecordBatc
 
 
 @STAGED
+@pytest.mark.parametrize("made", ["id - 2 AS id, note", "id, repeat(note, 2000) AS note"])
+def test_what_a_transform_makes_of_producers_and_their_ids_can_be_kept_or_is_refused(loads, tasks, made):
+    loads.write("a.jsonl", line(1) + line(2))
+    producer = RecordProducer(name="note", sequence="id")
+
+    with pytest.raises(TransformRefused, match=r"a row of producer .* with id .*expected is a name of at most"):
+        load_by_spark(loads, tasks, transform=f"SELECT {made} FROM records", producer=producer)
+
+    assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
+
+
+@STAGED
+def test_a_late_try_stages_nothing_while_its_batch_is_published(loads):
+    columns = loads.declared.columns
+    ensure_target(loads.engine, loads.declared, columns=columns)
+    with (
+        open_stage(loads.engine, columns, loads.declared.target, lineage=True) as stage,
+        loads.engine.begin() as publishing,
+    ):
+        check_kept(publishing, stage, 0)
+        with loads.engine.begin() as late, pytest.raises(OperationalError, match="lock timeout"):
+            late.execute(text(f"SET LOCAL lock_timeout = '100ms'; INSERT INTO {stage.parts} TABLE {stage.parts}"))
+
+
+@STAGED
 def test_of_two_tries_only_that_counts_which_was_accepted(loads):
     """The first has a part of the rows, as one whose input broke off."""
     target, columns = loads.declared.target, loads.declared.columns
@@ -308,6 +341,19 @@ _STAGES = text(
     " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
 )
 _STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% made %'")
+
+
+@STAGED
+def test_a_merge_of_nothing_but_its_key_loads_each_key_once(loads, tasks):
+    loads.write("a.jsonl", line(7, note="x") + line(7, note="x") + line(8, note="x"))
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id", "note"))
+    transform = "SELECT DISTINCT id, note FROM records"
+
+    load_by_spark(loads, tasks, target=target, transform=transform)
+    loads.write("b.jsonl", line(8, note="x") + line(9, note="x"))
+    load_by_spark(loads, tasks, target=target, transform=transform)
+
+    assert loads.rows() == [7, 8, 9]
 
 
 @STAGED

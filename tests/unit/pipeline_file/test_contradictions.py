@@ -59,6 +59,20 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             "declare it as boolean",
         ),
         (
+            plain(("write: append", "write: merge\n  key: [id]\n  lineage: false"), added=PRODUCER),
+            17,
+            "target.lineage",
+            "set order: ordered, or set lineage: true",
+        ),
+        (
+            plain(
+                ("write: append", "write: merge\n  key: [x]\n  deleted: y"), added=f"{PRODUCER}\ntransform: SELECT 1"
+            ),
+            17,
+            "target.deleted",
+            "set order: ordered, or remove deleted",
+        ),
+        (
             plain(("format: csv", "format: jsonl")),
             5,
             "source.options",

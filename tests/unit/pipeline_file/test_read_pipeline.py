@@ -170,6 +170,10 @@ def test_a_schedule_is_kept_as_it_is(tmp_path, written):
         plain(("format: csv\n  options:\n    header: true", "format: parquet"), added="unknown_fields: add"),
         plain(("format: csv", "format: csv\n  identity: content"), added="producer: {name: device, sequence: seq}"),
         plain(("write: append", "write: merge\n  key: [made_up]\n  deleted: also"), added="transform: SELECT 1"),
+        plain(
+            ("write: append", "write: merge\n  key: [id]\n  lineage: false"),
+            added="producer: {name: device, sequence: seq, order: ordered}",
+        ),
         plain(("header: true", "quote: ''")),
     ],
 )
