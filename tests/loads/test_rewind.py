@@ -667,6 +667,24 @@ def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
         anew(loads, new_dsn, exported)
 
 
+def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
+    loads, new_dsn, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("spark_jobs.spark.SparkTasks.started", lambda *_: nullcontext(InThisProcess()))
+    file = pipeline_file(loads, tmp_path)
+    staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
+    file.write_text(f"{staged}message_id: {{columns: [id], keep: 1d}}\n")
+    loads.write("a.jsonl", line(1))
+    loads.write("b.jsonl", line(1) + line(2))
+
+    code = main(["recover", "rebuild", str(file)], {"ONCELOAD_DSN": new_dsn})
+
+    said = capsys.readouterr().err
+    assert code == 0
+    assert "2 loaded, 1 duplicates" in said
+    assert "of an id that came again after its window, one row is there" in said
+
+
 @pytest.mark.usefixtures("exported")
 def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("spark_jobs.spark.SparkTasks.started", lambda *_: nullcontext(InThisProcess()))

@@ -381,5 +381,10 @@ def test_records_that_name_their_producers_bring_their_order_to_a_merge(loads, t
     transform = "SELECT id, amount, note FROM records"
 
     load_by_spark(loads, tasks, target=target, transform=transform, producer=producer)
+    assert loads.rows() == [2]
 
+    loads.write("late.jsonl", line(0, note="x"))
+    late = load_by_spark(loads, tasks, target=target, transform=transform, producer=producer)
+
+    assert (late.loaded, late.duplicates) == (1, 0)
     assert loads.rows() == [2]

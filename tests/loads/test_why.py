@@ -83,6 +83,16 @@ def test_a_path_that_leads_to_the_file_is_as_good_as_its_name(loads, why):
     assert document(why(str(path), "--json"))[1]["file"] == "2026/a.jsonl"
 
 
+def test_a_name_that_begins_like_the_folder_is_taken_as_it_is(loads, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events.yaml").write_text(PIPELINE.replace("ROOT", loads.folder.name))
+    for name in ("a.jsonl", f"{loads.folder.name}/a.jsonl"):
+        loads.write(name, line(1))
+
+    assert document(why(f"{loads.folder.name}/a.jsonl", "--json"))[1]["file"] == f"{loads.folder.name}/a.jsonl"
+    assert document(why("a.jsonl", "--json"))[1]["file"] == "a.jsonl"
+
+
 def test_a_file_that_was_rewritten_needs_a_person(loads, why):
     path = loads.write("a.jsonl", line(1) + line(2))
     loads.load()
