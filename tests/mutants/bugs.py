@@ -475,7 +475,7 @@ LOAD_BUGS = (
         name="a stage that a crash emptied is published",
         file="spark_jobs/stage.py",
         correct="    if kept != parts + 1:\n",
-        wrong="    if kept > parts:\n",
+        wrong="    if kept > parts + 1:\n",
         tests=(OF_LOADS,),
     ),
     Bug(
