@@ -229,6 +229,7 @@ def _loads_words(
 
 Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, Spark, and its Python workers.
 Its files are one that is cut, one that cannot be, and small ones that are bundled.
+None of these loads has a transform.
 It is struck once some of its pieces can be seen, and called again under its name until a call finds nothing new.
 *Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
 *Broken* counts runs in which any law failed, the two above included; an independent count compares each value.
