@@ -117,7 +117,7 @@ def measure(home: Path, dsn: str, arguments: argparse.Namespace) -> Iterator[tup
 
 
 def _about(machine: Machine, *, sizes: Sizes, session_start_s: float) -> str:
-    return f"""Command: `python -m bench {" ".join(sys.argv[1:])}`, run on {datetime.now(UTC):%Y-%m-%d}, \
+    return f"""Command: `{" ".join(["python -m bench", *sys.argv[1:]])}`, run on {datetime.now(UTC):%Y-%m-%d}, \
 at a load of {os.getloadavg()[0]:.1f} before this part.
 {machine.processors}, {machine.memory} of memory, {machine.system}; Python {machine.python}, \
 Postgres {machine.postgres} (embedded, same machine); {machine.settings}.
@@ -387,10 +387,12 @@ def _pipeline_file(path: Path, declared: Declared) -> Path:
 
 
 def _command_seconds(dsn: str, file: Path) -> float:
+    # As an installed command runs: Python keeps what it has compiled, unless this shell says otherwise.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "onceload", "load", file, "--json"],
-        env={**os.environ, "ONCELOAD_DSN": dsn},
+        env={**environment, "ONCELOAD_DSN": dsn},
         check=True,
         capture_output=True,
     )
