@@ -261,13 +261,16 @@ def _account(server: _Server) -> _Account:
         return _Account(uid=os.geteuid(), gid=os.getegid())
     if server.data.exists() and (owner := server.data.stat()).st_uid != 0:
         return _Account(uid=owner.st_uid, gid=owner.st_gid)
-    with suppress(KeyError):
-        return _known_account()
     useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    if useradd:
-        subprocess.run([useradd, "--system", "--user-group", "--no-create-home", _SERVER_USER], check=False)
+    # Two at once may each make one, and the first is overwritten; it was read, so that all wait behind the same file.
+    with Path("/etc/passwd").open("rb") as accounts:
+        fcntl.flock(accounts, fcntl.LOCK_EX)
         with suppress(KeyError):
             return _known_account()
+        if useradd:
+            subprocess.run([useradd, "--system", "--user-group", "--no-create-home", _SERVER_USER], check=False)
+            with suppress(KeyError):
+                return _known_account()
     raise SettingRefused(
         setting="the system account of the embedded Postgres",
         found=f"root, and no account {_SERVER_USER}, which could not be made",
