@@ -2,8 +2,9 @@
 
 The database of the ledger is authoritative; this module decides what may happen to a delivery, and writes nothing.
 A delivery is one chunk, or a bundle with several producers. It is offered once and is then in exactly one state:
-`waiting` (for a session), `held` (by one life of one session), `acked` (committed), `dead` (a dead letter: a person
-may redrive it) or `abandoned` (by a person). TRANSITIONS holds every step between them.
+`waiting` (for a session), `held` (by one life of one session), `staged` (done, and waiting to be published with its
+batch), `acked` (committed), `dead` (a dead letter: a person may redrive it) or `abandoned` (given up, so that what it
+covers may be planned anew). TRANSITIONS holds every step between them.
 
 When a step fails:
 - the worker dies, hangs or is cut off: its delivery waits again once its deadline has passed (`expire`), or once a
@@ -19,10 +20,11 @@ when that one is closed, so acks come in the order of the line, and only redrive
 - `session`: a line per session, filled round robin at the offer and never taken away. Deadlines are shown, but end
   nothing: a session that is away keeps its line, and its next life goes on after the last delivery that was acked.
 - `shared`: no lines and no order. Any session takes the oldest that waits.
-- `key_shared`: a line per producer. The session that takes from it keeps it until its lease ends, or until a session
-  with a new name joins and all lines are shared out anew. A bundle stands in the line of each of its producers and
-  waits until it is the first in all of them; then the keeper of its first producer takes it, and all of them with it.
+- `key_shared`: a line per producer. The session that takes from it keeps what stands in it until its lease ends, or
+  until a session joins that was not there, and all lines are shared out anew. A bundle stands in the line of each of
+  its producers and waits until it is the first in all of them; whoever takes it keeps all these lines.
 - `ordered`: one line for all. The session that takes from it keeps it until its lease ends.
+A delivery that waits names the keeper of its line; a line that has run empty belongs to nobody.
 """
 
 from bisect import bisect_left
@@ -52,6 +54,7 @@ class State(StrEnum):
 
     WAITING = "waiting"
     HELD = "held"
+    STAGED = "staged"
     ACKED = "acked"
     DEAD = "dead"
     ABANDONED = "abandoned"
@@ -62,6 +65,8 @@ class Event(StrEnum):
 
     TAKE = "take"
     ACK = "ack"
+    STAGE = "stage"
+    PUBLISH = "publish"
     NACK = "nack"
     EXPIRE = "expire"
     FENCE = "fence"
@@ -69,12 +74,15 @@ class Event(StrEnum):
     EXHAUST = "exhaust"
     REDRIVE = "redrive"
     ABANDON = "abandon"
+    WITHDRAW = "withdraw"
 
 
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.WAITING, Event.TAKE): State.HELD,
     (State.WAITING, Event.ABANDON): State.ABANDONED,
     (State.HELD, Event.ACK): State.ACKED,
+    (State.HELD, Event.STAGE): State.STAGED,
+    (State.STAGED, Event.PUBLISH): State.ACKED,
     (State.HELD, Event.NACK): State.WAITING,
     (State.HELD, Event.EXPIRE): State.WAITING,
     (State.HELD, Event.FENCE): State.WAITING,
@@ -82,13 +90,44 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.HELD, Event.EXHAUST): State.DEAD,
     (State.DEAD, Event.REDRIVE): State.WAITING,
     (State.DEAD, Event.ABANDON): State.ABANDONED,
+    # Whoever was to publish a batch is gone, or begins anew.
+    (State.WAITING, Event.WITHDRAW): State.ABANDONED,
+    (State.HELD, Event.WITHDRAW): State.ABANDONED,
+    (State.STAGED, Event.WITHDRAW): State.ABANDONED,
 }
 OPEN = frozenset({State.WAITING, State.HELD})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How a pipeline hands out its deliveries."""
+
+    mode: Mode = Mode.SHARED
+    #: In mode session there are so many, named 1, 2, 3 and so on; else as many as take part.
+    sessions: int | None = None
+    #: A worker that says nothing for so long has lost what it holds.
+    ack_deadline_s: float = 120.0
+    deliveries_max: int = 5
+    #: So many wait or are in hand at once; a batch that is published at once is offered whole.
+    open_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        bounds = {"ack_deadline": self.ack_deadline_s, "deliveries_max": self.deliveries_max, "open_max": self.open_max}
+        for setting, found in {**bounds, "sessions": 1 if self.sessions is None else self.sessions}.items():
+            if found <= 0:
+                raise SettingRefused(f"delivery.{setting}", str(found), "more than 0")
+        if self.mode is Mode.SESSION and self.sessions is None:
+            raise SettingRefused("delivery.sessions", "none", "how many sessions there are, where mode is session")
+
+    @property
+    def names(self) -> tuple[SessionName, ...]:
+        """The fixed sessions, in the order that they are served."""
+        return tuple(SessionName(str(number)) for number in range(1, (self.sessions or 0) + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One chunk or bundle; session and epoch name its holder, or the last one (in mode session: its line)."""
+    """One chunk or bundle; session and epoch name its holder. While it waits, session names the keeper of its line."""
 
     id: DeliveryId
     producers: tuple[ProducerId, ...]
@@ -115,9 +154,6 @@ class Line:
 
     ids: tuple[DeliveryId, ...] = ()
     in_hand: DeliveryId | None = None
-    keeper: SessionName | None = None
-    #: How many sessions there were when the keeper took it.
-    sessions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +190,8 @@ def open_session(board: Board, name: SessionName, now: float) -> tuple[Board, Se
     epoch = Epoch(known.epoch + 1 if known else 1)
     session = Session(name=name, epoch=epoch, lease_until=now + board.ack_deadline_s)
     board = _with_session(board, session)
-    if known is None and board.mode is Mode.KEY_SHARED:
-        # Without this, whoever comes first would keep every line, and a later session would idle for good.
-        board = replace(board, ready={None: reduce(or_, board.ready.values(), 0)})
+    if board.mode is Mode.KEY_SHARED and (known is None or known.lease_until <= now):
+        board = _shared_out_anew(board)
     return board, session
 
 
@@ -212,12 +247,27 @@ def take(board: Board, name: SessionName, epoch: Epoch, now: float) -> tuple[Boa
     delivery = replace(
         _moved(delivery, Event.TAKE), session=name, epoch=epoch, deadline=until, tries=delivery.tries + 1
     )
-    return _put(board, delivery), delivery
+    return _put(_kept(board, delivery), delivery), delivery
 
 
 def ack(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) -> Board:
     """Close a delivery whose work is committed; belongs into that very commit."""
     return _put(board, _moved(_get_held(board, name, epoch, delivery_id), Event.ACK))
+
+
+def stage(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) -> Board:
+    """Say that all of a delivery is staged, so that its batch may be published."""
+    return _put(board, _moved(_get_held(board, name, epoch, delivery_id), Event.STAGE))
+
+
+def publish(board: Board, delivery_id: DeliveryId) -> Board:
+    """Close a staged delivery; belongs into the commit that publishes its batch."""
+    return _put(board, _moved(_get_delivery(board, delivery_id), Event.PUBLISH))
+
+
+def withdraw(board: Board, delivery_id: DeliveryId) -> Board:
+    """Give a delivery up with its batch, also out of the hands of a worker: what that stages is published by nobody."""
+    return _put(board, _moved(_get_delivery(board, delivery_id), Event.WITHDRAW))
 
 
 def nack(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) -> Board:
@@ -292,18 +342,36 @@ def _get_held(board: Board, name: SessionName, epoch: Epoch, delivery_id: Delive
     return delivery
 
 
+def _kept(board: Board, taken: Delivery) -> Board:
+    """Let whoever takes a delivery keep all that waits in its lines."""
+    numbers = {number for key in _line_keys(board.mode, taken) for number in board.lines[key].ids} - {taken.id}
+    others = [board.deliveries[number] for number in sorted(numbers)]
+    kept = [(each.id, replace(each, session=taken.session)) for each in others if each.session != taken.session]
+    # None of them is ready before this one is closed, so that nothing else changes.
+    return replace(board, deliveries=board.deliveries.put(kept)) if kept else board
+
+
+def _shared_out_anew(board: Board) -> Board:
+    """Without this, whoever comes first would keep every line, and a later session would idle for good."""
+    waiting = [each for each in board.deliveries.values() if each.state is State.WAITING and each.session is not None]
+    free = [(each.id, replace(each, session=None)) for each in waiting]
+    ready: dict[SessionName | None, int] = {None: reduce(or_, board.ready.values(), 0)}
+    return replace(board, deliveries=board.deliveries.put(free), ready=ready)
+
+
 def _with_session(board: Board, session: Session) -> Board:
     return replace(board, sessions={**board.sessions, session.name: session})
 
 
 def _with_added(board: Board, added: list[Delivery]) -> Board:
+    added = [replace(delivery, session=delivery.session or _keeper_of_lines(board, delivery)) for delivery in added]
     joining: dict[Hashable, list[Delivery]] = {}
     for delivery in added:
         for key in _line_keys(board.mode, delivery):
             joining.setdefault(key, []).append(delivery)
     lines = []
     for key, joined in joining.items():
-        line = board.lines.get(key, Line(keeper=joined[0].session))
+        line = board.lines.get(key, Line())
         lines.append((key, replace(line, ids=(*line.ids, *(each.id for each in joined)))))
     board = replace(
         board,
@@ -312,6 +380,13 @@ def _with_added(board: Board, added: list[Delivery]) -> Board:
         lines=board.lines.put(lines),
     )
     return _with_ready(board, board, {delivery.id for delivery in added})
+
+
+def _keeper_of_lines(board: Board, delivery: Delivery) -> SessionName | None:
+    """Find who keeps the youngest of those that a new delivery stands behind."""
+    lines = [board.lines.get(key, Line()).ids for key in _line_keys(board.mode, delivery)]
+    youngest = max((ids[-1] for ids in lines if ids), default=None)
+    return None if youngest is None else board.deliveries[youngest].session
 
 
 def _put(board: Board, delivery: Delivery) -> Board:
@@ -357,7 +432,7 @@ def _line_after(board: Board, key: Hashable, delivery: Delivery) -> Line:
     younger = line.ids[place + 1 :] if line.ids[place : place + 1] == (delivery.id,) else line.ids[place:]
     ids = line.ids[:place] + ((delivery.id,) if delivery.state in OPEN else ()) + younger
     if delivery.state is State.HELD:
-        return Line(ids, in_hand=delivery.id, keeper=delivery.session, sessions=len(board.sessions))
+        return Line(ids, in_hand=delivery.id)
     return replace(line, ids=ids, in_hand=None if line.in_hand == delivery.id else line.in_hand)
 
 
@@ -373,11 +448,8 @@ def _is_ready(board: Board, delivery: Delivery) -> bool:
 
 
 def _keeper(board: Board, delivery: Delivery) -> SessionName | None:
-    """Find the session whose line a delivery stands in; of several lines the first counts."""
-    keys = _line_keys(board.mode, delivery)
-    line = board.lines[keys[0]] if keys else Line()
-    is_shared_out_anew = board.mode is Mode.KEY_SHARED and line.sessions < len(board.sessions)
-    return None if is_shared_out_anew else line.keeper
+    """Find who may take a delivery; where there are no lines, anybody."""
+    return None if board.mode is Mode.SHARED else delivery.session
 
 
 def _with_ready(before: Board, after: Board, delivery_ids: set[DeliveryId]) -> Board:

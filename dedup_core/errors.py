@@ -24,6 +24,7 @@ OnceloadError
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
+    ├── BatchIncomplete      a part of a batch that is published whole could not be staged
     ├── Damaged              a compressed file that does not unpack
     ├── FileRefused          a file that is not of its format, or not of the declared columns
     ├── LimitReached         producers_max or islands_max

@@ -103,7 +103,7 @@ class MemoryLedger:
         self._reached(CommitStep.QUARANTINE_RECORDED)
         book.entries.append(_entry(position, commit, receipts, now, kind=EntryKind.LOAD))
         self._reached(CommitStep.ENTRY_RECORDED)
-        _ack(book, session, commit.claim)
+        _ack(book, session, commit.claim, is_last=commit.is_last)
         self._reached(CommitStep.DELIVERY_ACKED)
         self._books[session.pipeline] = book
         self._reached(CommitStep.COMMITTED)
@@ -423,12 +423,14 @@ def _settled(book: Book, kind: EntryKind, producer_id: ProducerId, spans: SpanSe
     return replace(quarantined, spans=spans, rows=rows, records=0, digest=None, fingerprint=None, size=None)
 
 
-def _ack(book: Book, session: Session, claim: Claim | None) -> None:
+def _ack(book: Book, session: Session, claim: Claim | None, *, is_last: bool) -> None:
     if claim is None:
         return
-    held = book.held.pop(claim.delivery_id, None)
+    held = book.held.get(claim.delivery_id)
     if held is None or claim.session != session or held.claim.session != session:
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+    if is_last:
+        del book.held[claim.delivery_id]
 
 
 def _seen(producer_id: ProducerId, state: ProducerState) -> Advance:

@@ -107,7 +107,10 @@ class Commit(Generic[Transaction]):
     batch: Batch
     advances: tuple[Advance, ...]
     write_rows: Callable[[Transaction], None]
+    #: What it is made of: still in hand when this commits, or nothing does.
     claim: Claim | None = None
+    #: Whether that ends the claim; else more of it follows.
+    is_last: bool = True
     counts: Counts = field(default_factory=Counts)
     bytes: int = 0
     message_ids: tuple[str, ...] = ()
@@ -220,8 +223,10 @@ class Outlook:
     """What a plan goes by besides the producers that it asks for: how far the ledger is, and what others load."""
 
     position: Position
-    #: The producers of which anybody is loading something.
+    #: The producers of which anybody is loading something, or something was set aside.
     claimed: frozenset[str]
+    #: The latter, and the dead letter.
+    set_aside: Mapping[str, DeliveryId] = field(default_factory=dict)
 
 
 class Ledger(Protocol[Transaction]):

@@ -24,6 +24,8 @@ CREATE TABLE onceload.pipeline (
     snapshots_kept      integer NOT NULL,
     -- What the names of its producers are relative to; named in another way, all of them would be new.
     names_below         text,
+    -- How many deliveries were ever handed out to sessions in turn.
+    offered             bigint NOT NULL DEFAULT 0,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
     CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once'))
@@ -57,11 +59,14 @@ CREATE TABLE onceload.session (
     epoch          bigint NOT NULL DEFAULT 1,
     opened_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_position  bigint,
+    -- Until then it is alive: whoever is at work moves it by heartbeat.
+    lease_until    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT session_names_have_no_twins UNIQUE (pipeline_id, name),
     CONSTRAINT session_epochs_count_up_from_one CHECK (epoch >= 1)
 );
 
--- Work in the hands of a session. While it is held and its deadline has not passed, its spans are a claim.
+-- Work that is handed to sessions, and claims. A claim has no work: its spans are its holder's while the deadline has not
+-- passed. What was acked or abandoned goes from here; what was acked is in the ledger.
 CREATE TABLE onceload.delivery (
     delivery_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
@@ -71,11 +76,21 @@ CREATE TABLE onceload.delivery (
     epoch        bigint,
     tries        integer NOT NULL DEFAULT 0,
     deadline_at  timestamptz,
-    CONSTRAINT delivery_state_is_known CHECK (state IN ('waiting', 'held', 'acked', 'dead', 'abandoned')),
+    -- Of a batch that is published at once: the claim that holds the spans of all of it, and that its deliveries go with.
+    parent_id    bigint REFERENCES onceload.delivery ON DELETE CASCADE,
+    -- What a worker has to know, in words of its own.
+    work         text,
+    -- It belongs to a batch that is published at once, or did before it was set aside.
+    is_staged    boolean NOT NULL DEFAULT false,
+    offered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT delivery_state_is_known CHECK (
+        state IN ('waiting', 'held', 'staged', 'acked', 'dead', 'abandoned')),
+    CONSTRAINT delivery_without_work_is_a_claim CHECK (work IS NOT NULL OR state IN ('held', 'acked')),
     CONSTRAINT delivery_is_held_by_somebody_until_some_time CHECK (
         state <> 'held' OR (session_id IS NOT NULL AND epoch IS NOT NULL AND deadline_at IS NOT NULL))
 );
-CREATE INDEX deliveries_in_hand ON onceload.delivery (pipeline_id) WHERE state = 'held';
+CREATE INDEX deliveries_in_order ON onceload.delivery (pipeline_id, delivery_id);
+CREATE INDEX deliveries_of_a_batch ON onceload.delivery (parent_id) WHERE parent_id IS NOT NULL;
 
 CREATE TABLE onceload.delivery_span (
     delivery_id  bigint NOT NULL REFERENCES onceload.delivery ON DELETE CASCADE,
@@ -83,6 +98,27 @@ CREATE TABLE onceload.delivery_span (
     spans        int8multirange NOT NULL,
     CONSTRAINT delivery_names_a_producer_once PRIMARY KEY (delivery_id, producer_id)
 );
+CREATE INDEX deliveries_of_a_producer ON onceload.delivery_span (producer_id);
+
+-- The error history of a delivery: each try that came to nothing.
+CREATE TABLE onceload.delivery_failure (
+    delivery_id  bigint NOT NULL REFERENCES onceload.delivery ON DELETE CASCADE,
+    try          integer NOT NULL,
+    session      text NOT NULL,
+    epoch        bigint NOT NULL,
+    reason       text NOT NULL,
+    failed_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX failures_of_a_delivery ON onceload.delivery_failure (delivery_id);
+
+-- What is not free to be planned: claims that are alive, and whatever waits, is in hand or was set aside.
+CREATE VIEW onceload.claim AS
+SELECT delivery.delivery_id, delivery.pipeline_id, delivery.session_id, delivery.work IS NULL AS is_held
+  FROM onceload.delivery
+ WHERE delivery.parent_id IS NULL AND (
+       (delivery.work IS NOT NULL AND delivery.state IN ('waiting', 'held', 'dead'))
+       OR (delivery.work IS NULL AND delivery.state = 'held' AND delivery.deadline_at > clock_timestamp()
+           AND delivery.epoch = (SELECT epoch FROM onceload.session WHERE session.session_id = delivery.session_id)));
 
 -- The append-only list of commits. Positions have no gaps: each is taken by the commit that uses it.
 CREATE TABLE onceload.ledger (

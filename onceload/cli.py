@@ -13,7 +13,15 @@ from dedup_core.errors import DatabaseLost, DatabaseUnreachable, ExitCode, NotFo
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from dedup_core.postgres.connection import first_line, is_passing
 from dedup_core.postgres.views import View, look
-from onceload import doctor, load_commands, quarantine_commands, recover_commands, schema, verify_commands
+from onceload import (
+    delivery_commands,
+    doctor,
+    load_commands,
+    quarantine_commands,
+    recover_commands,
+    schema,
+    verify_commands,
+)
 from onceload.settings import Settings, database, read_settings, without_password
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from onceload.terminal import on_terminal, progress, show_json, show_table, words
@@ -152,16 +160,29 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def load(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load what is new, exactly once."""
+    with ready_database(settings) as dsn:
+        return load_commands.load(arguments, settings, dsn)
+
+
+def consume(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Load as one session among others, without Spark."""
+    with ready_database(settings) as dsn:
+        return delivery_commands.consume(arguments, settings, dsn)
+
+
+@contextmanager
+def ready_database(settings: Settings) -> Iterator[str]:
+    """The address of a database with the schema; of our own, it is made when it is missing."""
     with database(settings) as dsn:
         with opened(dsn, schema_checked=False) as engine:
             if settings.dsn is None:
                 schema.make_if_missing(engine)
             schema.check(engine)
-        return load_commands.load(arguments, settings, dsn)
+        yield dsn
 
 
-def on_quarantine(run: Callable[[Arguments, Engine], ExitCode]) -> Callable[[Arguments, Settings], ExitCode]:
-    """A command on the records that could not be loaded."""
+def on_one_pipeline(run: Callable[[Arguments, Engine], ExitCode]) -> Callable[[Arguments, Settings], ExitCode]:
+    """A command on what one pipeline keeps: records that could not be loaded, or deliveries."""
 
     def run_on_it(arguments: Arguments, settings: Settings) -> ExitCode:
         with open_database(settings) as engine:
@@ -261,6 +282,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = _command(commands, view, show(view), teaches, f"onceload {view} --pipeline events --limit 20")
         _pipeline_option(command)
         _limit_option(command)
+    _delivery_commands(commands)
     _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
@@ -311,12 +333,37 @@ _LEFT_OUT: dict[View, tuple[str, ...]] = {
 }
 
 
+def _delivery_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    teaches = "load as one session among others, without Spark"
+    example = "onceload consume pipelines/events.yaml --session loader-1"
+    consumer = _command(commands, "consume", consume, teaches, example)
+    load_commands.file_arguments(consumer)
+    delivery_commands.consume_arguments(consumer)
+    teaches = "look at what waits, is in hand or was set aside, and redeliver or abandon it"
+    group = commands.add_parser("deliveries", help=teaches, description=_sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for action, (run, sentence, example) in _DELIVERIES.items():
+        command = _command(actions, action, on_one_pipeline(run), sentence, f"onceload deliveries {action} {example}")
+        delivery_commands.add_arguments(action, command)
+        if action == "list":
+            _pipeline_option(command)
+            _limit_option(command)
+
+
+_DELIVERIES: dict[delivery_commands.Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
+    "list": (delivery_commands.list_them, "what waits, is in hand, is staged or was set aside", "--state dead"),
+    "show": (delivery_commands.show, "what a delivery covers, and each try of it that failed", "12"),
+    "redeliver": (delivery_commands.redeliver, "give a dead letter all its tries again, once it is mended", "12"),
+    "abandon": (delivery_commands.abandon, "give a delivery up, so that the next load plans it anew", "12"),
+}
+
+
 def _quarantine_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     teaches = "look at records that could not be loaded, mend, retry or discard them"
     group = commands.add_parser("quarantine", help=teaches, description=_sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for action, (run, sentence, example) in _QUARANTINE.items():
-        command = _command(actions, action, on_quarantine(run), sentence, f"onceload quarantine {action} {example}")
+        command = _command(actions, action, on_one_pipeline(run), sentence, f"onceload quarantine {action} {example}")
         quarantine_commands.add_arguments(action, command)
         if action in ("list", "export", "discard"):
             _pipeline_option(command)

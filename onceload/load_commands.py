@@ -1,10 +1,11 @@
 """The commands around a load: validate, plan, load."""
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from onceload.terminal import (
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.declared import Declared
+    from spark_jobs.load import Report
     from spark_jobs.plan import FileToRead, Note, Plan
     from spark_jobs.progress import Progress
 
@@ -58,7 +60,8 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
         rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
         show_table(rows, nothing="nothing new")
     words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} noted")
-    return code_of(found.notes, is_idle=not found.to_read)
+    # Whoever loads is not waited for here.
+    return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 
 
 def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
@@ -77,19 +80,24 @@ def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
                 master=arguments.master,
                 spark_options=pairs("--conf", arguments.conf),
                 tell=tell,
+                wait_s=seconds("--wait", arguments.wait),
             ),
             batch=Batch(arguments.batch) if arguments.batch else new_batch(),
         )
-    for note in report.notes:
-        words(f"{note.name}: {note.reason}")
+    tell_report(report, and_then=f" and {report.session_start_seconds:.1f} s to start Spark")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+    return code_of(report.notes, is_idle=not report.records)
+
+
+def tell_report(report: "Report", *, and_then: str = "") -> None:
+    for note in report.notes:
+        words(f"{note.name}: {note.reason}")
     words(
         f"pipeline {report.pipeline}: {report.loaded:,} loaded, {report.duplicates:,} duplicates, "
         f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
-        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s) and {report.session_start_seconds:.1f} s to start Spark"
+        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s){and_then}"
     )
-    return code_of(report.notes, is_idle=not report.records)
 
 
 @contextmanager
@@ -120,8 +128,26 @@ def file_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
+def wait_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--wait",
+        default="10m",
+        metavar="TIME",
+        help="how long to wait for others that load the same and do not get on, such as 30s (default: 10m)",
+    )
+
+
+def seconds(option: str, given: str) -> float:
+    """A time with its unit, as in pipeline files."""
+    match = re.fullmatch(r"([0-9]{1,9}) ?([smhd])", given)
+    if match is None:
+        raise SettingRefused(option, repr(given), "a time with its unit, such as 30s, 10m or 1h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
+
+
 def load_arguments(command: argparse.ArgumentParser) -> None:
     """What a load may be told besides its file."""
+    wait_argument(command)
     command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
     command.add_argument("--master", metavar="URL", help="where Spark runs (default: this machine, all cores)")
     command.add_argument(
@@ -159,11 +185,13 @@ def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
 def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
     """What is left for a person stops no other file, but is said to whoever called.
 
-    To find nothing new is well; to find nothing because it could not be read is not.
+    To find nothing new is well; to find nothing because it could not be read, or was left to others who did not finish
+    it, is not.
     """
     if any(note.needs_a_person for note in notes):
         return ExitCode.NEEDS_A_PERSON
-    return ExitCode.CALL_AGAIN if is_idle and any(note.is_unreadable for note in notes) else ExitCode.DONE
+    is_left = any(note.is_busy or (is_idle and note.is_unreadable) for note in notes)
+    return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
 def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:

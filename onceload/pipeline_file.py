@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import NotFound, SettingRefused, WrongUse
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
@@ -62,6 +63,10 @@ _INT8_MAX = 2**63 - 1
 _COLUMNS_MAX = 1_597
 #: Postgres makes one value of no more.
 _MESSAGE_COLUMNS_MAX = 100
+_SESSIONS_MAX = 1_000
+_DELIVERIES_MAX = 1_000
+#: Whoever takes a delivery in order looks at all that are open.
+_OPEN_MAX = 100_000
 _LINEAGE = ("_producer_id", "_sequence")
 
 
@@ -117,7 +122,6 @@ def _opened(document: Document, path: Path) -> Section | None:
 def _declared(root: Section, values: Mapping[str, str]) -> Declared:
     message_id = _message_id(root.section("message_id"))
     quality = root.section("quality")
-    root.refuse_unbuilt("delivery")
     quality.refuse_unbuilt("suite")
     source = _source(root.section("source"), values)
     return Declared(
@@ -135,6 +139,7 @@ def _declared(root: Section, values: Mapping[str, str]) -> Declared:
         transform=root.take("transform", some_text, default=None),
         target=_target(root.section("target")),
         publish=root.take("publish", one_of(Publish), default=Declared.publish),
+        delivery=_delivery(root.section("delivery")),
         on_rewrite=root.take("on_rewrite", one_of(OnRewrite), default=Declared.on_rewrite),
         quarantine_limit=quality.take("quarantined_max", quarantine_limit, default=None) or QuarantineLimit(),
         schedule=root.take("schedule", cron, default=None),
@@ -249,6 +254,26 @@ def _message_id(message_id: Section) -> MessageId | None:
     return MessageId(
         columns=message_id.need("columns", _some_names, example="columns: [id]", stand_in=()),
         keep_days=message_id.need("keep", whole_days, example="keep: 30d", stand_in=1),
+    )
+
+
+def _delivery(delivery: Section) -> Rules:
+    mode = delivery.take("mode", one_of(Mode), default=Rules.mode)
+    sessions = delivery.take("sessions", whole_number(least=1, most=_SESSIONS_MAX), default=Rules.sessions)
+    if mode is Mode.SESSION and sessions is None:
+        if delivery.is_sound("mode") and delivery.is_sound("sessions"):
+            delivery.refuse("mode", "in mode session all sessions are known; say how many, such as `sessions: 4`")
+        sessions = 1
+    return Rules(
+        mode=mode,
+        sessions=sessions,
+        ack_deadline_s=delivery.take(
+            "ack_deadline", duration(least_s=1, most_s=_INT4_MAX), default=Rules.ack_deadline_s
+        ),
+        deliveries_max=delivery.take(
+            "deliveries_max", whole_number(least=1, most=_DELIVERIES_MAX), default=Rules.deliveries_max
+        ),
+        open_max=delivery.take("open_max", whole_number(least=1, most=_OPEN_MAX), default=Rules.open_max),
     )
 
 

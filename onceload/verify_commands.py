@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.audit import History, Life, Taken, history_of, names_of
+from dedup_core.postgres.audit import Held, History, Life, Taken, history_of, names_of
 from onceload.load_commands import read_as_loaded
 from onceload.terminal import on_terminal, show_json, show_table, words
 
@@ -207,11 +207,16 @@ def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: b
 
 def _sentences(found: Explanation) -> list[str]:
     said = [_of_life(life) for life in found.history.lives] or ["nothing of it was ever loaded"]
-    said += [
-        f"session {each.session} (batch {each.batch}) is loading {each.spans} until {each.until:%Y-%m-%d %H:%M:%S}Z"
-        for each in found.history.claims
-    ]
+    said += [_of_claim(each) for each in found.history.claims]
     return [*said, f"the next load {found.next_load}"]
+
+
+def _of_claim(each: Held) -> str:
+    if each.session is None or each.until is None:
+        what = "was set aside" if each.state == "dead" else "waits for a session"
+        return f"{each.spans} {what} as delivery {each.delivery} of batch {each.batch}"
+    until = f"{each.until:%Y-%m-%d %H:%M:%S}Z"
+    return f"session {each.session} (batch {each.batch}) is loading {each.spans}, and has to say so again by {until}"
 
 
 def _of_life(life: Life) -> str:

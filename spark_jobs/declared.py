@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dedup_core.delivery import Mode, Rules
 from dedup_core.pipeline import Pipeline
 from dedup_core.verdicts import Order
 from spark_jobs.columns import Column
@@ -160,6 +161,7 @@ class Declared:
     #: Spark SQL over the view `records`.
     transform: str | None = None
     publish: Publish = Publish.STAGED
+    delivery: Rules = field(default_factory=Rules)
     on_rewrite: OnRewrite = OnRewrite.STOP
     quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
     #: A cron text; left out, somebody else says when.
@@ -168,3 +170,18 @@ class Declared:
     @property
     def name(self) -> str:
         return self.pipeline.name
+
+    @property
+    def is_direct(self) -> bool:
+        return self.publish is Publish.DIRECT
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether what stands behind in a file, or behind the file, must not take effect first."""
+        return self.delivery.mode is not Mode.SHARED
+
+    @property
+    def is_published_whole(self) -> bool:
+        """Whether a batch makes no sense without a part of it."""
+        is_ordered = self.delivery.mode is Mode.ORDERED
+        return not self.is_direct and (is_ordered or self.target.write is Write.MERGE or self.transform is not None)

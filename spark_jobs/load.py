@@ -1,57 +1,48 @@
-"""One load: plan, claim, let Spark's tasks read and write, and say what the ledger says.
+"""One load: plan, offer what is new, let sessions work on it, and say what the ledger says.
 
-Nothing here decides whether rows are new: the claims keep others from doing the same work, and every commit is
-refused by the ledger if any part of it took effect before. A load that is killed anywhere may just be called again.
+Nothing here decides whether rows are new: the board says who works on what, and every commit is refused by the ledger
+if any part of it took effect before. A load that is killed anywhere may just be called again; two at once share the
+work. What commits by itself is handed out, and is everybody's from then on. What is published at once is claimed by
+whoever plans it for as long as that lives, staged by whoever takes it, and goes with its claim.
 """
 
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Protocol
+from functools import cached_property, partial
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, OnceloadError
+from dedup_core.delivery import Mode
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, NotAlone, OnceloadError
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
-from dedup_core.ports import Advance, Claim, Commit, Outlook, Session
+from dedup_core.ports import Advance, Claim, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.connection import translated
+from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries, check_own_name, session_of
 from dedup_core.replay import Counts, Run
-from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from dedup_core.spans import Span, SpanSet
 from spark_jobs.columns import Column
-from spark_jobs.declared import Declared, Format, Source, UnknownFields
+from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.loading import Delivery, Job, Patience, Replacement
-from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, is_stream, make_plan
-from spark_jobs.progress import Progress, WatchedTasks
-from spark_jobs.publish import half_read, publish
-from spark_jobs.sources.files import read_at
-from spark_jobs.sources.pieces import cuts, find_newline
-from spark_jobs.sources.records import Chunk
+from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
+from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
+from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
+from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
 from spark_jobs.twins import Twin
+from spark_jobs.work import BEATS_PER_LEASE, Tasks, never, renewed
 
-
-class Tasks(Protocol):
-    """Where the work is done."""
-
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        """Run each delivery at least once, and say what could not be read."""
-
-    def writing(self, job: Job) -> Job:
-        """The job, with the columns that it will write."""
-
-
-_LEASE_S = 120.0
-_BEATS_PER_LEASE = 4
+#: A plan that somebody else was faster with is made anew, but not for ever.
+_PLANS_MAX = 5
 #: A crash of the server empties what is unlogged; the next staging then starts from nothing.
 _STAGINGS_MAX = 5
+_PAUSE_S = (0.02, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +56,12 @@ class LoadSettings:
     spark_options: Mapping[str, str] = field(default_factory=dict)
     #: Told every second how far the load is.
     tell: Callable[[Progress], None] | None = None
+    #: How long to wait for others that load the same, since they were last seen to get on.
+    wait_s: float = 600.0
+    #: Of a loader that has one name for all its runs.
+    session: SessionName | None = None
+    #: Asked between deliveries.
+    is_stopped: Callable[[], bool] = never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,103 +99,347 @@ def load(
     declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None, tasks: Tasks | None = None
 ) -> Report:
     """Load what is new; nothing new takes no Spark."""
+    check_own_name("batch", batch)
     engine = connect(settings.ledger)
     try:
-        with translated(pipeline=declared.name, doing=f"loading {declared.name}"):
-            return _load(declared, settings, engine, batch=batch, run=run, tasks=tasks)
+        with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
+            return _Load(declared, settings, engine, batch=batch, run=run, tasks=tasks, running=running).report()
     finally:
         engine.dispose()
 
 
-def _load(
-    declared: Declared,
-    settings: LoadSettings,
-    engine: Engine,
-    *,
-    batch: Batch,
-    run: Run | None,
-    tasks: Tasks | None,
-) -> Report:
-    started = time.monotonic()
-    ledger = PostgresLedger(engine, switch=settings.switch)
-    ledger.declare(declared.pipeline)
-    refuse_another_target(engine, ledger, declared)
-    # First of all, whatever an earlier life under this name still holds falls back, and is planned anew.
-    session = ledger.open_session(declared.name, SessionName(batch))
-    plan = make_plan(declared, ledger, now_s=time.time())
-    before = plan.outlook.position
-    if not plan.to_read:
-        seconds = time.monotonic() - started
-        return Report(pipeline=declared.name, batch=batch, position=before, notes=plan.notes, seconds=seconds)
-    columns = _columns(declared)
-    if declared.unknown_fields is UnknownFields.ADD:
-        with engine.begin() as connection:
-            known = [column.name for column in columns]
-            columns += undeclared_columns(connection, table_name(declared.target), known=known)
-    job = Job(
-        declared=declared,
-        columns=columns,
-        written=columns,
-        ledger=settings.ledger,
-        switch=settings.switch,
-        session=session,
-        batch=batch,
-        run=run,
-    )
-    starting_s, notes = _load_all(engine, ledger, job, plan, settings=settings, tasks=tasks)
-    PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
-    return replace(
-        _report(ledger, job, after=before),
-        seconds=time.monotonic() - started - starting_s,
-        session_start_seconds=starting_s,
-        notes=(*plan.notes, *notes),
-    )
+class _Load:
+    """One load, from its first plan to its report."""
 
+    def __init__(
+        self,
+        declared: Declared,
+        settings: LoadSettings,
+        engine: Engine,
+        *,
+        batch: Batch,
+        run: Run | None,
+        tasks: Tasks | None,
+        running: ExitStack,
+    ) -> None:
+        self._started = time.monotonic()
+        self._declared, self._settings, self._engine, self._batch, self._run = declared, settings, engine, batch, run
+        self._given = tasks
+        self._running = running
+        self._starting_s = 0.0
+        self._planned: int | None = 0
+        self._ledger = PostgresLedger(engine, switch=settings.switch)
+        self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        self._ledger.declare(declared.pipeline)
+        refuse_another_target(engine, self._ledger, declared)
+        # First of all, whatever an earlier life under this name still holds falls back.
+        self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
+        if not declared.is_direct:
+            self._board.withdraw_waiting()
+        elif declared.delivery.mode is Mode.SESSION:
+            self._board.adopt_strays()
+        self._session = self._ledger.open_session(declared.name, session_of(batch, "plan"))
+        self._before = self._ledger.position(declared.name)
 
-def _load_all(
-    engine: Engine,
-    ledger: PostgresLedger,
-    job: Job,
-    plan: Plan,
-    *,
-    settings: LoadSettings,
-    tasks: Tasks | None,
-) -> tuple[float, list[Note]]:
-    """Claim what is planned, and let tasks load it; answers with the time that their start took."""
-    ids = ledger.register(job.declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
-    replaced = {
-        ids[file.listed.name, file.generation]: Replacement(
-            old=file.replaces,
-            name=file.listed.name,
-            planned=SpanSet(Span(first, end) for first, end in file.spans if end is not None),
+    def report(self) -> Report:
+        try:
+            notes = self._load()
+        finally:
+            # What a worker held that was killed with its process is not waited for.
+            with suppress(OnceloadError):
+                self._board.end_batch(self._batch, reason=None)
+        PostgresSnapshots(self._engine).take_if_due(self._declared.name, now=datetime.now(UTC))
+        # The ledger alone knows what took effect, whatever became of tasks and answers.
+        outcome = self._ledger.outcome_of(self._declared.name, self._batch, after=self._before)
+        return Report(
+            pipeline=self._declared.name,
+            batch=self._batch,
+            position=outcome.position,
+            loaded=outcome.counts.loaded,
+            duplicates=outcome.counts.duplicate,
+            quarantined=outcome.counts.quarantined,
+            filtered=outcome.counts.filtered,
+            bytes=outcome.bytes,
+            seconds=time.monotonic() - self._started - self._starting_s,
+            session_start_seconds=self._starting_s,
+            notes=notes,
         )
-        for file in plan.to_read
-        if file.replaces is not None
-    }
-    job = replace(job, replaced=replaced)
-    twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
-    claims = _Claims(ledger, job, plan.outlook)
-    with (
-        _claimed(claims, twins, _bundles(job.declared, plan.to_read, ids)) as (deliveries, notes),
-        ExitStack() as running,
-    ):
-        _note(ledger, job, twins)
-        if not deliveries:
-            return 0.0, notes
-        starting = time.monotonic()
-        if tasks is None:
-            from spark_jobs.spark import SparkTasks
 
-            spark = SparkTasks.started(job.declared.name, settings.master, settings.spark_options)
-            tasks = running.enter_context(spark)
-        starting_s = time.monotonic() - starting
-        if settings.tell:
-            tasks = WatchedTasks(tasks, settings.tell, after=ledger.position(job.declared.name))
-        job = tasks.writing(job)
-        ensure_target(engine, job.declared, columns=job.written)
-        if job.is_direct:
-            return starting_s, notes + tasks.run(job, deliveries)
-        return starting_s, notes + _run_staged(engine, ledger, job, tasks, deliveries)
+    def _load(self) -> tuple[Note, ...]:
+        """Plan and work until nothing is left that is new; what others hold is waited for."""
+        told: list[Note] = []
+        while True:
+            plan, is_cut = self._plan_and_offer(told)
+            told += self._help()
+            busy = {note.name for note in plan.notes if note.is_busy}
+            are_done = self._wait_for(busy, told) if busy else True
+            if self._settings.is_stopped() or not (is_cut or (busy and are_done)):
+                break
+        outlook = self._ledger.outlook(self._declared.name)
+        noted = plan.notes
+        if self._has_own_line:
+            # The other lines are not ours to wait for.
+            noted = tuple(replace(note, is_busy=False) for note in noted)
+        # What was read twice was told twice; and a dead letter may be known to the plan already.
+        return tuple(dict.fromkeys((*noted, *told, *set_aside_notes(outlook))))
+
+    # Plans.
+
+    def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, bool]:
+        """Plan, and see to it that all or a part of what is new is loaded, by whoever takes it."""
+        for attempt in range(_PLANS_MAX):
+            plan = make_plan(self._declared, self._ledger, now_s=time.time())
+            if not plan.to_read:
+                return plan, False
+            try:
+                return plan, self._offer(plan, told)
+            except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
+                # Somebody was faster since it was planned.
+                if attempt == _PLANS_MAX - 1:
+                    raise
+        raise AssertionError
+
+    def _offer(self, plan: Plan, told: list[Note]) -> bool:
+        """Hand out what is planned, or stage and publish it; whether there is more of it than was handed out."""
+        ledger, declared = self._ledger, self._declared
+        ids = ledger.register(declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
+        twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
+        some, is_cut = list(bundles(declared, plan.to_read, ids)), False
+        if declared.is_direct:
+            room = max(0, declared.delivery.open_max - self._board.open_work(self._batch, is_staged=False).count)
+            some, is_cut = some[:room], len(some) > room
+        claim = ledger.claim(
+            self._session,
+            dict.fromkeys(twins, SpanSet()) | spans_of(chunk for chunks in some for chunk in chunks),
+            batch=self._batch,
+            lease_s=declared.delivery.ack_deadline_s,
+            # What is in, or about to be, under another name or of an earlier turn decides what is new.
+            unchanged=plan.outlook if depends_on_others(declared) else None,
+        )
+        if is_cut and not some:
+            # The board is full of what others hold.
+            time.sleep(_PAUSE_S[1])
+        self._planned = planned_bytes(some)
+        every_s = declared.delivery.ack_deadline_s / BEATS_PER_LEASE
+        renew = partial(ledger.renew, self._session, lease_s=declared.delivery.ack_deadline_s)
+        with renewed(renew, every_s=every_s):
+            try:
+                self._note(twins)
+                if declared.is_direct:
+                    self._board.offer(claim, offers_of(some), batch=self._batch)
+                elif some:
+                    told += self._stage_and_publish(plan.to_read, ids, some, claim)
+            finally:
+                # Acked or handed out, it is gone; else it falls back now instead of when its lease ends.
+                with suppress(OnceloadError):
+                    ledger.release(claim)
+        return is_cut
+
+    def _note(self, twins: Mapping[ProducerId, Twin]) -> None:
+        """Write down what the plan found out without reading any record."""
+        # What is in under another name is consumed under this one too, and its records are duplicates.
+        advances = [
+            Advance(
+                producer_id=producer_id,
+                spans=twin.consumed,
+                records=twin.records,
+                digest=twin.digest,
+                fingerprint=twin.fingerprint,
+                size=twin.size,
+                condition=twin.condition,
+            )
+            for producer_id, twin in twins.items()
+        ]
+        if advances:
+            commit: Commit[Connection] = Commit(
+                session=self._session,
+                batch=self._batch,
+                advances=tuple(advances),
+                write_rows=lambda _: None,
+                counts=Counts(duplicate=sum(twin.records for twin in twins.values())),
+                run=self._run,
+            )
+            self._ledger.commit(commit)
+
+    # Work.
+
+    @cached_property
+    def _tasks(self) -> Tasks:
+        """Started when there is something to do."""
+        if self._given is not None:
+            return self._given
+        from spark_jobs.spark import SparkTasks
+
+        starting = time.monotonic()
+        settings = self._settings
+        spark = SparkTasks.started(
+            self._declared.name, settings.master, settings.spark_options, tries=self._declared.delivery.deliveries_max
+        )
+        tasks = self._running.enter_context(spark)
+        self._starting_s = time.monotonic() - starting
+        return tasks
+
+    @cached_property
+    def _job(self) -> Job:
+        """What all sessions have to know; the target is there from then on."""
+        declared = self._declared
+        columns = _columns(declared)
+        if declared.unknown_fields is UnknownFields.ADD:
+            with self._engine.begin() as connection:
+                known = [column.name for column in columns]
+                columns += undeclared_columns(connection, table_name(declared.target), known=known)
+        job = Job(
+            declared=declared,
+            columns=columns,
+            written=columns,
+            ledger=self._settings.ledger,
+            switch=self._settings.switch,
+            session=self._session,
+            batch=self._batch,
+            run=self._run,
+        )
+        job = self._tasks.writing(job)
+        ensure_target(self._engine, declared, columns=job.written)
+        return job
+
+    @property
+    def _watched(self) -> Tasks:
+        tell = self._settings.tell
+        if tell is None:
+            return self._tasks
+        return WatchedTasks(self._tasks, tell, after=self._before, planned=self._planned)
+
+    def _sessions(self, deliveries: int) -> list[SessionName]:
+        """Who takes part: the fixed sessions, or as many of our own as there is work for."""
+        rules = self._declared.delivery
+        if rules.mode is Mode.SESSION and self._declared.is_direct:
+            return list(rules.names)
+        count = min(rules.sessions or self._tasks.slots, max(1, deliveries))
+        return [session_of(self._batch, str(number)) for number in range(1, count + 1)]
+
+    def _help(self, job: Job | None = None) -> list[Note]:
+        """Let sessions work on what is open, whoever offered it, as long as something may be ready for them."""
+        notes: list[Note] = []
+        before, left = None, self._left()
+        while left != before and self._is_for_us(left) and not self._settings.is_stopped():
+            notes += self._watched.run(job or self._job, self._sessions(left.count))
+            # Whoever runs under our name by now goes on instead.
+            self._ledger.renew(self._session, lease_s=self._declared.delivery.ack_deadline_s)
+            before, left = left, self._left()
+        return notes
+
+    def _left(self) -> OpenWork:
+        is_staged = not self._declared.is_direct
+        return self._board.open_work(self._batch, is_staged=is_staged, session=self._settings.session)
+
+    def _is_for_us(self, left: OpenWork) -> bool:
+        """Whether sessions of ours may find something to do."""
+        if self._declared.transform is not None:
+            return False
+        return left.of_session if self._has_own_line else bool(left.waiting or left.of_batch)
+
+    @property
+    def _has_own_line(self) -> bool:
+        """Whether this is one of the fixed sessions, which ends with its line."""
+        is_fixed = self._declared.delivery.mode is Mode.SESSION and self._declared.is_direct
+        return is_fixed and self._settings.session is not None
+
+    def _wait_for(self, busy: set[str], told: list[Note]) -> bool:
+        """Wait, and help, until nobody else loads these files, or nobody gets on with them; whether they are done."""
+        pause_s, seen = _PAUSE_S[0], None
+        until = time.monotonic() + self._settings.wait_s
+        while not self._settings.is_stopped():
+            outlook = self._ledger.outlook(self._declared.name)
+            left = self._left()
+            others = outlook.claimed - outlook.set_aside.keys()
+            if not (others if depends_on_others(self._declared) else others & busy):
+                return True
+            if self._has_own_line and not left.of_session:
+                return False
+            if (outlook, left) != seen:
+                seen, until = (outlook, left), time.monotonic() + self._settings.wait_s
+            if time.monotonic() >= until:
+                return False
+            self._board.expire()
+            if left.waiting:
+                told += self._help()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S[1])
+        return False
+
+    # What is published at once.
+
+    def _stage_and_publish(
+        self,
+        files: Sequence[FileToRead],
+        ids: Mapping[tuple[str, int], ProducerId],
+        some: Sequence[Bundle],
+        claim: Claim,
+    ) -> list[Note]:
+        """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
+
+        A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged
+        again; so is what was set aside after too many tries.
+        """
+        job = replace(self._job, replaced=_replaced(files, ids))
+        left_out: list[Note] = []
+        for _ in range(_STAGINGS_MAX):
+            with ExitStack() as staging:
+                # A crash has left connections behind that find out only now, and nobody holds what was staged there.
+                stage = Patience().until_answered(partial(self._open_stage, staging, job))
+                with suppress(StageLost):
+                    notes = self._staged(replace(job, stage=stage), some, claim)
+                    if self._settings.is_stopped():
+                        return left_out
+                    dead = self._set_aside(claim)
+                    parts = Patience().until_answered(partial(self._parts, stage))
+                    broken = half_read(job, parts, notes)
+                    late = self._out_of_turn(some, notes)
+                    if is_whole(parts, deliveries=len(some)) and not broken and not late:
+                        publish(self._engine, self._ledger, job, stage, parts, claim=claim)
+                        return left_out + notes
+                    left_out += _why_old_rows_stay(broken.values(), notes)
+                    left_out += [note for note in notes if late and note.is_unreadable]
+                    some = _without(some, deliveries=dead, producers=broken.keys() | late)
+        raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
+
+    def _staged(self, job: Job, some: Sequence[Bundle], claim: Claim) -> list[Note]:
+        """Let everybody stage the batch, as often as a delivery of it comes back."""
+        if self._declared.transform is not None:
+            # What Spark SQL reads, it may read again, so that all of it stays in the hands of this one session.
+            deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
+            return self._watched.transform(job, deliveries)
+        stage = "" if job.stage is None else job.stage.name
+        self._board.offer_batch(claim, offers_of(some, stage=stage), batch=self._batch)
+        return self._help(job)
+
+    def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
+        with translated(pipeline=job.declared.name, doing="opening a stage"):
+            target = job.declared.target
+            return staging.enter_context(open_stage(self._engine, job.written, target, lineage=job.has_lineage))
+
+    def _parts(self, stage: Stage) -> tuple[StagedPart, ...]:
+        doing = "looking at staged pieces"
+        with translated(pipeline=self._declared.name, doing=doing), self._engine.begin() as connection:
+            return staged_parts(connection, stage)
+
+    def _set_aside(self, claim: Claim) -> set[int]:
+        """Take dead letters out of the batch, unless it makes no sense without them."""
+        dead = self._board.dead_of(claim)
+        if dead and self._declared.is_published_whole:
+            raise BatchIncomplete(self._declared.name, self._batch, dead[0].tries, dead[0].reason)
+        self._board.set_aside(claim)
+        return {read_work(each.work, claim)[0].number for each in dead}
+
+    def _out_of_turn(self, some: Sequence[Bundle], notes: Sequence[Note]) -> set[ProducerId]:
+        """The files of which a part was read that stands behind one that may be read later."""
+        mode, names = self._declared.delivery.mode, {note.name for note in notes if note.is_unreadable}
+        if names and mode is Mode.ORDERED:
+            reason = next(note.reason for note in notes if note.is_unreadable)
+            raise BatchIncomplete(self._declared.name, self._batch, 1, reason)
+        if mode is not Mode.KEY_SHARED:
+            return set()
+        return {chunk.producer_id for chunks in some for chunk in chunks if chunk.name in names}
 
 
 def _columns(declared: Declared) -> tuple[Column, ...]:
@@ -208,221 +449,16 @@ def _columns(declared: Declared) -> tuple[Column, ...]:
     return tuple(replace(column, not_null=True) if column.name in needed else column for column in declared.columns)
 
 
-def _note(ledger: PostgresLedger, job: Job, twins: Mapping[ProducerId, Twin]) -> None:
-    """Write down what the plan found out without reading any record."""
-    # What is in under another name is consumed under this one too, and its records are duplicates.
-    advances = [
-        Advance(
-            producer_id=producer_id,
-            spans=twin.consumed,
-            records=twin.records,
-            digest=twin.digest,
-            fingerprint=twin.fingerprint,
-            size=twin.size,
-            condition=twin.condition,
+def _replaced(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]) -> dict[ProducerId, Replacement]:
+    return {
+        ids[file.listed.name, file.generation]: Replacement(
+            old=file.replaces,
+            name=file.listed.name,
+            planned=SpanSet(Span(first, end) for first, end in file.spans if end is not None),
         )
-        for producer_id, twin in twins.items()
-    ]
-    if advances:
-        commit: Commit[Connection] = Commit(
-            session=job.session,
-            batch=job.batch,
-            advances=tuple(advances),
-            write_rows=lambda _: None,
-            counts=Counts(duplicate=sum(twin.records for twin in twins.values())),
-            run=job.run,
-        )
-        ledger.commit(commit)
-
-
-@contextmanager
-def _claimed(
-    claims: "_Claims", noted: Iterable[ProducerId], bundles: Iterable[Sequence[Chunk]]
-) -> Iterator[tuple[tuple[Delivery, ...], list[Note]]]:
-    """Hold what is to be read while the block runs, so that no other run does the same work."""
-    with _heartbeat(claims.ledger, claims.job.session):
-        try:
-            claims.only_to_note(noted)
-            yield claims.each(bundles) if claims.job.is_direct else claims.at_once(bundles), claims.notes
-        finally:
-            claims.release()
-
-
-class _Claims:
-    """What commits by itself is held by itself; what is published at once is held at once."""
-
-    def __init__(self, ledger: PostgresLedger, job: Job, outlook: Outlook) -> None:
-        self.ledger = ledger
-        self.job = job
-        # What is in, or about to be, under another name or of an earlier turn decides what is new.
-        self._unchanged = outlook if depends_on_others(job.declared) else None
-        self._held: list[Claim] = []
-        self.notes: list[Note] = []
-
-    def only_to_note(self, producers: Iterable[ProducerId]) -> None:
-        """Hold producers of which nothing may have to be read."""
-        if spans := dict.fromkeys(producers, SpanSet()):
-            self._claim(spans)
-
-    def each(self, bundles: Iterable[Sequence[Chunk]]) -> tuple[Delivery, ...]:
-        deliveries: list[Delivery] = []
-        taken: set[ProducerId] = set()
-        for chunks in bundles:
-            try:
-                claim = self._claim(_spans_of(chunks))
-            except (ClaimedElsewhere, AlreadyConsumed) as refused:
-                # Another run was faster; what it leaves is found by the next plan.
-                self.notes += [Note(name=chunk.name, reason=str(refused)) for chunk in chunks]
-                taken |= {chunk.producer_id for chunk in chunks}
-            else:
-                deliveries.append(Delivery(number=len(deliveries), chunks=tuple(chunks), claim=claim))
-        # It may have read another content of a file, so that what stands behind need not begin with a record.
-        return tuple(_without(delivery, taken) for delivery in deliveries)
-
-    def at_once(self, bundles: Iterable[Sequence[Chunk]]) -> tuple[Delivery, ...]:
-        gathered = list(bundles)
-        claim = self._claim(_spans_of([chunk for chunks in gathered for chunk in chunks]))
-        return tuple(
-            Delivery(number=number, chunks=tuple(chunks), claim=claim) for number, chunks in enumerate(gathered)
-        )
-
-    def _claim(self, spans: Mapping[ProducerId, SpanSet]) -> Claim:
-        claim = self.ledger.claim(
-            self.job.session,
-            spans,
-            batch=self.job.batch,
-            lease_s=_LEASE_S,
-            unchanged=self._unchanged,
-        )
-        self._held.append(claim)
-        return claim
-
-    def release(self) -> None:
-        """Acked ones are gone; the rest fall back now instead of when their lease ends."""
-        for claim in self._held:
-            with suppress(OnceloadError):
-                self.ledger.release(claim)
-
-
-@contextmanager
-def _heartbeat(ledger: PostgresLedger, session: Session) -> Iterator[None]:
-    """Renew the session's claims while the block runs."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(_LEASE_S / _BEATS_PER_LEASE):
-            # A missed beat is made good by the next; when the lease has ended, the commits are refused.
-            with suppress(OnceloadError):
-                ledger.renew(session, lease_s=_LEASE_S)
-
-    thread = threading.Thread(target=beat, name="onceload heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _bundles(
-    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
-) -> Iterator[list[Chunk]]:
-    """Large files are cut, small ones put together: what one task takes is about as much as one commit does."""
-    held: list[Chunk] = []
-    held_bytes = 0
-    for file in files:
-        for chunk in _chunks(declared, file, ids[file.listed.name, file.generation]):
-            size = (chunk.size if chunk.end is None else chunk.end) - chunk.first
-            if held and held_bytes + size > declared.source.chunk_bytes:
-                yield held
-                held, held_bytes = [], 0
-            held.append(chunk)
-            held_bytes += max(size, 0)
-    if held:
-        yield held
-
-
-def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
-    source, listed = declared.source, file.listed
-    header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
-    for first, end in file.spans:
-        chunk = Chunk(
-            producer_id=producer_id,
-            name=listed.name,
-            url=listed.url,
-            first=first,
-            end=end,
-            size=listed.size,
-            sealed=file.sealed,
-            expected=file.expected,
-            header=header,
-        )
-        if end is None or is_stream(source, listed.name):
-            yield chunk
-        else:
-            yield from _cut(source, chunk, end)
-
-
-def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
-    begins = _begins(chunk, end)
-    sizes = {"chunk_bytes": source.chunk_bytes, "record_bytes_max": source.record_bytes_max}
-    edges = cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]
-    for first, cut_end in edges:
-        if first == begins and begins != chunk.first:
-            yield replace(chunk, begins=begins, end=cut_end)
-        else:
-            yield replace(chunk, first=first, end=cut_end)
-
-
-def _begins(chunk: Chunk, end: int) -> int:
-    """Where the first record starts: what is left of one that took effect is none."""
-    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
-        return chunk.first
-    newline = find_newline(chunk.url, first=chunk.first, end=end)
-    return end if newline is None else newline + 1
-
-
-def _spans_of(chunks: Sequence[Chunk]) -> dict[ProducerId, SpanSet]:
-    spans: dict[ProducerId, SpanSet] = {}
-    for chunk in chunks:
-        span = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
-        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | span
-    return spans
-
-
-def _run_staged(
-    engine: Engine, ledger: PostgresLedger, job: Job, tasks: Tasks, deliveries: Sequence[Delivery]
-) -> list[Note]:
-    """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
-
-    A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged again.
-    """
-    left_out: list[Note] = []
-    for _ in range(_STAGINGS_MAX):
-        with ExitStack() as staging:
-            # A crash has left connections behind that find out only now, and nobody holds what was staged over them.
-            stage = Patience().until_answered(partial(_stage, staging, engine, job))
-            with suppress(StageLost):
-                notes = tasks.run(replace(job, stage=stage), deliveries)
-                parts = Patience().until_answered(partial(_staged_parts, engine, job, stage))
-                if is_whole(parts, deliveries=len(deliveries)):
-                    broken = half_read(job, parts, notes)
-                    if not broken:
-                        publish(engine, ledger, job, stage, parts, claim=deliveries[0].claim)
-                        return left_out + notes
-                    left_out += _why_old_rows_stay(broken.values(), notes)
-                    deliveries = [_without(delivery, broken) for delivery in deliveries]
-    raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
-
-
-def _stage(staging: ExitStack, engine: Engine, job: Job) -> Stage:
-    with translated(pipeline=job.declared.name, doing="opening a stage"):
-        return staging.enter_context(open_stage(engine, job.written, job.declared.target, lineage=job.has_lineage))
-
-
-def _staged_parts(engine: Engine, job: Job, stage: Stage) -> tuple[StagedPart, ...]:
-    with translated(pipeline=job.declared.name, doing="looking at staged pieces"), engine.begin() as connection:
-        return staged_parts(connection, stage)
+        for file in files
+        if file.replaces is not None
+    }
 
 
 def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> Iterator[Note]:
@@ -431,21 +467,8 @@ def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> 
         yield from (note.of_no_replacement() for note in told)
 
 
-def _without(delivery: Delivery, producers: Container[ProducerId]) -> Delivery:
-    chunks = tuple(chunk for chunk in delivery.chunks if chunk.producer_id not in producers)
-    return replace(delivery, chunks=chunks)
-
-
-def _report(ledger: PostgresLedger, job: Job, *, after: Position) -> Report:
-    """The ledger alone knows what took effect, whatever became of tasks and answers."""
-    outcome = ledger.outcome_of(job.declared.name, job.batch, after=after)
-    return Report(
-        pipeline=job.declared.name,
-        batch=job.batch,
-        position=outcome.position,
-        loaded=outcome.counts.loaded,
-        duplicates=outcome.counts.duplicate,
-        quarantined=outcome.counts.quarantined,
-        filtered=outcome.counts.filtered,
-        bytes=outcome.bytes,
-    )
+def _without(some: Sequence[Bundle], *, deliveries: Container[int], producers: Container[ProducerId]) -> list[Bundle]:
+    return [
+        () if number in deliveries else tuple(chunk for chunk in chunks if chunk.producer_id not in producers)
+        for number, chunks in enumerate(some)
+    ]

@@ -32,10 +32,11 @@ from dedup_core.postgres.connection import first_line, translated
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
-from spark_jobs.declared import Declared, Publish, UnknownFields
+from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
-from spark_jobs.read import read_parts, read_records
+from spark_jobs.read import WrittenAnew, read_parts, read_records
+from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
 from spark_jobs.stage import Made, Stage, StagedPart, accept, note_part, stage_made, stage_part, still_there
 from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
@@ -87,6 +88,8 @@ class Job:
     run: Run | None = None
     #: Generations whose rows go when those of a later one come, by the later one's id.
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
+    #: Somebody may have committed a part of what is in hand.
+    is_redelivered: bool = False
     #: Left out, every piece commits itself.
     stage: Stage | None = None
     #: Whether staged rows know which record they were made from; only a transform may lose that.
@@ -97,10 +100,6 @@ class Job:
         """Whether records say themselves who they are."""
         return self.declared.producer is not None or self.declared.message_id is not None
 
-    @property
-    def is_direct(self) -> bool:
-        return self.declared.publish is Publish.DIRECT
-
 
 def deliver(job: Job, delivery: Delivery) -> list[Note]:
     """Load one delivery; what could not be read of it is noted, and the rest is loaded."""
@@ -109,7 +108,7 @@ def deliver(job: Job, delivery: Delivery) -> list[Note]:
     for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
         take: Callable[[list[ReadPart]], None]
         if job.stage is None:
-            take = partial(_commit_piece, job, claim=delivery.claim if is_last else None)
+            take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
         else:
             take = partial(_stage_piece, job, job.stage, place=(delivery.number, number), is_last=is_last)
         _sparing_the_others(take, parts, refused=refused, notes=notes)
@@ -149,8 +148,16 @@ def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[l
         except OnceloadError as error:
             if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
                 raise
+            if job.declared.is_direct and job.declared.keeps_order and _comes_again(error):
+                # What stands behind it must not take effect first, so all of it is handed out again.
+                raise
             notes.append(Note.of(chunk.name, error))
     yield held, True
+
+
+def _comes_again(error: OnceloadError) -> bool:
+    """Whether the same bytes may be read later."""
+    return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
 
 
 def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
@@ -216,23 +223,24 @@ def _accept(job: Job, made: tuple[Made, ...]) -> None:
         accept(engine_of(job), _stage_of(job), made)
 
 
-def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim | None) -> None:
+def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
     """Commit until it is certain that it took effect, by whoever's hand."""
     engine = engine_of(job)
     ledger = PostgresLedger(engine, switch=job.switch)
     target = Writer.into_target(job.declared.target, job.written)
     records, writer = _records(job, parts, target)
-    consumed: Mapping[ProducerId, SpanSet] = {}
     patience = Patience()
+    # Some of it may be in already, if this is not the first to have it in hand.
+    consumed = patience.until_answered(lambda: _consumed(ledger, job, parts)) if job.is_redelivered else {}
     while True:
         prepared = prepare(parts, records, consumed=consumed)
         try:
             # What has no records is noted with the others, or by the next load.
             if not prepared.advances or (consumed and not any(each.spans for each in prepared.advances)):
-                if claim:
-                    ledger.release(claim)
+                if is_last:
+                    patience.until_answered(partial(ledger.release, claim))
                 return
-            ledger.commit(_commit(job, prepared, writer=writer, claim=claim))
+            ledger.commit(_commit(job, prepared, writer=writer, claim=claim, is_last=is_last))
         except AlreadyConsumed as error:
             # Seldom more than once; but what is refused for ever must not be tried for ever.
             patience.wait(error)
@@ -253,13 +261,14 @@ def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> di
     return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
 
 
-def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim | None) -> Commit[Connection]:
+def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool) -> Commit[Connection]:
     return Commit(
         session=job.session,
         batch=job.batch,
         advances=prepared.advances,
         write_rows=lambda connection: writer.write(connection, prepared.rows),
         claim=claim,
+        is_last=is_last,
         counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
         bytes=prepared.bytes,
         quarantined=prepared.quarantined,
@@ -332,7 +341,7 @@ def read_adding(
 
 def _check_piece(job: Job, records: Records) -> None:
     """Refuse what is refused for sure; of a batch that is published at once, the share is known in the end."""
-    if job.is_direct or job.declared.quarantine_limit.share is None:
+    if job.declared.is_direct or job.declared.quarantine_limit.share is None:
         check_quarantine(job, records.bad, records=records.count)
 
 
@@ -353,6 +362,9 @@ def _without_refused(
         # They came just now, and the next try to write finds them too.
         return records
     if not refused:
+        if isinstance(cause, DBAPIError) and is_of_rows(cause):
+            # None of them alone: it is a rule about all of them.
+            raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
         raise cause
     left = without_rows(records, refused, [each.part for each in parts])
     _check_piece(job, left)
@@ -364,7 +376,7 @@ def _allowed(job: Job, records: Records) -> int | None:
     limit = job.declared.quarantine_limit
     if limit.records is not None:
         return limit.records - len(records.bad)
-    if limit.share is not None and job.is_direct:
+    if limit.share is not None and job.declared.is_direct:
         return int(limit.share * records.count) - len(records.bad)
     return None
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
-from dedup_core.names import Position, ProducerId
+from dedup_core.names import DeliveryId, Position, ProducerId
 from dedup_core.ports import Knowledge, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
@@ -31,6 +32,8 @@ class Note:
     needs_a_person: bool = False
     #: It could not be read, and may be readable when somebody calls again.
     is_unreadable: bool = False
+    #: Somebody else is loading it, or something that decides what is new of it.
+    is_busy: bool = False
 
     @classmethod
     def of(cls, name: str, error: OnceloadError) -> "Note":
@@ -113,7 +116,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     if by_content:
         found |= _waiting(declared.source, found)
     if outlook.claimed and depends_on_others(declared):
-        found |= _in_turn(found)
+        found |= _in_turn(found, outlook)
     return Plan(
         outlook=outlook,
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
@@ -132,7 +135,9 @@ def _is_by_content(declared: Declared) -> bool:
 
 
 def _is_in_turn(declared: Declared) -> bool:
-    return declared.producer is not None and declared.producer.order is Order.ORDERED
+    is_of_records = declared.producer is not None and declared.producer.order is Order.ORDERED
+    # What commits chunk by chunk waits in one line; a batch takes effect when it is published.
+    return is_of_records or (declared.delivery.mode is Mode.ORDERED and not declared.is_direct)
 
 
 def _notes_of(source: Source, listing: Listing) -> Iterator[Note]:
@@ -163,11 +168,29 @@ def _waiting(source: Source, found: Mapping[Listed, FileToRead | Note | None]) -
     }
 
 
-def _in_turn(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
+def _in_turn(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook) -> dict[Listed, Note]:
     """What another run has read decides what is new: as its copy, or because what comes first takes effect."""
-    reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
-    return {listed: Note(name=listed.name, reason=reason) for listed in to_read}
+    if outlook.set_aside:
+        name, dead = next(iter(outlook.set_aside.items()))
+        reason = f"what is new here depends on {name}, of which {_told_dead(dead)}"
+        return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
+    reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
+    return {listed: Note(name=listed.name, reason=reason, is_busy=True) for listed in to_read}
+
+
+def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
+    """The files of which a part is a dead letter."""
+    return tuple(
+        Note(name=name, reason=_told_dead(dead), needs_a_person=True) for name, dead in outlook.set_aside.items()
+    )
+
+
+def _told_dead(dead: DeliveryId) -> str:
+    return (
+        f"a part was set aside as dead letter {dead}, having failed as often as deliveries_max allows: see"
+        f" `onceload deliveries show {dead}`, mend the cause, then `onceload deliveries redeliver {dead}`"
+    )
 
 
 def _outlook(ledger: Ledger[Any], pipeline: str) -> Outlook:
@@ -204,10 +227,12 @@ def _look(
         return life
     if life.is_done:
         return None
+    if listed.name in outlook.set_aside:
+        return Note(name=listed.name, reason=_told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
     if listed.name in outlook.claimed:
         # What was claimed, of whichever generation, may have been another content, so that not even its end need be
         # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
-        return Note(name=listed.name, reason="another run is loading it")
+        return Note(name=listed.name, reason="another run is loading it", is_busy=True)
     # A name that was registered, and nothing more, is as new as one that was not.
     if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)

@@ -5,24 +5,22 @@ A thread asks while tasks run, with a connection of its own. It only looks: what
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from dedup_core.errors import OnceloadError
-from dedup_core.names import Position
+from dedup_core.names import Position, SessionName
 from dedup_core.postgres import PostgresLedger, connect
 from spark_jobs.copy import run
 from spark_jobs.loading import Delivery, Job
+from spark_jobs.offers import Bundle
 from spark_jobs.plan import Note
 from spark_jobs.sources.packed import Compression
-
-if TYPE_CHECKING:
-    from spark_jobs.load import Tasks
+from spark_jobs.work import Tasks
 
 _EVERY_S = 1.0
 
@@ -52,34 +50,46 @@ class Progress:
 class WatchedTasks:
     """Tasks that somebody is told of while they run."""
 
-    def __init__(self, tasks: "Tasks", tell: Callable[[Progress], None], *, after: Position) -> None:
+    def __init__(self, tasks: Tasks, tell: Callable[[Progress], None], *, after: Position, planned: int | None) -> None:
         self._tasks = tasks
         self._tell = tell
         self._after = after
+        self._planned = planned
+
+    @property
+    def slots(self) -> int:
+        return self._tasks.slots
 
     def writing(self, job: Job) -> Job:
         return self._tasks.writing(job)
 
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        with self._watching(job):
+            return self._tasks.run(job, sessions)
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        with self._watching(job):
+            return self._tasks.transform(job, deliveries)
+
+    @contextmanager
+    def _watching(self, job: Job) -> Iterator[None]:
         ended = threading.Event()
-        watching = threading.Thread(
-            target=self._watch, args=(job, _planned(deliveries), ended), name="onceload progress", daemon=True
-        )
+        watching = threading.Thread(target=self._watch, args=(job, ended), name="onceload progress", daemon=True)
         watching.start()
         try:
-            return self._tasks.run(job, deliveries)
+            yield
         finally:
             ended.set()
             # An answer that does not come is not waited for.
             watching.join(_EVERY_S)
 
-    def _watch(self, job: Job, planned: int | None, ended: threading.Event) -> None:
+    def _watch(self, job: Job, ended: threading.Event) -> None:
         engine, started = connect(job.ledger), time.monotonic()
         while not ended.wait(_EVERY_S):
             with suppress(OnceloadError, SQLAlchemyError, OSError):
                 done, records = self._done(engine, job)
                 seconds = time.monotonic() - started
-                self._tell(Progress(bytes=done, bytes_planned=planned, records=records, seconds=seconds))
+                self._tell(Progress(bytes=done, bytes_planned=self._planned, records=records, seconds=seconds))
         engine.dispose()
 
     def _done(self, engine: Engine, job: Job) -> tuple[int, int]:
@@ -95,9 +105,9 @@ class WatchedTasks:
         return int(done), int(records)
 
 
-def _planned(deliveries: Sequence[Delivery]) -> int | None:
+def planned_bytes(some: Iterable[Bundle]) -> int | None:
     """How many bytes there are to read."""
-    chunks = [chunk for delivery in deliveries for chunk in delivery.chunks]
+    chunks = [chunk for chunks in some for chunk in chunks]
     if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
         return None
     return sum(max(0, (chunk.size if chunk.end is None else chunk.end) - chunk.first) for chunk in chunks)

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy, RowsRefused
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    NeedsAPerson,
+    PipelineBusy,
+    RowsRefused,
+)
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit
 from dedup_core.postgres import BulkCommit, PostgresLedger
@@ -27,6 +34,23 @@ from spark_jobs.stage import Stage, StagedPart, check_kept
 from spark_jobs.target import table_name, undeclared_columns
 from spark_jobs.transform import TransformRefused
 from spark_jobs.write import ColumnsDiffer, Writer, arrived, is_of_rows
+
+
+@dataclass(eq=False)
+class BatchIncomplete(NeedsAPerson):
+    """A batch that is published whole or not at all, and of which a part could not be staged."""
+
+    pipeline: str
+    batch: str
+    tries: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: all of batch {self.batch} should have been staged, as it is published whole or "
+            f"not at all, but a part of it failed {self.tries} times, last with: {self.reason}; nothing was published: "
+            "mend that, and load again"
+        )
 
 
 def publish(

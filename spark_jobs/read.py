@@ -32,6 +32,10 @@ from spark_jobs.sources.pieces import Rest, pieces
 from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
 
 
+class WrittenAnew(Unreadable):
+    """What was planned is there no more, and has to be planned anew."""
+
+
 def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed.
 
@@ -55,7 +59,7 @@ def _check_unchanged(chunk: Chunk, source: Source) -> None:
         else:
             resemblance = compare(now, expected, consumed_end=expected.stream.end)
         if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
-            raise Unreadable(chunk.url, "it was written anew since it was planned")
+            raise WrittenAnew(chunk.url, "it was written anew since it was planned")
 
 
 def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:

@@ -16,9 +16,10 @@ from dedup_core.postgres.connection import translated
 from dedup_core.replay import Condition, ProducerState, Snapshot, States
 from spark_jobs.copy import run
 from spark_jobs.declared import Declared, Identity
-from spark_jobs.load import LoadSettings, Report, Tasks, load
+from spark_jobs.load import LoadSettings, Report, load
 from spark_jobs.sources.fingerprints import Fingerprint, Marks
 from spark_jobs.target import columns_there, table_name
+from spark_jobs.work import Tasks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from dedup_core.delivery import Mode
 from dedup_core.errors import (
     CallAgain,
     DeliveryTakenAway,
@@ -30,10 +31,12 @@ from dedup_core.errors import (
     SessionFenced,
     SettingRefused,
 )
-from spark_jobs.loading import Delivery, Job, accept_rows, deliver, read_delivery, stage_rows
+from dedup_core.names import SessionName
+from spark_jobs.loading import Delivery, Job, accept_rows, read_delivery, stage_rows
 from spark_jobs.plan import Note
 from spark_jobs.stage import Made, StageLost
 from spark_jobs.transform import TransformRefused, as_declared, for_spark, spark_schema, with_output
+from spark_jobs.work import work
 from spark_jobs.write import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
@@ -44,8 +47,8 @@ _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", 
 #: What tasks answer that only write.
 _NO_ROWS = "rows bigint"
 
-#: Every core, and four tries for a task: the local scheduler's own default is one.
-MASTER = "local[*,4]"
+#: How often a task may fail by no fault of a delivery: the local scheduler's own default is not once.
+_TASK_FAILURES = 4
 _LOGGING = Path(__file__).parent / "log4j2.properties"
 _OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
@@ -75,16 +78,19 @@ class TasksFailed(CallAgain):
 
 
 class SparkTasks:
-    """Spark's tasks, one for each delivery; one that fails is tried again by Spark."""
+    """Spark's tasks, one for each session; one that fails is tried again by Spark."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
 
     @classmethod
     @contextmanager
-    def started(cls, name: str, master: str | None, options: Mapping[str, str]) -> "Iterator[SparkTasks]":
+    def started(
+        cls, name: str, master: str | None, options: Mapping[str, str], *, tries: int = 0
+    ) -> "Iterator[SparkTasks]":
+        """Spark for one load, which gives no task up before a delivery that kills it has had all its tries."""
         try:
-            context = _start(name, master, options)
+            context = _start(name, master, options, tries=tries)
         except (PySparkException, Py4JError, OSError) as error:
             expected = "a session that starts (Java: see `onceload doctor`; options: --master and --conf)"
             raise SettingRefused("Spark", _said(error), expected) from error
@@ -95,18 +101,28 @@ class SparkTasks:
             with suppress(Py4JError, OSError):
                 context.stop()
 
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        """Run each delivery at least once, and say what could not be read."""
+    @property
+    def slots(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        """Let each session, which is a partition, take deliveries until nothing can come to it."""
+        told = _Told.by_tasks_of(self._context)
+        has_copies = self._context.getConf().get("spark.speculation", "false") == "true"
+        with _in_our_words(job, told):
+            # Nothing of Spark SQL is needed here, and it takes seconds to start.
+            each = self._context.parallelize(sessions, len(sessions))
+            each.foreachPartition(partial(_work, job, told, has_copies))
+        # What was read twice was told twice.
+        return list(dict.fromkeys(told.notes.value))
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        """Read each delivery at least once, and stage what the transform makes of all of them."""
         told = _Told.by_tasks_of(self._context)
         with _in_our_words(job, told):
-            if job.declared.transform is None:
-                # Nothing of Spark SQL is needed here, and it takes seconds to start.
-                each = self._context.parallelize(deliveries, max(1, len(deliveries)))
-                each.foreachPartition(partial(_tasks, job, told))
-            else:
-                self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
-                accept_rows(job, told.made.value)
-        if job.declared.transform is not None and len(set(told.read.value)) < len(deliveries):
+            self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
+            accept_rows(job, told.made.value)
+        if len(set(told.read.value)) < len(deliveries):
             # The proof would say of all records that they took effect.
             expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
             raise SettingRefused("transform", "one that leaves records unread", expected)
@@ -145,13 +161,13 @@ def _refuse_limits(made: DataFrame) -> None:
         raise SettingRefused("transform", "one that leaves records out by chance", expected)
 
 
-def _start(name: str, master: str | None, options: Mapping[str, str]) -> SparkContext:
+def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:
     """Spark for one load; options that are given win over ours."""
     # Nothing here uses pandas, whose version Spark warns of.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ours = _OPTIONS | ({} if master and not master.startswith("local") else _LOCAL_OPTIONS)
-    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or MASTER)
+    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or f"local[*,{_TASK_FAILURES + tries}]")
     context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
     context.setLogLevel("ERROR")
     return context
@@ -245,10 +261,15 @@ def _said(error: Exception) -> str:
     return lines[0].strip(" :;") if lines else type(error).__name__
 
 
-def _tasks(job: Job, told: _Told, deliveries: Iterator[Delivery]) -> None:
-    with _telling(told):
-        for delivery in deliveries:
-            told.notes.add(tuple(deliver(job, delivery)))
+def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
+    context = TaskContext.get()
+    # A later try at a task takes over from the first, unless that may be just as alive, or be somebody else.
+    is_retry = context is not None and context.attemptNumber() > 0
+    waits = has_copies or not is_retry or job.declared.delivery.mode is Mode.SESSION
+    # A later life that took over does the rest.
+    with _telling(told), suppress(SessionFenced):
+        for name in sessions:
+            told.notes.add(tuple(work(job, name, waits=waits)))
 
 
 def _read(

@@ -68,6 +68,7 @@ class StageLost(CallAgain):
 class Stage:
     """The two tables of one attempt at a batch, as SQL writes them."""
 
+    name: str
     rows: str
     parts: str
     #: The table that its rows go to.
@@ -75,6 +76,17 @@ class Stage:
     columns: tuple[Column, ...]
     #: Rows know which record they were made from; only a transform may lose that.
     lineage: bool
+
+    @classmethod
+    def called(cls, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> "Stage":
+        return cls(
+            name=name,
+            rows=f"{SCHEMA}.{quoted(name + ' rows')}",
+            parts=f"{SCHEMA}.{quoted(name + ' parts')}",
+            target=table_name(target),
+            columns=columns,
+            lineage=lineage,
+        )
 
     def beside(self, name: str) -> str:
         """Another table of the same stage, which goes with it."""
@@ -127,13 +139,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
     """Two empty tables for as long as the block runs; what processes left behind that were killed goes first."""
     # Of its own for each staging, so that a task of one that was given up finds no table to write to.
     name = token_hex(8)
-    stage = Stage(
-        rows=f"{SCHEMA}.{quoted(name + ' rows')}",
-        parts=f"{SCHEMA}.{quoted(name + ' parts')}",
-        target=table_name(target),
-        columns=columns,
-        lineage=lineage,
-    )
+    stage = Stage.called(name, columns, target, lineage=lineage)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
         # Held by the connection, so that a stage whose owner is gone can be told from one in use.
         holder.execute(_HOLD, {"name": name})

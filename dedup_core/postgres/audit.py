@@ -124,12 +124,15 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a live worker is loading of a producer right now."""
+    """What is being loaded of a producer, or waits to be, or was set aside."""
 
-    session: str
     spans: SpanSet
     batch: str
-    until: datetime
+    delivery: int
+    state: str
+    #: Who has it in hand, and until when it need not say anything.
+    session: str | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +324,14 @@ def _commits(connection: Connection, binds: dict[str, object]) -> tuple[Taken, .
 
 def _claims(connection: Connection, binds: dict[str, object]) -> tuple[Held, ...]:
     return tuple(
-        Held(session=row.session, spans=SpanSet.parse(row.spans), batch=row.batch, until=row.deadline_at)
+        Held(
+            spans=SpanSet.parse(row.spans),
+            batch=row.batch,
+            delivery=row.delivery_id,
+            state=row.state,
+            session=row.session,
+            until=row.deadline_at,
+        )
         for row in connection.execute(SQL["live_claims_of"], binds)
     )
 

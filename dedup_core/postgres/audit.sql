@@ -168,14 +168,15 @@ SELECT receipt.position, ledger.committed_at, ledger.batch, ledger.kind, receipt
  ORDER BY receipt.position, receipt.generation;
 
 -- name: live_claims_of
-SELECT session.name AS session, CAST(delivery_span.spans AS text) AS spans, delivery.batch, delivery.deadline_at
-  FROM onceload.delivery
-  JOIN onceload.session USING (session_id)
+SELECT session.name AS session, CAST(delivery_span.spans AS text) AS spans, delivery.batch, delivery.state,
+       delivery.delivery_id, delivery.deadline_at
+  FROM onceload.claim
+  JOIN onceload.delivery USING (delivery_id)
+  LEFT JOIN onceload.session ON session.session_id = delivery.session_id AND delivery.state = 'held'
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name AND delivery.state = 'held'
-   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch
- ORDER BY session.name;
+ WHERE producer.pipeline_id = :pipeline_id AND producer.name = :name
+ ORDER BY delivery.delivery_id LIMIT 20;
 
 -- name: names
 SELECT DISTINCT name FROM onceload.producer WHERE pipeline_id = :pipeline_id ORDER BY name LIMIT :at_most;

@@ -223,10 +223,11 @@ def write_entry(connection: Connection, pipeline: str, entry: Mapping[str, objec
         raise StateDiffers(pipeline, position, ("the pipeline's position, which does not follow its ledger",))
 
 
-def ack(connection: Connection, session: Session, claim: Claim | None) -> None:
+def ack(connection: Connection, session: Session, claim: Claim | None, *, is_last: bool) -> None:
     if claim is None:
         return
-    if claim.session != session or connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount != 1:
+    statement = SQL["ack_delivery" if is_last else "keep_delivery"]
+    if claim.session != session or connection.execute(statement, holder_binds(claim)).rowcount != 1:
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 

@@ -131,7 +131,7 @@ class PostgresLedger:
         self._reached(CommitStep.QUARANTINE_RECORDED)
         record_entry(connection, turn, commit, kind=EntryKind.LOAD)
         self._reached(CommitStep.ENTRY_RECORDED)
-        ack(connection, commit.session, commit.claim)
+        ack(connection, commit.session, commit.claim, is_last=commit.is_last)
         self._reached(CommitStep.DELIVERY_ACKED)
         return Position(turn.position)
 
@@ -399,7 +399,8 @@ def _names_below(connection: Connection, pipeline: str) -> str | None:
 def _outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:
     binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
     claimed = frozenset(connection.execute(SQL["claimed_names"], binds).scalars())
-    return Outlook(position=Position(pipeline.position), claimed=claimed)
+    set_aside = {row.name: DeliveryId(row.delivery_id) for row in connection.execute(SQL["set_aside"], binds)}
+    return Outlook(position=Position(pipeline.position), claimed=claimed, set_aside=set_aside)
 
 
 def _know(

@@ -64,7 +64,8 @@ SELECT session_id FROM onceload.session JOIN onceload.pipeline USING (pipeline_i
 
 -- name: renew_claims
 UPDATE onceload.delivery SET deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
- WHERE session_id = :session_id AND epoch = :epoch AND state = 'held' AND deadline_at > clock_timestamp();
+ WHERE session_id = :session_id AND epoch = :epoch AND state = 'held' AND work IS NULL
+   AND deadline_at > clock_timestamp();
 
 -- name: open_session
 -- A life of its own for each call: a later one fences all earlier ones.
@@ -79,30 +80,35 @@ SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, finger
  WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
 -- name: claims_of_others
--- A claim lives as long as its deadline, and as the life of the session that made it.
-SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, session.name AS holder
-  FROM onceload.delivery
-  JOIN onceload.session USING (session_id)
+-- A session's own claim is no other's; what is handed out belongs to nobody until it is committed.
+SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans
+  FROM onceload.claim
+  LEFT JOIN onceload.session USING (session_id)
   JOIN onceload.delivery_span USING (delivery_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
-   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch
-   AND session.name <> :session
+ WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session)
    AND delivery_span.producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
 -- name: claimed_names
--- Claims that are alive, and of other sessions, as in claims_of_others.
+-- The same for all producers, by name.
 SELECT DISTINCT producer.name
-  FROM onceload.delivery
-  JOIN onceload.session USING (session_id)
+  FROM onceload.claim
+  LEFT JOIN onceload.session USING (session_id)
   JOIN onceload.delivery_span USING (delivery_id)
   JOIN onceload.producer USING (producer_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held' AND session.name <> :session
-   AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch;
+ WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session);
+
+-- name: set_aside
+-- The dead letters, by the producers that they hold a part of.
+SELECT producer.name, min(delivery.delivery_id) AS delivery_id
+  FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'dead' AND delivery.parent_id IS NULL
+ GROUP BY producer.name;
 
 -- name: drop_ended_claims
--- What is left of workers that vanished; their commits find no claim to ack, and are refused.
+-- What is left of planners that vanished, with the deliveries of their batches; commits find no claim to ack, and are
+-- refused. A delivery that stands alone falls back instead.
 DELETE FROM onceload.delivery USING onceload.session
- WHERE delivery.session_id = session.session_id
+ WHERE delivery.session_id = session.session_id AND delivery.work IS NULL
    AND delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
    AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch);
 
@@ -269,12 +275,20 @@ SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint),
 ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
 
 -- name: ack_delivery
--- No row comes back if the claim ended before its commit.
-UPDATE onceload.delivery SET state = 'acked', deadline_at = NULL
-  FROM onceload.session, onceload.pipeline
+-- No row goes if it was taken away before its commit. What is acked is in the ledger, and needs no other record.
+DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
    AND session.session_id = delivery.session_id AND session.name = :session
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+
+-- name: keep_delivery
+-- The same question of a delivery that this commit does not end; nobody takes it away before COMMIT.
+SELECT delivery_id
+  FROM onceload.delivery JOIN onceload.session USING (session_id)
+  JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+   AND session.name = :session AND pipeline.name = :pipeline
+   FOR UPDATE OF delivery;
 
 -- name: forget_producers
 -- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.
@@ -283,11 +297,8 @@ WITH forgotten AS (
      WHERE producer.pipeline_id = :pipeline_id AND pipeline.pipeline_id = :pipeline_id
        AND producer.advanced_at < clock_timestamp() - make_interval(secs => pipeline.forget_idle_after_s)
        AND NOT EXISTS (
-           SELECT FROM onceload.delivery_span
-             JOIN onceload.delivery USING (delivery_id)
-             JOIN onceload.session USING (session_id)
-            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'held'
-              AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch)
+           SELECT FROM onceload.delivery_span JOIN onceload.claim USING (delivery_id)
+            WHERE delivery_span.producer_id = producer.producer_id)
     RETURNING producer.*
 ), receipts AS (
     INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,

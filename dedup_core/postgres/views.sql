@@ -24,13 +24,18 @@ SELECT ledger.position, ledger.kind, ledger.batch, ledger.loaded, ledger.duplica
  WHERE pipeline.name = :pipeline ORDER BY ledger.position DESC LIMIT :at_most;
 
 -- name: sessions
-SELECT session.name AS session, session.epoch, session.opened_at, session.last_position,
-       count(delivery.delivery_id) AS held, min(delivery.deadline_at) AS next_deadline
+SELECT session.name AS session, session.epoch,
+       CASE WHEN session.lease_until > clock_timestamp() THEN 'alive' ELSE 'away' END AS state,
+       session.opened_at, session.lease_until, session.last_position,
+       count(delivery.delivery_id) FILTER (WHERE delivery.state = 'held') AS held,
+       count(delivery.delivery_id) FILTER (WHERE delivery.state = 'waiting') AS waiting,
+       min(delivery.deadline_at) AS next_deadline
   FROM onceload.session JOIN onceload.pipeline USING (pipeline_id)
-  LEFT JOIN onceload.delivery ON delivery.session_id = session.session_id AND delivery.epoch = session.epoch
-        AND delivery.state = 'held' AND delivery.deadline_at > clock_timestamp()
+  LEFT JOIN onceload.delivery ON delivery.session_id = session.session_id
+        AND (delivery.state = 'waiting' OR (delivery.state = 'held' AND delivery.epoch = session.epoch
+                                            AND delivery.deadline_at > clock_timestamp()))
  WHERE pipeline.name = :pipeline
- GROUP BY session.session_id ORDER BY session.name LIMIT :at_most;
+ GROUP BY session.session_id ORDER BY session.lease_until DESC, session.name LIMIT :at_most;
 
 -- name: snapshots
 SELECT snapshot.position, snapshot.producers, snapshot.taken_at

@@ -338,6 +338,19 @@ def test_a_claim_is_acked_and_released_by_the_session_that_holds_it_alone(world)
     assert len(world.rows()) == 10
 
 
+def test_a_commit_that_does_not_end_its_claim_needs_it_as_well(world):
+    producer, slow, quick = world.producer(), world.session("slow"), world.session("quick")
+    claim = world.ledger.claim(slow, {producer: TWENTY}, batch=BATCH, lease_s=60)
+
+    world.ledger.commit(replace(world.commit_of(slow, producer, SpanSet.of((0, 4)), claim=claim), is_last=False))
+    world.end_claims()
+    world.ledger.claim(quick, {producer: SpanSet.of((4, 20))}, batch=BATCH, lease_s=60)
+    with pytest.raises(DeliveryTakenAway):
+        world.ledger.commit(replace(world.commit_of(slow, producer, SpanSet.of((4, 8)), claim=claim), is_last=False))
+
+    assert len(world.rows()) == 4
+
+
 def test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_refused(world):
     producer, slow, quick = world.producer(), world.session("slow"), world.session("quick")
     late = world.ledger.claim(slow, {producer: TEN}, batch=BATCH, lease_s=60)

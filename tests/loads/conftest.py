@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from dedup_core.names import Batch
+from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload import schema
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Declared, Format, Publish, Source, Target
 from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Delivery, Job, deliver
+from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
+from spark_jobs.work import work
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
 
@@ -25,8 +26,13 @@ COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
 class InThisProcess:
     """What Spark's tasks do, one after the other."""
 
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        return [note for delivery in deliveries for note in deliver(job, delivery)]
+    slots = 1
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        return [note for name in sessions for note in work(job, name)]
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        raise NotImplementedError
 
     def writing(self, job: Job) -> Job:
         return job
@@ -46,7 +52,8 @@ class Loads:
     declared: Declared
 
     def load(self, *, batch: str | None = None, **changes: Any) -> Report:
-        settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn))
+        # Whoever holds something here lets go of it only when this load has ended.
+        settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
         declared = replace(self.declared, **changes)
         return load(declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
 
@@ -60,6 +67,10 @@ class Loads:
         with self.engine.begin() as connection:
             found = connection.execute(text(f"SELECT {columns} FROM target ORDER BY {columns}"))
             return [tuple(row) if "," in columns else row[0] for row in found]
+
+    def rows_or_none(self) -> list[Any]:
+        """The same, also before there is a table."""
+        return self.rows() if self.ask("SELECT to_regclass('target')") != [(None,)] else []
 
     def ask(self, statement: str) -> list[Any]:
         with self.engine.begin() as connection:

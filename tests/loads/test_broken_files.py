@@ -13,14 +13,15 @@ import pytest
 import zstandard
 
 from dedup_core.errors import ExitCode
+from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from onceload.cli import main
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import CsvOptions, Format, Identity, MissingColumns
 from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Delivery, Job
+from spark_jobs.loading import Job
 from spark_jobs.plan import Note
-from tests.loads.conftest import Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstandard.compress}
 OPEN = "no newline yet"
@@ -52,9 +53,9 @@ def parquet_of(loads: Loads, **columns: str) -> Loads:
 def load_without_tasks(loads: Loads, **changes: Any) -> Report:
     """A load that finds nothing new, so that it must not ask anybody to read."""
 
-    class NoTasks:
-        def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-            raise AssertionError([chunk.name for each in deliveries for chunk in each.chunks])
+    class NoTasks(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            raise AssertionError(f"there is nothing to read, but {sessions} should")
 
         def writing(self, job: Job) -> Job:
             raise AssertionError("nothing is to be written")

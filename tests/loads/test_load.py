@@ -109,19 +109,19 @@ def test_a_task_that_reads_more_when_it_is_tried_again_repeats_nothing(loads, mo
     hidden = loads.folder / ".hidden"
 
     class TriedTwice(InThisProcess):
-        def run(self, job, deliveries):
+        def run(self, job, sessions):
             if not died:
-                self._die(job, deliveries)
-            return super().run(job, deliveries)
+                self._die(job, sessions)
+            return super().run(job, sessions)
 
-        def _die(self, job, deliveries):
-            died.append(deliveries)
+        def _die(self, job, sessions):
+            died.append(sessions)
             (loads.folder / "a.jsonl.gz").rename(hidden)
             with monkeypatch.context() as patched:
                 for take in (_commit_piece, _stage_piece):
                     patched.setattr(loading, take.__name__, dying_behind(take))
                 with pytest.raises(KeyboardInterrupt):
-                    super().run(job, deliveries)
+                    super().run(job, sessions)
             hidden.rename(loads.folder / "a.jsonl.gz")
 
     def dying_behind(take):

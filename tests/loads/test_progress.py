@@ -20,8 +20,8 @@ from tests.loads.conftest import InThisProcess, Loads, line
 class Slow(InThisProcess):
     """Lingers after the work, so that somebody has the time to look at it."""
 
-    def run(self, job, deliveries):
-        notes = super().run(job, deliveries)
+    def run(self, job, sessions):
+        notes = super().run(job, sessions)
         time.sleep(0.5)
         return notes
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as engine_event
 
 from dedup_core.errors import AskTheLedger, CallAgain
-from dedup_core.names import Batch
+from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload import schema
@@ -42,9 +42,10 @@ from spark_jobs.declared import (
 )
 from spark_jobs.findings import Kind as Differing
 from spark_jobs.load import LoadSettings, Report, load
-from spark_jobs.loading import Delivery, Job, deliver
+from spark_jobs.loading import Job
 from spark_jobs.plan import Note
 from spark_jobs.verify import verify
+from spark_jobs.work import work
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
 from tests.loads.landing import Landing
@@ -227,7 +228,7 @@ class World:
         try:
             return load(
                 self._declared(asked),
-                LoadSettings(ledger=LedgerSettings(dsn=self.dsn)),
+                LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0),
                 batch=Batch(asked.batch or f"batch {next(self._batches)}"),
                 tasks=Tasks(self, asked, plug),
             )
@@ -285,8 +286,9 @@ class World:
         """As if the leases of all that died had passed; an earlier life of the same batch ends by itself."""
         self._execute(
             "UPDATE onceload.delivery SET deadline_at = clock_timestamp() FROM onceload.session"
-            " WHERE session.session_id = delivery.session_id AND state = 'held' AND name <> :but_of",
-            but_of=but_of or "",
+            " WHERE session.session_id = delivery.session_id AND state = 'held'"
+            " AND NOT starts_with(session.name, :but_of)",
+            but_of=f"{but_of}/",
         )
 
     def _until_nobody_holds_a_stage(self) -> None:
@@ -324,33 +326,35 @@ class World:
 
 @dataclass(frozen=True)
 class Tasks(InThisProcess):
-    """As Spark runs them: in any order, some of them twice, and again if one dies."""
+    """As Spark runs them: several sessions in any order, some of them twice, and again if one dies."""
+
+    slots = 2
 
     world: World
     asked: Load
     plug: Plug
 
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        order, rng = list(deliveries), Random(self.asked.seed)
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        order, rng = list(sessions), Random(self.asked.seed)
         if self.asked.seed:
             rng.shuffle(order)
-            order += rng.sample(order, len(order) // 3)
+            order += rng.sample(order, len(order) // 2)
         # What grows though it is declared to be whole gets what it asked for.
         if self.asked.meanwhile and self._may_come_meanwhile(self.asked.meanwhile):
             self.world.do(self.asked.meanwhile)
-        return [note for delivery in order for note in self._tried(job, delivery)]
+        return [note for name in order for note in self._tried(job, name)]
 
     def _may_come_meanwhile(self, change: FileChange) -> bool:
         """What is declared to be whole, or was found to be a copy before anything was read, has to stay so."""
         kind = self.world.model.kind
         return not kind.sealed and (kind.identity is Identity.PATH or isinstance(change, Append))
 
-    def _tried(self, job: Job, delivery: Delivery) -> list[Note]:
+    def _tried(self, job: Job, name: SessionName) -> list[Note]:
         self.plug.in_task = True
         try:
-            return deliver(job, delivery)
+            return work(job, name)
         except TaskKilled:
-            return deliver(job, delivery)
+            return work(job, name)
         finally:
             self.plug.in_task = False
 

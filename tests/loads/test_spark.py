@@ -101,7 +101,7 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
 
 
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
-    monkeypatch.setattr("spark_jobs.spark._tasks", _fails)
+    monkeypatch.setattr("spark_jobs.spark._work", _fails)
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(TasksFailed) as failed:

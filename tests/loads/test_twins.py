@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.deliveries import PostgresDeliveries, session_of
 from dedup_core.verdicts import Order
 from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer
 from spark_jobs.load import LoadSettings, load, new_batch
-from spark_jobs.loading import Delivery, Job
+from spark_jobs.loading import Job, engine_of
 from spark_jobs.plan import Note
+from spark_jobs.work import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
 
 
@@ -110,8 +113,15 @@ def test_a_file_is_found_that_was_packed_and_unpacked_again(logs):
 class AllButTheFirst(InThisProcess):
     """Tasks of which one never ran."""
 
-    def run(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        return super().run(job, deliveries[1:])
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
+        lost = board.open_session(session_of(job.batch, "lost"))
+        assert lost
+        board.take(lost)
+        with pytest.MonkeyPatch.context() as patched:
+            # Nobody waits until it is found to be lost.
+            patched.setattr(Worker, "may_come", lambda *_: False)
+            return super().run(job, sessions)
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -9,6 +9,8 @@ RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
 SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
 DELIVERY = "dedup_core/delivery.py"
+BOARD_SQL = "dedup_core/postgres/deliveries.sql"
+CLAIM_VIEW = "migrations/versions/0007_expand_delivery.py"
 
 CONTRACT = "tests/contract/test_ledger.py"
 KILL_POINTS = "tests/fault/test_kill_points.py"
@@ -16,6 +18,8 @@ UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
 STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
 IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
 OF_RECOVERY = "tests/integration/test_recovery.py"
+OF_BOARD = "tests/integration/test_deliveries.py"
+OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_NUMERICS = "tests/unit/sources/test_numerics.py"
@@ -121,8 +125,8 @@ COMMIT_BUGS = (
     Bug(
         name="ack of a claim that has ended accepted",
         file=COMMIT,
-        correct='connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount != 1:',
-        wrong='connection.execute(SQL["ack_delivery"], holder_binds(claim)).rowcount < 0:',
+        correct="connection.execute(statement, holder_binds(claim)).rowcount != 1:",
+        wrong="connection.execute(statement, holder_binds(claim)).rowcount < 0:",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -214,18 +218,17 @@ CLAIM_BUGS = (
     ),
     Bug(
         name="claims that outlive their session's life",
-        file=LEDGER_SQL,
-        correct="AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch\n"
-        "   AND session.name <> :session",
-        wrong="AND delivery.deadline_at > clock_timestamp()\n   AND session.name <> :session",
+        file=CLAIM_VIEW,
+        correct="\n           AND delivery.epoch = (SELECT epoch FROM onceload.session"
+        " WHERE session.session_id = delivery.session_id)));",
+        wrong="));",
         tests=(CONTRACT,),
     ),
     Bug(
         name="claims without a deadline",
-        file=LEDGER_SQL,
-        correct="AND delivery.deadline_at > clock_timestamp() AND delivery.epoch = session.epoch\n"
-        "   AND session.name <> :session",
-        wrong="AND delivery.epoch = session.epoch\n   AND session.name <> :session",
+        file=CLAIM_VIEW,
+        correct="AND delivery.state = 'held' AND delivery.deadline_at > clock_timestamp()\n",
+        wrong="AND delivery.state = 'held'\n",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -239,8 +242,8 @@ CLAIM_BUGS = (
     Bug(
         name="purge of a live producer: claims ignored",
         file=LEDGER_SQL,
-        correct="            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'held'\n",
-        wrong="            WHERE delivery_span.producer_id = producer.producer_id AND delivery.state = 'dead'\n",
+        correct="            WHERE delivery_span.producer_id = producer.producer_id)\n",
+        wrong="            WHERE delivery_span.producer_id = producer.producer_id AND claim.delivery_id < 0)\n",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -494,7 +497,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="the rest of a record that took effect is read as a record",
-        file="spark_jobs/load.py",
+        file="spark_jobs/offers.py",
         correct='    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\\n":\n',
         wrong="    if True:\n",
         tests=(OF_LOADS,),
@@ -578,4 +581,72 @@ LOAD_BUGS = (
     ),
 )
 
-BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS, *LOAD_BUGS)
+BOARD_BUGS = (
+    Bug(
+        name="an earlier life of a session is handed deliveries",
+        file=BOARD_SQL,
+        correct="     WHERE session_id = :session_id AND epoch = :epoch\n    RETURNING session_id, epoch, lease_until",
+        wrong="     WHERE session_id = :session_id\n    RETURNING session_id, epoch, lease_until",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="a delivery on the board is tried once too often",
+        file=BOARD_SQL,
+        correct="CASE WHEN tries < :deliveries_max THEN",
+        wrong="CASE WHEN tries <= :deliveries_max THEN",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="the next of a file is handed out while one is in hand",
+        file=BOARD_SQL,
+        correct="(lines.head <> head.delivery_id OR lines.in_hand))",
+        wrong="lines.head <> head.delivery_id)",
+        tests=(OF_BOARD,),
+        also=(("FROM lines WHERE NOT in_hand) AS head", "FROM lines) AS head"),),
+    ),
+    Bug(
+        name="a bundle is handed out before it is first for all of its files",
+        file=BOARD_SQL,
+        correct="(lines.head <> head.delivery_id OR lines.in_hand))",
+        wrong="lines.in_hand)",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="a line is taken away from a keeper that is alive",
+        file=BOARD_SQL,
+        correct="   AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())\n\n"
+        "-- name: next_key_shared",
+        wrong="\n-- name: next_key_shared",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="what is late stays in the hands that let it fall",
+        file=BOARD_SQL,
+        correct="-- name: which_late\ndeadline_at <= clock_timestamp()",
+        wrong="-- name: which_late\ndeadline_at <= '-infinity'",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="what waits on the board is planned again",
+        file=CLAIM_VIEW,
+        correct="delivery.state IN ('waiting', 'held', 'dead'))",
+        wrong="delivery.state IN ('held', 'dead'))",
+        tests=(OF_SESSIONS,),
+    ),
+    Bug(
+        name="a piece of a delivery that was taken away is committed",
+        file=COMMIT,
+        correct="    if claim.session != session or connection",
+        wrong="    if is_last and (claim.session != session) or is_last and connection",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="a batch that makes sense only whole is published without what was set aside",
+        file="spark_jobs/load.py",
+        correct="        if dead and self._declared.is_published_whole:\n",
+        wrong="        if dead and not dead:\n",
+        tests=(OF_SESSIONS,),
+    ),
+)
+
+BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS, *BOARD_BUGS, *LOAD_BUGS)

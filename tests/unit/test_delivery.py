@@ -26,10 +26,13 @@ from dedup_core.delivery import (
     next_state,
     offer,
     open_session,
+    publish,
     redrive,
     renew,
     seal,
+    stage,
     take,
+    withdraw,
 )
 from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
 from dedup_core.names import DeliveryId, Epoch, ProducerId, SessionName
@@ -470,20 +473,40 @@ def test_key_shared_holds_a_bundle_back_until_it_is_first_for_each_of_its_produc
     desk.ack("a", 0)
     assert desk.take("a") is None
     desk.ack("b", 1)
-    assert desk.take("b") is None
-    assert desk.take("a") == 2
+    assert desk.take("a") is None
+    assert desk.take("b") == 2
 
 
-def test_key_shared_moves_the_other_producers_of_a_bundle_to_the_session_of_its_first() -> None:
+def test_key_shared_moves_all_producers_of_a_bundle_to_the_session_that_takes_it() -> None:
     desk = Desk(Mode.KEY_SHARED, "a", "b")
-    desk.offer((1,), (2,), (1, 2), (2,))
+    desk.offer((1,), (2,), (1, 2), (1,))
     assert (desk.take("a"), desk.take("b")) == (0, 1)
     desk.ack("a", 0)
     desk.ack("b", 1)
+    desk.ack("b", desk.take("b") or 0)
+
+    assert desk.take("a") is None
+    assert desk.take("b") == 3
+
+
+def test_key_shared_lets_a_line_that_has_run_empty_belong_to_nobody() -> None:
+    desk = Desk(Mode.KEY_SHARED, "a", "b")
+    desk.offer((1,))
+    desk.ack("a", desk.take("a") or 0)
+    desk.offer((1,))
+
+    assert desk.take("b") == 1
+
+
+def test_key_shared_shares_the_producers_out_anew_when_a_session_comes_back_that_was_away() -> None:
+    desk = Desk(Mode.KEY_SHARED, "a", "b")
+    desk.close("b")
+    desk.offer((1,), (1,))
     desk.ack("a", desk.take("a") or 0)
 
-    assert desk.take("b") is None
-    assert desk.take("a") == 3
+    desk.open("b")
+
+    assert desk.take("b") == 1
 
 
 def test_key_shared_counts_a_producer_named_twice_in_a_bundle_once() -> None:
@@ -566,6 +589,7 @@ class Work:
     state: str = "waiting"
     holder: tuple[str, int] | None = None
     line: str | None = None
+    keeper: str | None = None
     deadline: float = 0.0
     tries: int = 0
 
@@ -580,7 +604,6 @@ class Model:
     work: list[Work] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)
-    keepers: dict[object, str] = field(default_factory=dict)
 
     def lines(self, work: Work) -> list[object]:
         lines: dict[str, list[object]] = {
@@ -594,8 +617,9 @@ class Model:
     def open(self, name: str, now: float) -> None:
         for work in self.held_by(name):
             self.fall_back(work)
-        if self.mode == "key_shared" and name not in self.epochs:
-            self.keepers.clear()
+        if self.mode == "key_shared" and self.leases.get(name, now) <= now:
+            for work in self.work:
+                work.keeper = work.keeper if work.state != "waiting" else None
         self.epochs[name], self.leases[name] = self.epochs.get(name, 0) + 1, now + DEADLINE_S
 
     def held_by(self, name: str) -> list[Work]:
@@ -604,13 +628,21 @@ class Model:
     def fall_back(self, work: Work) -> None:
         work.state = "waiting" if work.tries < TRIES else "dead"
 
+    def stands_behind(self, work: Work) -> list[Work]:
+        open_ones = [each for each in self.work if each is not work and each.state in ("waiting", "held")]
+        return [each for each in open_ones if set(self.lines(each)) & set(self.lines(work))]
+
+    def offer(self, work: Work) -> None:
+        work.keeper = next((each.keeper for each in reversed(self.stands_behind(work))), None)
+        self.work.append(work)
+
     def may_take(self, name: str, number: int, now: float) -> bool:
         work, lines = self.work[number], self.lines(self.work[number])
         for other_number, other in enumerate(self.work):
             is_rival = other is not work and set(self.lines(other)) & set(lines)
             if is_rival and (other.state == "held" or (other.state == "waiting" and other_number < number)):
                 return False
-        keeper = work.line or (self.keepers.get(lines[0]) if lines else None)
+        keeper = work.line or (work.keeper if lines else None)
         lease_ended = self.mode != "session" and self.leases.get(keeper or "", 0) <= now
         return work.state == "waiting" and (keeper in (None, name) or lease_ended)
 
@@ -622,7 +654,8 @@ class Model:
         work = self.work[numbers[0]]
         work.state, work.holder, work.deadline = "held", (name, self.epochs[name]), now + DEADLINE_S
         work.tries += 1
-        self.keepers.update(dict.fromkeys(self.lines(work), name))
+        for each in (work, *self.stands_behind(work)):
+            each.keeper = name
         return numbers[0]
 
     def expire(self, now: float) -> None:
@@ -657,7 +690,7 @@ class Race:
         names = list(self.model.epochs)
         line = names[len(self.model.work) % len(names)] if self.model.mode == "session" else None
         self.desk.offer(producers)
-        self.model.work.append(Work(producers, line=line))
+        self.model.offer(Work(producers, line=line))
 
     def wait(self, seconds: int, _: int) -> None:
         self.desk.now += 2 * seconds
@@ -697,6 +730,21 @@ class Race:
     def nack(self, which: int, number: int) -> None:
         self._end(nack, which, number)
 
+    def stage(self, which: int, number: int) -> None:
+        self._end(stage, which, number)
+
+    def publish(self, number: int, _: int) -> None:
+        staged = [each for each, work in enumerate(self.model.work) if work.state == "staged"]
+        if staged:
+            number = staged[number % len(staged)]
+            self.desk.board = publish(self.desk.board, DeliveryId(number))
+            self.model.work[number].state = "acked"
+
+    def withdraw(self, number: int, _: int) -> None:
+        if number < len(self.model.work) and self.model.work[number].state in ("waiting", "held", "staged"):
+            self.desk.board = withdraw(self.desk.board, DeliveryId(number))
+            self.model.work[number].state = "abandoned"
+
     def _end(self, call: Callable[..., Board], which: int, number: int) -> None:
         name, epoch = self._life(which)
         number = self._number_for(name, epoch, number)
@@ -712,6 +760,8 @@ class Race:
         if call is ack:
             work.state = "acked"
             self.acks.append((number, name))
+        elif call is stage:
+            work.state = "staged"
         else:
             self.model.fall_back(work)
 
@@ -775,6 +825,7 @@ def _seen(delivery: Delivery) -> tuple[str, int, object]:
 Move = Callable[[Race, int, int], None]
 Step = tuple[Move, int, int]
 RARE: list[Move] = [Race.open, Race.wait, Race.expire, Race.renew, Race.close, Race.redrive, Race.abandon]
+RARE += [Race.stage, Race.publish, Race.withdraw]
 # What makes progress comes more often, so that histories get somewhere.
 MOVES: list[Move] = [*RARE, *2 * [Race.offer, Race.ack, Race.nack], *5 * [Race.take]]
 steps = st.tuples(st.sampled_from(MOVES), st.integers(0, 7), st.integers(0, 7))

@@ -49,6 +49,7 @@ message_id: {columns: [id, device], keep: 30d}
 transform: SELECT * FROM records
 target: {table: '"my schema"."a ""t"" b"', write: merge, key: [id], deleted: gone, lineage: false}
 publish: staged
+delivery: {mode: session, sessions: 3, ack_deadline: 10m, deliveries_max: 7, open_max: 9}
 on_rewrite: new_generation
 quality: {quarantined_max: 0.1%}
 guarantee: at_least_once

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
@@ -71,6 +72,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
             schema="my schema", table='a "t" b', write=Write.MERGE, key=("id",), deleted="gone", lineage=False
         ),
         publish=Publish.STAGED,
+        delivery=Rules(mode=Mode.SESSION, sessions=3, ack_deadline_s=600, deliveries_max=7, open_max=9),
         on_rewrite=OnRewrite.NEW_GENERATION,
         quarantine_limit=QuarantineLimit(share=0.001),
         schedule="*/5 * * * *",

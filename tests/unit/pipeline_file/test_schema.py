@@ -81,7 +81,11 @@ def test_the_samples_fit_the_schema_and_name_it(path):
 @pytest.mark.parametrize(
     ("added", "fits"),
     [
-        ("delivery: {sessions: 4}", False),
+        ("delivery: {mode: session}", False),
+        ("delivery: {mode: session, sessions: 4}", True),
+        ("delivery: {mode: key_shared, ack_deadline: 10m, deliveries_max: 1, open_max: 100000}", True),
+        ("delivery: {open_max: 0}", False),
+        ("delivery:", True),
         ("quality: {suite: quality/events.yaml}", False),
         ("snapshot: {every_commits: 2147483647, every: 0s, kept: 2147483647}", True),
         ("snapshot: {every_commits: 2147483648}", False),

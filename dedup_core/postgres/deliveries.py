@@ -1,0 +1,363 @@
+"""The board in Postgres: deliveries that wait, that sessions hold, and that were set aside.
+
+The database is authoritative; `dedup_core.delivery` is the law that its statements keep, and random histories compare
+the two. Whatever is changed here may be lost in a crash of the server and comes to the same: a hand-out that was lost
+is handed out again, and only the commit of a load, which is never lost, ends a delivery.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from dedup_core.delivery import Event, Mode, Rules, State, next_state
+from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
+from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
+from dedup_core.ports import Claim, Session, check_name
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.postgres.connection import array, in_batches, statements, translated
+from dedup_core.spans import SpanSet
+
+SQL = statements("deliveries.sql")
+#: Between the name of a batch and those of its sessions; no batch and no consumer has it in its own name.
+_OF_BATCH = "/"
+
+
+def session_of(batch: Batch, name: str) -> SessionName:
+    """The name of a session that only this batch has, so that a later life of the batch finds it."""
+    return SessionName(f"{batch}{_OF_BATCH}{name}")
+
+
+def check_own_name(what: str, name: str) -> None:
+    """Refuse a name that could be taken for a session of some batch."""
+    check_name(what, name)
+    if _OF_BATCH in name or not name.isprintable():
+        raise SettingRefused(what, repr(name), f"a printable name without {_OF_BATCH}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Work to be handed out: what it covers, and what a worker has to know."""
+
+    spans: Mapping[ProducerId, SpanSet]
+    work: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handed:
+    """A delivery in the hands of a session."""
+
+    claim: Claim
+    batch: Batch
+    work: str
+    #: This one included.
+    tries: int
+
+    @property
+    def id(self) -> DeliveryId:
+        return self.claim.delivery_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWork:
+    """What waits or is in hand."""
+
+    count: int
+    waiting: int
+    of_batch: bool
+    of_session: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dead:
+    """A delivery that failed as often as it may, and why it did last."""
+
+    work: str
+    tries: int
+    reason: str
+
+
+class PostgresDeliveries:
+    """All deliveries and sessions of one pipeline."""
+
+    def __init__(self, engine: Engine, pipeline: str, rules: Rules) -> None:
+        self._engine = engine
+        self._pipeline = pipeline
+        self._session_ids: dict[SessionName, int] = {}
+        self.rules = rules
+
+    # What planners do.
+
+    def offer(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
+        """Hand out what a claim covers: from now on it is everybody's, and the claim has ended."""
+        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+            lock_pipeline(connection, self._pipeline)
+            if connection.execute(SQL["end_claim"], self._claim_binds(claim)).rowcount != 1:
+                raise _taken_away(claim)
+            if offers:
+                first_id = self._insert(connection, offers, batch=batch, parent=None)
+                self._line_up(connection, first_id)
+
+    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
+        """Hand out what is published at once: the claim goes on holding all of it, and what it was before is gone."""
+        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+            lock_pipeline(connection, self._pipeline)
+            if connection.execute(SQL["keep_claim"], self._claim_binds(claim)).rowcount != 1:
+                raise _taken_away(claim)
+            connection.execute(SQL["withdraw"], {"delivery_id": claim.delivery_id})
+            if offers:
+                self._insert(connection, offers, batch=batch, parent=claim.delivery_id)
+
+    def adopt_strays(self) -> None:
+        """In mode session: put what was offered to a session that there is no more into the line of the first."""
+        with translated(pipeline=self._pipeline, doing="lining up"), self._engine.begin() as connection:
+            binds = {**self._binds, "names": array(self.rules.names)}
+            connection.execute(SQL["add_sessions"], binds)
+            connection.execute(SQL["adopt_strays"], binds)
+
+    def withdraw_waiting(self) -> None:
+        """Take back what was offered before the pipeline was declared to publish in another way."""
+        with translated(pipeline=self._pipeline, doing="withdrawing deliveries"), self._engine.begin() as connection:
+            connection.execute(SQL["withdraw_waiting"], self._binds)
+
+    def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
+        """The dead letters of a batch."""
+        with translated(pipeline=self._pipeline, doing="looking for dead letters"), self._engine.begin() as connection:
+            rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
+        return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
+
+    def set_aside(self, claim: Claim) -> None:
+        """Take the dead letters of a batch out of it, so that they outlive it."""
+        with translated(pipeline=self._pipeline, doing="setting aside"), self._engine.begin() as connection:
+            connection.execute(SQL["set_aside"], {"delivery_id": claim.delivery_id})
+
+    def end_batch(self, batch: Batch, *, reason: str | None) -> None:
+        """End all sessions of a batch; what they hold falls back, and with a reason that counts as a try."""
+        with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
+            prefix = session_of(batch, "")
+            ids = connection.execute(SQL["sessions_of_batch"], {**self._binds, "prefix": prefix}).scalars().all()
+            binds = {**self._binds, "session_ids": array(ids)}
+            connection.execute(SQL["end_sessions"], binds)
+            if reason is None:
+                connection.execute(SQL["give_back"], binds)
+            else:
+                self._fall_back(connection, "which_of_sessions", reason=reason, **binds)
+
+    def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
+        """What waits or is in hand, and whether any of it is of this batch or in the line of this session."""
+        binds = {**self._binds, "batch": batch, "is_staged": is_staged, "session": session}
+        with translated(pipeline=self._pipeline, doing="looking at the board"), self._engine.begin() as connection:
+            row = connection.execute(SQL["open_deliveries"], binds).one()
+        return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
+
+    def holders(self) -> Mapping[str, datetime]:
+        """Some of those who hold something, and until when they need not say anything."""
+        with translated(pipeline=self._pipeline, doing="looking at the board"), self._engine.begin() as connection:
+            return {row.name: row.deadline_at for row in connection.execute(SQL["holders"], self._binds)}
+
+    # What workers do.
+
+    def open_session(self, name: SessionName, *, waits: bool = False) -> Session | None:
+        """Start a life of a session, which takes over from an earlier one; it may wait until nobody has that name."""
+        check_name("session", name)
+        with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
+            binds = {**self._binds, "session": name, "ack_deadline_s": self.rules.ack_deadline_s}
+            before = connection.execute(SQL["look_at_session"], binds).one_or_none()
+            is_alive = before is not None and before.is_alive
+            if waits and is_alive:
+                return None
+            row = connection.execute(SQL["open_session"], binds).one()
+            if before is not None:
+                reason = f"a later life of session {name} took over"
+                self._fall_back(connection, "which_of_sessions", reason=reason, session_ids=array([row.session_id]))
+            if self.rules.mode is Mode.KEY_SHARED and not is_alive:
+                connection.execute(SQL["share_out_anew"], binds)
+        self._session_ids[name] = row.session_id
+        return Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch))
+
+    def renew(self, session: Session) -> None:
+        """Heartbeat: move the lease of a session and the deadlines of what it holds."""
+        with translated(pipeline=self._pipeline, doing="renewing a lease"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            binds = {**self._binds, **self._life(session), "ack_deadline_s": self.rules.ack_deadline_s}
+            if connection.execute(SQL["move_lease"], binds).rowcount != 1:
+                raise SessionFenced(self._pipeline, session.name, session.epoch)
+            connection.execute(SQL["move_deadlines"], binds)
+
+    def close_session(self, session: Session) -> None:
+        """Leave in good order: give back what is held, uncounted, and end the lease."""
+        with translated(pipeline=self._pipeline, doing="closing a session"), self._engine.begin() as connection:
+            life = self._life(session)
+            if connection.execute(SQL["end_lease"], life).rowcount == 1:
+                connection.execute(SQL["give_back"], {**self._binds, "session_ids": array([life["session_id"]])})
+
+    def take(self, session: Session, *, is_staged: bool = False) -> Handed | None:
+        """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
+        binds = {
+            **self._binds,
+            **self._life(session),
+            "is_staged": is_staged,
+            "ack_deadline_s": self.rules.ack_deadline_s,
+        }
+        # What a batch publishes at once has no order inside it.
+        statement = _TAKES[Mode.SHARED if is_staged else self.rules.mode]
+        with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.begin() as connection:
+            row = connection.execute(statement, binds).one_or_none()
+        if row is None:
+            raise SessionFenced(self._pipeline, session.name, session.epoch)
+        if row.delivery_id is None:
+            return None
+        claim = Claim(delivery_id=DeliveryId(row.delivery_id), session=session, spans={})
+        return Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
+
+    def stage(self, handed: Handed) -> None:
+        """Say that all of a delivery is staged."""
+        with translated(pipeline=self._pipeline, doing="staging a delivery"), self._engine.begin() as connection:
+            if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
+                raise _taken_away(handed.claim)
+
+    def nack(self, handed: Handed, reason: str) -> None:
+        """Give a failed delivery back, to be delivered again now."""
+        with translated(pipeline=self._pipeline, doing="giving a delivery back"), self._engine.begin() as connection:
+            if not self._fall_back(connection, "which_one", reason=reason, **self._hand(handed)):
+                raise _taken_away(handed.claim)
+
+    def expire(self) -> int:
+        """Let all fall back whose deadline has passed, but in mode session, where nothing is taken away."""
+        reason = "its deadline passed, and whoever held it said nothing"
+        with translated(pipeline=self._pipeline, doing="looking for late ones"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            return self._fall_back(connection, self._late, reason=reason)
+
+    # What people do.
+
+    def redrive(self, delivery_id: DeliveryId) -> None:
+        """Give a dead letter all its tries again; one of a batch that is long published is planned anew."""
+        self._by_hand(delivery_id, Event.REDRIVE)
+
+    def abandon(self, delivery_id: DeliveryId) -> None:
+        """Give a delivery up, so that what it covers is planned anew."""
+        self._by_hand(delivery_id, Event.ABANDON)
+
+    def _by_hand(self, delivery_id: DeliveryId, event: Event) -> None:
+        with translated(pipeline=self._pipeline, doing="changing a delivery"), self._engine.begin() as connection:
+            row = find_delivery(connection, delivery_id)
+            next_state(State(row["state"]), event)
+            if row["parent_id"] is not None:
+                found = f"one of batch {row['batch']}, which is being loaded"
+                raise SettingRefused(event, found, "one that stands alone: the batch ends it, published or not")
+            is_planned_anew = event is Event.ABANDON or row["is_staged"]
+            connection.execute(SQL["abandon" if is_planned_anew else "redrive"], {"delivery_id": delivery_id})
+
+    # What all of it comes to.
+
+    @cached_property
+    def _binds(self) -> dict[str, object]:
+        with translated(pipeline=self._pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            return {"pipeline_id": get_pipeline(connection, self._pipeline).pipeline_id}
+
+    @property
+    def _late(self) -> str:
+        # A batch that is published at once knows no sessions of its own: what its workers leave lying is anybody's.
+        return "which_late_staged" if self.rules.mode is Mode.SESSION else "which_late"
+
+    def _claim_binds(self, claim: Claim) -> dict[str, object]:
+        session = claim.session
+        own = {"delivery_id": claim.delivery_id, "session": session.name, "epoch": session.epoch}
+        return {**self._binds, **own}
+
+    def _life(self, session: Session) -> dict[str, object]:
+        return {"session_id": self._session_ids[session.name], "epoch": session.epoch}
+
+    def _hand(self, handed: Handed) -> dict[str, object]:
+        return {"delivery_id": handed.id, **self._life(handed.claim.session)}
+
+    def _insert(
+        self, connection: Connection, offers: Sequence[Offer], *, batch: Batch, parent: DeliveryId | None
+    ) -> DeliveryId:
+        ids: list[int] = []
+        for some in in_batches(offers, weigh=lambda offer: len(offer.work)):
+            binds = {**self._binds, "batch": batch, "parent_id": parent, "works": array(each.work for each in some)}
+            ids += connection.execute(SQL["offer_deliveries"], binds).scalars()
+        spans = [
+            (delivery_id, producer_id, its_spans)
+            for delivery_id, offer in zip(ids, offers, strict=True)
+            for producer_id, its_spans in offer.spans.items()
+        ]
+        for some_spans in in_batches(spans):
+            columns = [array(column) for column in zip(*some_spans, strict=True)]
+            connection.execute(
+                SQL["offer_spans"], dict(zip(("delivery_ids", "producer_ids", "spans"), columns, strict=True))
+            )
+        return DeliveryId(ids[0])
+
+    def _line_up(self, connection: Connection, first_id: DeliveryId) -> None:
+        binds = {**self._binds, "first_id": first_id, "sessions": self.rules.sessions}
+        if self.rules.mode is Mode.SESSION:
+            connection.execute(SQL["add_sessions"], {**self._binds, "names": array(self.rules.names)})
+        if self.rules.mode is not Mode.SHARED:
+            connection.execute(SQL[f"line_up_{self.rules.mode}"], binds)
+
+    def _fall_back(self, connection: Connection, which: str, *, reason: str, **binds: object) -> int:
+        statement = SQL["fall_back"].text.replace("{which}", SQL[which].text)
+        bound = {**self._binds, "deliveries_max": self.rules.deliveries_max, "reason": reason[:_REASON_MAX], **binds}
+        return connection.execute(text(statement), bound).rowcount
+
+
+_REASON_MAX = 2_000
+
+
+def find_delivery(connection: Connection, delivery_id: DeliveryId) -> dict[str, Any]:
+    """A delivery as it is, held as it is until the transaction ends."""
+    found = connection.execute(SQL["one_delivery"], {"delivery_id": delivery_id}).mappings().one_or_none()
+    if found is None:
+        raise NotFound("delivery", str(delivery_id))
+    return dict(found)
+
+
+def list_deliveries(engine: Engine, pipeline: str, *, state: State | None, at_most: int) -> list[dict[str, object]]:
+    """The deliveries of a pipeline, the oldest first."""
+    with translated(pipeline=pipeline, doing="reading deliveries"), engine.begin() as connection:
+        binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "state": state, "at_most": at_most}
+        return [dict(row) for row in connection.execute(SQL["list_deliveries"], binds).mappings()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """All that is known of one delivery: what it is, what it covers, and each try that came to nothing."""
+
+    delivery: dict[str, object]
+    spans: list[dict[str, object]]
+    failures: list[dict[str, object]]
+
+
+def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Described:
+    """All that is known of one delivery: what it covers, and each try that came to nothing."""
+    with translated(pipeline="(any)", doing="reading a delivery"), engine.begin() as connection:
+        binds = {"delivery_id": delivery_id, "at_most": at_most}
+        found = find_delivery(connection, delivery_id)
+        del found["parent_id"]
+        spans = [dict(row) for row in connection.execute(SQL["spans_of_delivery"], binds).mappings()]
+        failures = [dict(row) for row in connection.execute(SQL["failures_of_delivery"], binds).mappings()]
+    return Described(delivery=found, spans=spans, failures=failures)
+
+
+def _taken_away(claim: Claim) -> DeliveryTakenAway:
+    session = claim.session
+    return DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+
+
+def _take(mode: Mode) -> TextClause:
+    """One message to the server: what waits for nobody's disk, the lock where there is an order, and the hand-out."""
+    kept = SQL[f"kept_{mode}"] if mode in (Mode.ORDERED, Mode.KEY_SHARED) else SQL["kept_none"]
+    statement = SQL["take"].text.replace("{next}", SQL[f"next_{mode}"].text).replace("{kept}", kept.text)
+    if mode is Mode.KEY_SHARED:
+        statement = statement.replace("WITH mine AS", f"WITH lines AS MATERIALIZED ({SQL['lines'].text}), mine AS")
+    lock = SQL["lock_board"].text if mode in (Mode.ORDERED, Mode.KEY_SHARED) else ""
+    return text(SQL["without_flush"].text + lock + statement)
+
+
+_TAKES = {mode: _take(mode) for mode in Mode}

@@ -1,0 +1,305 @@
+-- name: lock_board
+-- Whoever hands out in order does it alone.
+SELECT pg_advisory_xact_lock(hashtextextended('onceload.board ' || CAST(:pipeline_id AS text), 0));
+
+-- name: without_flush
+-- What a crash of the server takes back of a hand-out is handed out again; nobody has to wait for the disk.
+SET LOCAL synchronous_commit TO off;
+
+-- name: add_sessions
+INSERT INTO onceload.session (pipeline_id, name) SELECT :pipeline_id, unnest(CAST(:names AS text[]))
+ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO NOTHING;
+
+-- name: end_claim
+-- No row goes if the claim ended before.
+DELETE FROM onceload.delivery USING onceload.session
+ WHERE delivery_id = :delivery_id AND state = 'held' AND work IS NULL AND delivery.epoch = :epoch
+   AND deadline_at > clock_timestamp() AND session.session_id = delivery.session_id
+   AND session.name = :session AND session.epoch = :epoch AND session.pipeline_id = :pipeline_id;
+
+-- name: keep_claim
+-- The same question of one that goes on.
+SELECT delivery_id FROM onceload.delivery JOIN onceload.session USING (session_id)
+ WHERE delivery_id = :delivery_id AND state = 'held' AND work IS NULL AND delivery.epoch = :epoch
+   AND deadline_at > clock_timestamp()
+   AND session.name = :session AND session.epoch = :epoch AND session.pipeline_id = :pipeline_id
+   FOR UPDATE OF delivery;
+
+-- name: offer_deliveries
+INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged)
+SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL
+  FROM unnest(CAST(:works AS text[])) WITH ORDINALITY AS offered (work, number) ORDER BY number
+RETURNING delivery_id;
+
+-- name: offer_spans
+INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
+SELECT * FROM unnest(CAST(:delivery_ids AS bigint[]), CAST(:producer_ids AS bigint[]),
+                     CAST(:spans AS int8multirange[]));
+
+-- name: line_up_session
+-- Round robin over the fixed sessions, from where the last offer stopped.
+WITH new AS (
+    SELECT delivery_id, row_number() OVER (ORDER BY delivery_id) AS number
+      FROM onceload.delivery
+     WHERE pipeline_id = :pipeline_id AND delivery_id >= :first_id AND state = 'waiting'
+), turn AS (
+    UPDATE onceload.pipeline SET offered = offered + (SELECT count(*) FROM new) WHERE pipeline_id = :pipeline_id
+    RETURNING offered - (SELECT count(*) FROM new) AS before
+)
+UPDATE onceload.delivery SET session_id = session.session_id
+  FROM new, turn, onceload.session
+ WHERE delivery.delivery_id = new.delivery_id AND session.pipeline_id = :pipeline_id
+   AND session.name = CAST(1 + (turn.before + new.number - 1) % :sessions AS text);
+
+-- name: line_up_ordered
+-- Behind what somebody keeps.
+UPDATE onceload.delivery SET session_id = (
+       SELECT session_id FROM onceload.delivery AS older
+        WHERE older.pipeline_id = :pipeline_id AND older.delivery_id < :first_id
+          AND older.state IN ('waiting', 'held') AND older.work IS NOT NULL AND NOT older.is_staged
+        ORDER BY older.delivery_id DESC LIMIT 1)
+ WHERE pipeline_id = :pipeline_id AND delivery_id >= :first_id AND state = 'waiting';
+
+-- name: line_up_key_shared
+UPDATE onceload.delivery SET session_id = (
+       SELECT older.session_id
+         FROM onceload.delivery_span AS its
+         JOIN onceload.delivery_span AS theirs USING (producer_id)
+         JOIN onceload.delivery AS older ON older.delivery_id = theirs.delivery_id
+        WHERE its.delivery_id = delivery.delivery_id AND older.delivery_id < :first_id
+          AND older.state IN ('waiting', 'held') AND older.work IS NOT NULL AND NOT older.is_staged
+        ORDER BY older.delivery_id DESC LIMIT 1)
+ WHERE pipeline_id = :pipeline_id AND delivery_id >= :first_id AND state = 'waiting';
+
+-- name: withdraw
+DELETE FROM onceload.delivery WHERE parent_id = :delivery_id;
+
+-- name: adopt_strays
+-- In mode session: what stands in no line of those that there are goes into the first.
+UPDATE onceload.delivery SET session_id = (
+       SELECT session_id FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = '1')
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND work IS NOT NULL AND NOT is_staged
+   AND NOT EXISTS (
+       SELECT FROM onceload.session
+        WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[])));
+
+-- name: withdraw_waiting
+-- What was offered before the pipeline was declared to publish in another way.
+DELETE FROM onceload.delivery
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND work IS NOT NULL AND NOT is_staged;
+
+-- name: set_aside
+-- Out of its batch, so that it outlives it.
+UPDATE onceload.delivery SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';
+
+-- name: dead_of
+SELECT delivery_id, work, tries,
+       (SELECT reason FROM onceload.delivery_failure AS failure
+         WHERE failure.delivery_id = delivery.delivery_id ORDER BY failed_at DESC LIMIT 1) AS reason
+  FROM onceload.delivery WHERE parent_id = :delivery_id AND state = 'dead' ORDER BY delivery_id;
+
+-- name: look_at_session
+SELECT session_id, lease_until > clock_timestamp() AS is_alive
+  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session FOR UPDATE;
+
+-- name: open_session
+INSERT INTO onceload.session (pipeline_id, name, lease_until)
+VALUES (:pipeline_id, :session, clock_timestamp() + make_interval(secs => :ack_deadline_s))
+ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
+   SET epoch = session.epoch + 1, opened_at = clock_timestamp(), lease_until = excluded.lease_until
+RETURNING session_id, epoch;
+
+-- name: share_out_anew
+UPDATE onceload.delivery SET session_id = NULL
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND session_id IS NOT NULL AND NOT is_staged;
+
+-- name: sessions_of_batch
+SELECT session_id FROM onceload.session
+ WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix)
+ ORDER BY session_id FOR UPDATE;
+
+-- name: end_sessions
+UPDATE onceload.session SET epoch = epoch + 1, lease_until = least(lease_until, clock_timestamp())
+ WHERE session_id = ANY(CAST(:session_ids AS bigint[]));
+
+-- name: move_lease
+UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)
+ WHERE session_id = :session_id AND epoch = :epoch;
+
+-- name: move_deadlines
+UPDATE onceload.delivery SET deadline_at = session.lease_until
+  FROM onceload.session
+ WHERE session.session_id = :session_id AND delivery.session_id = :session_id AND delivery.epoch = :epoch
+   AND delivery.pipeline_id = :pipeline_id AND delivery.state = 'held' AND delivery.work IS NOT NULL;
+
+-- name: end_lease
+UPDATE onceload.session SET lease_until = clock_timestamp() WHERE session_id = :session_id AND epoch = :epoch;
+
+-- name: take
+WITH mine AS (
+    UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)
+     WHERE session_id = :session_id AND epoch = :epoch
+    RETURNING session_id, epoch, lease_until
+), next AS (
+    SELECT found.delivery_id FROM mine, ({next}) AS found
+), kept AS (
+    {kept}
+), taken AS (
+    UPDATE onceload.delivery
+       SET state = 'held', session_id = mine.session_id, epoch = mine.epoch, deadline_at = mine.lease_until,
+           tries = tries + 1
+      FROM next, mine
+     WHERE delivery.delivery_id = next.delivery_id AND delivery.state = 'waiting'
+    RETURNING delivery.delivery_id, delivery.batch, delivery.work, delivery.tries
+)
+SELECT taken.* FROM mine LEFT JOIN taken ON true;
+
+-- name: next_shared
+SELECT delivery_id FROM onceload.delivery
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged = :is_staged
+ ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: next_session
+SELECT delivery_id FROM onceload.delivery
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND session_id = :session_id AND NOT is_staged
+   AND NOT EXISTS (
+       SELECT FROM onceload.delivery AS in_hand
+        WHERE in_hand.pipeline_id = :pipeline_id AND in_hand.state = 'held' AND in_hand.session_id = :session_id
+          AND in_hand.work IS NOT NULL)
+ ORDER BY delivery_id LIMIT 1
+
+-- name: next_ordered
+SELECT delivery_id
+  FROM onceload.delivery LEFT JOIN onceload.session AS keeper USING (session_id)
+ WHERE delivery_id = (
+       SELECT min(delivery_id) FROM onceload.delivery
+        WHERE pipeline_id = :pipeline_id AND state IN ('waiting', 'held') AND work IS NOT NULL AND NOT is_staged)
+   AND state = 'waiting'
+   AND NOT EXISTS (
+       SELECT FROM onceload.delivery AS in_hand
+        WHERE in_hand.pipeline_id = :pipeline_id AND in_hand.state = 'held' AND in_hand.work IS NOT NULL
+          AND NOT in_hand.is_staged)
+   AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())
+
+-- name: next_key_shared
+SELECT head.delivery_id
+  FROM (SELECT DISTINCT head AS delivery_id FROM lines WHERE NOT in_hand) AS head
+  JOIN onceload.delivery USING (delivery_id)
+  LEFT JOIN onceload.session AS keeper USING (session_id)
+ WHERE delivery.state = 'waiting'
+   AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())
+   AND NOT EXISTS (
+       SELECT FROM onceload.delivery_span JOIN lines USING (producer_id)
+        WHERE delivery_span.delivery_id = head.delivery_id AND (lines.head <> head.delivery_id OR lines.in_hand))
+ ORDER BY head.delivery_id LIMIT 1
+
+-- name: lines
+-- Of each producer: which of its deliveries is the oldest, and whether one is in hand.
+SELECT producer_id, min(delivery_id) AS head, bool_or(state = 'held') AS in_hand
+  FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id)
+ WHERE pipeline_id = :pipeline_id AND state IN ('waiting', 'held') AND work IS NOT NULL AND NOT is_staged
+ GROUP BY producer_id
+
+-- name: kept_none
+SELECT
+
+-- name: kept_ordered
+UPDATE onceload.delivery SET session_id = :session_id
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND NOT is_staged
+   AND session_id IS DISTINCT FROM :session_id AND delivery_id <> (SELECT delivery_id FROM next)
+
+-- name: kept_key_shared
+UPDATE onceload.delivery SET session_id = :session_id
+ WHERE state = 'waiting' AND NOT is_staged AND session_id IS DISTINCT FROM :session_id
+   AND delivery_id IN (
+       SELECT other.delivery_id
+         FROM next JOIN onceload.delivery_span AS its USING (delivery_id)
+         JOIN onceload.delivery_span AS other ON other.producer_id = its.producer_id
+        WHERE other.delivery_id <> next.delivery_id)
+
+-- name: fall_back
+-- Whoever had it is told in the error history; the last of its tries makes a dead letter of it.
+WITH fallen AS (
+    UPDATE onceload.delivery
+       SET state = CASE WHEN tries < :deliveries_max THEN 'waiting' ELSE 'dead' END, epoch = NULL, deadline_at = NULL
+      FROM (
+           SELECT delivery_id AS lost_id, epoch AS lost_epoch FROM onceload.delivery
+            WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL AND {which}) AS lost
+     WHERE delivery_id = lost_id
+    RETURNING delivery_id, tries, session_id, lost_epoch
+)
+INSERT INTO onceload.delivery_failure (delivery_id, try, session, epoch, reason)
+SELECT delivery_id, tries, session.name, lost_epoch, :reason FROM fallen JOIN onceload.session USING (session_id);
+
+-- name: which_late
+deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+
+-- name: which_late_staged
+is_staged AND deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+
+-- name: which_one
+delivery_id = :delivery_id AND session_id = :session_id AND epoch = :epoch FOR UPDATE
+
+-- name: which_of_sessions
+session_id = ANY(CAST(:session_ids AS bigint[])) FOR UPDATE
+
+-- name: give_back
+UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL, tries = tries - 1
+ WHERE pipeline_id = :pipeline_id AND state = 'held' AND work IS NOT NULL
+   AND session_id = ANY(CAST(:session_ids AS bigint[]));
+
+-- name: stage
+UPDATE onceload.delivery SET state = 'staged', epoch = NULL, deadline_at = NULL
+ WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch AND is_staged;
+
+-- name: open_deliveries
+SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
+       coalesce(bool_or(batch = :batch), false) AS of_batch,
+       coalesce(bool_or(session.name = CAST(:session AS text)), false) AS of_session
+  FROM onceload.delivery LEFT JOIN onceload.session USING (session_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND work IS NOT NULL AND state IN ('waiting', 'held')
+   AND is_staged = :is_staged;
+
+-- name: holders
+SELECT DISTINCT session.name, deadline_at
+  FROM onceload.delivery JOIN onceload.session USING (session_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held' AND work IS NOT NULL
+ ORDER BY 1 LIMIT 5;
+
+-- name: list_deliveries
+SELECT delivery.delivery_id AS delivery, delivery.state, delivery.batch, session.name AS session, delivery.epoch,
+       delivery.tries, delivery.deadline_at, delivery.offered_at,
+       (SELECT min(producer.name) FROM onceload.delivery_span JOIN onceload.producer USING (producer_id)
+         WHERE delivery_span.delivery_id = delivery.delivery_id) AS producer,
+       (SELECT count(*) FROM onceload.delivery_span WHERE delivery_span.delivery_id = delivery.delivery_id) AS producers,
+       (SELECT reason FROM onceload.delivery_failure AS failure
+         WHERE failure.delivery_id = delivery.delivery_id ORDER BY failed_at DESC LIMIT 1) AS last_failure
+  FROM onceload.delivery LEFT JOIN onceload.session USING (session_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.work IS NOT NULL
+   AND (CAST(:state AS text) IS NULL OR delivery.state = :state)
+ ORDER BY delivery.delivery_id LIMIT :at_most;
+
+-- name: one_delivery
+SELECT delivery.delivery_id AS delivery, pipeline.name AS pipeline, delivery.state, delivery.is_staged, delivery.batch,
+       session.name AS session, delivery.epoch, delivery.tries, delivery.deadline_at, delivery.offered_at,
+       delivery.parent_id
+  FROM onceload.delivery JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.session ON session.session_id = delivery.session_id
+ WHERE delivery.delivery_id = :delivery_id AND delivery.work IS NOT NULL
+   FOR UPDATE OF delivery;
+
+-- name: spans_of_delivery
+SELECT coalesce(producer.name, 'a forgotten producer') AS producer, producer.generation,
+       CAST(delivery_span.spans AS text) AS spans
+  FROM onceload.delivery_span LEFT JOIN onceload.producer USING (producer_id)
+ WHERE delivery_span.delivery_id = :delivery_id ORDER BY producer.name LIMIT :at_most;
+
+-- name: failures_of_delivery
+SELECT try, session, epoch, failed_at, reason FROM onceload.delivery_failure
+ WHERE delivery_id = :delivery_id ORDER BY failed_at, try;
+
+-- name: redrive
+UPDATE onceload.delivery SET state = 'waiting', tries = 0, epoch = NULL WHERE delivery_id = :delivery_id;
+
+-- name: abandon
+DELETE FROM onceload.delivery WHERE delivery_id = :delivery_id;

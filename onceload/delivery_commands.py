@@ -1,0 +1,156 @@
+"""The commands around deliveries: consume, and deliveries list, show, redeliver, abandon."""
+
+import argparse
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import Literal
+
+from sqlalchemy import Engine
+
+from dedup_core.delivery import Rules, State
+from dedup_core.errors import ExitCode
+from dedup_core.names import DeliveryId, SessionName
+from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
+from onceload.load_commands import code_of, read_declared, seconds, tell_report, wait_argument
+from onceload.settings import Settings
+from onceload.terminal import on_terminal, show_json, show_table, words
+
+Arguments = argparse.Namespace
+Action = Literal["list", "show", "redeliver", "abandon"]
+_SPANS_SHOWN = 100
+
+
+def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    """Load as one session, without Spark."""
+    from spark_jobs.consume import consume as consume_now
+    from spark_jobs.load import LoadSettings, new_batch
+
+    declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
+    on_terminal(f"pipeline {declared.name}: session {arguments.session} is at work")
+    told: set[str] = set()
+    code = ExitCode.DONE
+    with asked_to_stop() as stopped:
+        load_settings = LoadSettings(
+            ledger=LedgerSettings(dsn=dsn),
+            switch=settings.guarantee,
+            wait_s=0 if arguments.follow else seconds("--wait", arguments.wait),
+            is_stopped=stopped.is_set,
+        )
+
+        def pause() -> bool:
+            return bool(arguments.follow) and not stopped.wait(every_s)
+
+        name = SessionName(arguments.session)
+        for report in consume_now(declared, load_settings, name=name, batch=new_batch(), pause=pause):
+            # Whoever stays says again only what is new.
+            notes = [note for note in report.notes if note.reason not in told]
+            told |= {note.reason for note in notes}
+            if report.records or notes or not arguments.follow:
+                tell_report(report)
+                if arguments.json and not arguments.follow:
+                    show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+            code = code_of(report.notes, is_idle=not report.records)
+    if stopped.is_set():
+        words(f"pipeline {declared.name}: session {name} was asked to stop, and has given back what it did not finish")
+        return ExitCode.DONE
+    return code
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM or Ctrl-C sets; the second time, they end the process at once."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        if stopped.is_set():
+            raise KeyboardInterrupt(number)
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Show what waits, is in hand, is staged or was set aside."""
+    state = None if arguments.state == "any" else State(arguments.state)
+    found = list_deliveries(engine, arguments.pipeline, state=state, at_most=arguments.limit + 1)
+    if len(found) > arguments.limit:
+        found.pop()
+        words(f"only the first {arguments.limit} are shown; --limit shows more")
+    if arguments.json:
+        show_json({"pipeline": arguments.pipeline, "deliveries": found})
+    else:
+        columns = ("delivery", "state", "tries", "session", "producer", "producers", "last_failure")
+        rows = [{column: row[column] for column in columns} for row in found]
+        show_table(rows, nothing="nothing waits, is in hand or was set aside")
+    return ExitCode.DONE
+
+
+def show(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Show what a delivery covers, and each try that came to nothing."""
+    found = describe(engine, DeliveryId(arguments.number), at_most=_SPANS_SHOWN)
+    if arguments.json:
+        show_json({**found.delivery, "spans": found.spans, "failures": found.failures})
+        return ExitCode.DONE
+    columns = ("pipeline", "state", "tries", "batch", "session", "offered_at")
+    show_table([{column: found.delivery[column] for column in columns}], nothing="")
+    show_table(found.spans, nothing="it covers nothing")
+    show_table(found.failures, nothing="no try of it has failed")
+    for each in found.failures[-1:]:
+        words(f"last: {each['reason']}")
+    return ExitCode.DONE
+
+
+def redeliver(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Give a dead letter all its tries again."""
+    said = "is handed out again: the next load or consumer takes it"
+    return _by_hand(arguments, engine, PostgresDeliveries.redrive, said)
+
+
+def abandon(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Give a delivery up."""
+    return _by_hand(arguments, engine, PostgresDeliveries.abandon, "is given up: the next load plans it anew")
+
+
+def _by_hand(
+    arguments: Arguments, engine: Engine, change: Callable[[PostgresDeliveries, DeliveryId], None], said: str
+) -> ExitCode:
+    number = DeliveryId(arguments.number)
+    pipeline = str(describe(engine, number, at_most=0).delivery["pipeline"])
+    change(PostgresDeliveries(engine, pipeline, Rules()), number)
+    if arguments.json:
+        show_json({"pipeline": pipeline, "delivery": number})
+    words(f"pipeline {pipeline}: delivery {number} {said}")
+    return ExitCode.DONE
+
+
+def consume_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--session",
+        required=True,
+        metavar="NAME",
+        help="its name, the same each time it is started; in mode session one of 1, 2, 3 and so on",
+    )
+    command.add_argument("--follow", action="store_true", help="stay, and look for what is new again and again")
+    command.add_argument(
+        "--every", default="1s", metavar="TIME", help="with --follow: how long to wait between two looks (default: 1s)"
+    )
+    wait_argument(command)
+
+
+def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
+    if action == "list":
+        states = ("any", State.WAITING, State.HELD, State.STAGED, State.DEAD)
+        command.add_argument("--state", choices=states, default="any", help="only those (default: any)")
+    else:
+        command.add_argument("number", type=int, metavar="NUMBER", help="of the delivery, as `list` shows it")

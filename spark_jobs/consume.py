@@ -1,0 +1,71 @@
+"""A loader process without Spark: one session with a name of its own, on this machine or on any other.
+
+It plans like any load, hands out what it finds, and works on what is open, whoever found it. It ends when nothing can
+come to it any more, or stays and looks again. Asked to stop, it finishes what it has in hand; killed, it has lost
+nothing: what it held is handed out again when its lease has ended, or as soon as it comes back under its name.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from dedup_core.delivery import Mode
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch, SessionName
+from dedup_core.postgres.deliveries import check_own_name
+from spark_jobs.declared import Declared
+from spark_jobs.load import LoadSettings, Report, load
+from spark_jobs.loading import Delivery, Job
+from spark_jobs.plan import Note
+from spark_jobs.work import Worker
+
+
+@dataclass
+class Here:
+    """One session in this process, which stays open from one plan to the next."""
+
+    name: SessionName
+    is_stopped: Callable[[], bool]
+    running: ExitStack
+    slots: int = 1
+    _worker: Worker | None = field(default=None, init=False)
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        del sessions  # Only one of them is ours.
+        if self._worker is None:
+            self._worker = Worker(job, self.name, is_stopped=self.is_stopped)
+            self.running.callback(self._worker.close)
+            # Whoever has this name by now is an earlier life of ours.
+            self._worker.open(waits=False)
+        return self._worker.run(job)
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        del job, deliveries
+        raise SettingRefused("consume", "a pipeline with a transform", "one without: `onceload load` runs Spark SQL")
+
+    def writing(self, job: Job) -> Job:
+        return job
+
+
+def consume(
+    declared: Declared, settings: LoadSettings, *, name: SessionName, batch: Batch, pause: Callable[[], bool]
+) -> Iterator[Report]:
+    """Load what is new and whatever is open; then again, as long as `pause` answers that it should go on."""
+    check_consumer(declared, name)
+    settings = replace(settings, session=name)
+    with ExitStack() as running:
+        here = Here(name, settings.is_stopped, running)
+        while True:
+            yield load(declared, settings, batch=batch, tasks=here)
+            if settings.is_stopped() or not pause():
+                return
+
+
+def check_consumer(declared: Declared, name: SessionName) -> None:
+    """Refuse a session that the pipeline has nothing for."""
+    check_own_name("--session", name)
+    if declared.transform is not None:
+        raise SettingRefused("consume", "a pipeline with a transform", "one without: `onceload load` runs Spark SQL")
+    rules = declared.delivery
+    if rules.mode is Mode.SESSION and declared.is_direct and name not in rules.names:
+        raise SettingRefused("--session", repr(name), f"1 to {rules.sessions}, as delivery.sessions says")

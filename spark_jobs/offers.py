@@ -1,0 +1,143 @@
+"""What is new, cut into what one session takes at once, and how that is written down for whoever takes it."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain, islice, zip_longest
+
+from dedup_core.delivery import Mode
+from dedup_core.names import ProducerId
+from dedup_core.ports import Claim
+from dedup_core.postgres.deliveries import Handed, Offer
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.declared import Declared, Format, Publish, Source
+from spark_jobs.loading import Delivery
+from spark_jobs.plan import FileToRead, is_stream
+from spark_jobs.sources.files import read_at
+from spark_jobs.sources.pieces import cuts, find_newline
+from spark_jobs.sources.records import Chunk
+
+Bundle = tuple[Chunk, ...]
+
+
+def bundles(
+    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
+) -> Iterator[Bundle]:
+    """Large files are cut, small ones put together: what one session takes is about as much as one commit does."""
+    held: list[Chunk] = []
+    held_bytes = 0
+    for chunk in _in_turn(declared, files, ids):
+        size = (chunk.size if chunk.end is None else chunk.end) - chunk.first
+        if held and held_bytes + size > declared.source.chunk_bytes:
+            yield tuple(held)
+            held, held_bytes = [], 0
+        held.append(chunk)
+        held_bytes += max(size, 0)
+    if held:
+        yield tuple(held)
+
+
+def _in_turn(
+    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
+) -> Iterator[Chunk]:
+    """One chunk of each file after the other, so that a large file keeps no small one waiting; or file by file."""
+    of_files = [_chunks(declared, file, ids[file.listed.name, file.generation]) for file in files]
+    if declared.delivery.mode is Mode.ORDERED:
+        return chain.from_iterable(of_files)
+    if declared.publish is Publish.DIRECT:
+        # No more of a file can be offered at once, and each cut reads a little of it; one tells that there is more.
+        of_files = [islice(each, declared.delivery.open_max + 1) for each in of_files]
+    return (chunk for rank in zip_longest(*of_files) for chunk in rank if chunk is not None)
+
+
+def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+    source, listed = declared.source, file.listed
+    header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
+    for first, end in file.spans:
+        chunk = Chunk(
+            producer_id=producer_id,
+            name=listed.name,
+            url=listed.url,
+            first=first,
+            end=end,
+            size=listed.size,
+            sealed=file.sealed,
+            expected=file.expected,
+            header=header,
+        )
+        if end is None or is_stream(source, listed.name):
+            yield chunk
+        else:
+            yield from _cut(source, chunk, end)
+
+
+def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
+    begins = _begins(chunk, end)
+    sizes = {"chunk_bytes": source.chunk_bytes, "record_bytes_max": source.record_bytes_max}
+    edges = cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]
+    for first, cut_end in edges:
+        if first == begins and begins != chunk.first:
+            yield replace(chunk, begins=begins, end=cut_end)
+        else:
+            yield replace(chunk, first=first, end=cut_end)
+
+
+def _begins(chunk: Chunk, end: int) -> int:
+    """Where the first record starts: what is left of one that took effect is none."""
+    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
+        return chunk.first
+    newline = find_newline(chunk.url, first=chunk.first, end=end)
+    return end if newline is None else newline + 1
+
+
+def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
+    spans: dict[ProducerId, SpanSet] = {}
+    for chunk in chunks:
+        span = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
+        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | span
+    return spans
+
+
+def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
+    """What is written down of bundles; `stage` names the one that their rows go to."""
+    return [
+        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
+        for number, chunks in enumerate(some)
+    ]
+
+
+def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
+    return json.dumps({"number": number, "stage": stage, "chunks": [_as_json(chunk) for chunk in chunks]})
+
+
+def _as_json(chunk: Chunk) -> dict[str, object]:
+    # What is as it mostly is need not be said.
+    said = {name: value for name, value in asdict(chunk).items() if value != _DEFAULTS.get(name, _NOTHING)}
+    if chunk.expected:
+        said["expected"] = [b64encode(each).decode() for each in chunk.expected]
+    return said
+
+
+_NOTHING = object()
+_DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": ()}
+
+
+def read_work(work: str, claim: Claim) -> tuple[Delivery, str | None]:
+    """The delivery that was written down, and the stage that its rows go to."""
+    said = json.loads(work)
+    chunks = tuple(
+        Chunk(
+            **{
+                **each,
+                "expected": tuple(map(b64decode, each.get("expected", ()))),
+                "header": tuple(each.get("header", ())),
+            }
+        )
+        for each in said["chunks"]
+    )
+    return Delivery(number=said["number"], chunks=chunks, claim=claim), said["stage"]
+
+
+def read_handed(handed: Handed) -> tuple[Delivery, str | None]:
+    return read_work(handed.work, handed.claim)

@@ -1,0 +1,208 @@
+"""A session at work: it takes deliveries from the board until nothing can come to it any more.
+
+The board says whose a delivery is, and the ledger whether it took effect. When something fails: the database is gone
+for a while, and the worker waits; a delivery fails, and goes back with the reason, to be tried again or set aside; what
+would fail whatever is in hand ends the worker, which gives back what it holds; the worker is killed or stopped, and
+its lease ends; it was only slow, and another took over, and what it still tries is refused.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.delivery import Mode
+from dedup_core.errors import (
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    DeliveryTakenAway,
+    LimitReached,
+    OnceloadError,
+    PipelineBusy,
+    SessionFenced,
+    TooManyQuarantined,
+    WrongUse,
+)
+from dedup_core.names import SessionName
+from dedup_core.ports import Session
+from dedup_core.postgres.connection import first_line
+from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
+from spark_jobs.loading import Delivery, Job, Patience, deliver, engine_of
+from spark_jobs.offers import read_handed
+from spark_jobs.plan import Note
+from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.stage import Stage, StageLost
+
+Answer = TypeVar("Answer")
+#: What would be the same with any delivery in hand.
+_ENDS_THE_WORKER = (
+    SessionFenced,
+    StageLost,
+    DatabaseLost,
+    PipelineBusy,
+    CommitOutcomeUnknown,
+    TooManyQuarantined,
+    LimitReached,
+    WrongUse,
+)
+BEATS_PER_LEASE = 4
+_LOOKS_FOR_LATE_ONES_EVERY_S = 1.0
+_PAUSE_S = (0.005, 0.25)
+#: A file that cannot be read just now gets a little more time with each try.
+_SPARED_S = (0.5, 30.0)
+
+
+class Tasks(Protocol):
+    """Where sessions are at work."""
+
+    @property
+    def slots(self) -> int:
+        """How many work at once."""
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        """Let each session take deliveries until nothing can come to it, and say what could not be read."""
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        """Read all of it, and stage what a transform makes of it."""
+
+    def writing(self, job: Job) -> Job:
+        """The job, with the columns that it will write."""
+
+
+def never() -> bool:
+    return False
+
+
+def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
+    """Open a session, and let it work until nothing can come to it any more; one that is alive may be waited for."""
+    worker = Worker(job, name)
+    try:
+        while not worker.open(waits=waits):
+            if not worker.may_come(job):
+                return []
+            time.sleep(_PAUSE_S[1])
+        return worker.run(job)
+    finally:
+        worker.close()
+
+
+class Worker:
+    """One session, and the board that it takes from."""
+
+    def __init__(self, job: Job, name: SessionName, *, is_stopped: Callable[[], bool] = never) -> None:
+        self._board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
+        self._name = name
+        self._is_stopped = is_stopped
+        self._session: Session | None = None
+        self._open = ExitStack()
+
+    def open(self, *, waits: bool) -> bool:
+        """Start a life of the session; one that waits starts none while another life of it is alive."""
+        self._session = _answered(lambda: self._board.open_session(self._name, waits=waits))
+        if self._session is None:
+            return False
+        every_s = self._board.rules.ack_deadline_s / BEATS_PER_LEASE
+        self._open.enter_context(renewed(partial(self._board.renew, self._session), every_s=every_s))
+        return True
+
+    def close(self) -> None:
+        """Give back what is in hand."""
+        self._open.close()
+        if self._session is not None:
+            # If the database does not answer, the lease ends by itself.
+            with suppress(OnceloadError):
+                self._board.close_session(self._session)
+
+    def run(self, job: Job) -> list[Note]:
+        """Take what comes until nothing of the job's batch can come any more, nor anything else is ready."""
+        is_staged = not job.declared.is_direct
+        session = self._session
+        notes: list[Note] = []
+        pause_s, looked_at = _PAUSE_S[0], time.monotonic()
+        while session is not None and not self._is_stopped():
+            if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
+                looked_at = time.monotonic()
+                _answered(self._board.expire)
+            handed = _answered(lambda: self._board.take(session, is_staged=is_staged))
+            if handed:
+                notes += self._load(replace(job, session=session), handed)
+                pause_s = _PAUSE_S[0]
+            elif self.may_come(job):
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S[1])
+            else:
+                break
+        return notes
+
+    def may_come(self, job: Job) -> bool:
+        """Whether anything of the job's batch is open that this session may have to do with."""
+        is_staged = not job.declared.is_direct
+        left = _answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
+        return left.of_session if self._board.rules.mode is Mode.SESSION and not is_staged else left.of_batch
+
+    def _load(self, job: Job, handed: Handed) -> list[Note]:
+        try:
+            return self._deliver(job, handed)
+        except DeliveryTakenAway:
+            # Whoever has it now loads it.
+            return []
+        except _ENDS_THE_WORKER as error:
+            if not isinstance(error, StageLost) or handed.batch == job.batch:
+                raise
+            self._nack(handed, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.
+            self._nack(handed, error)
+        return []
+
+    def _deliver(self, job: Job, handed: Handed) -> list[Note]:
+        delivery, stage = read_handed(handed)
+        job = replace(job, is_redelivered=handed.tries > 1)
+        if stage is None:
+            return deliver(job, delivery)
+        called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
+        notes = deliver(replace(job, stage=called), delivery)
+        _answered(partial(self._board.stage, handed))
+        return notes
+
+    def _nack(self, handed: Handed, error: Exception) -> None:
+        if isinstance(error, Unreadable):
+            time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
+        with suppress(DeliveryTakenAway):
+            _answered(partial(self._board.nack, handed, _reason(error)))
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the values that the driver repeats."""
+    if isinstance(error, OnceloadError):
+        return str(error)
+    said = first_line(error) if isinstance(error, DBAPIError) else str(error)
+    return f"{type(error).__name__}: {said}"
+
+
+def _answered(ask: Callable[[], Answer]) -> Answer:
+    return Patience().until_answered(ask)
+
+
+@contextmanager
+def renewed(renew: Callable[[], object], *, every_s: float) -> Iterator[None]:
+    """Heartbeat: renew something while the block runs."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(every_s):
+            # A missed beat is made good by the next; when the lease has ended, the commits are refused.
+            with suppress(OnceloadError):
+                renew()
+
+    thread = threading.Thread(target=beat, name="onceload heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,714 @@
+"""Several sessions at work on one pipeline: what each mode promises, and what becomes of failures."""
+
+import gzip
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
+from dedup_core.names import Batch, SessionName
+from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of
+from dedup_core.spans import SpanSet
+from spark_jobs import loading, work
+from spark_jobs.consume import consume
+from spark_jobs.declared import Publish, Write
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.loading import Job, deliver
+from spark_jobs.plan import Note
+from spark_jobs.publish import BatchIncomplete
+from spark_jobs.read import read_parts
+from tests.loads.conftest import InThisProcess, Loads, line
+
+ROWS, FILES = 40, 4
+DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
+STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
+EVERY_MODE = pytest.mark.parametrize("mode", Mode)
+#: Where what is left lying is taken by others.
+WITH_TAKERS = pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED, Mode.ORDERED])
+
+
+def declare(loads: Loads, mode: Mode, **rules: Any) -> None:
+    """A pipeline of small chunks: ten lines each."""
+    loads.declared = replace(
+        loads.declared,
+        source=replace(loads.declared.source, chunk_bytes=10 * len(line(100))),
+        delivery=Rules(mode=mode, **{"sessions": 2, "ack_deadline_s": 60, **rules}),
+    )
+
+
+def write(loads: Loads, *, files: int = FILES, rows: int = ROWS) -> list[int]:
+    numbers = iter(range(100, 100 + files * rows))
+    for file in range(files):
+        loads.write(f"{file}.jsonl", "".join(line(next(numbers)) for _ in range(rows)))
+    return list(range(100, 100 + files * rows))
+
+
+def settings(loads: Loads, **changes: Any) -> LoadSettings:
+    return replace(LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=30), **changes)
+
+
+def consume_once(loads: Loads, name: str, **changes: Any) -> Report:
+    (report,) = consume(
+        loads.declared,
+        settings(loads, **changes),
+        name=SessionName(name),
+        batch=new_batch(),
+        pause=lambda: False,
+    )
+    return report
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+
+    def call(number: int) -> None:
+        try:
+            results[number] = calls[number]()
+        except BaseException as error:  # noqa: BLE001 - told to the test.
+            results[number] = error
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+        assert not thread.is_alive()
+    return results
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def pass_time(loads: Loads, seconds: float) -> None:
+    """As if so much time went by: all leases and deadlines are that much nearer."""
+    with loads.engine.begin() as connection:
+        for statement in (
+            "UPDATE onceload.session SET lease_until = lease_until - make_interval(secs => :seconds)",
+            "UPDATE onceload.delivery SET deadline_at = deadline_at - make_interval(secs => :seconds)",
+        ):
+            connection.execute(text(statement), {"seconds": seconds})
+
+
+class Board:
+    """What a test does by hand to the deliveries of the pipeline."""
+
+    def __init__(self, loads: Loads) -> None:
+        self.board = PostgresDeliveries(loads.engine, "events", loads.declared.delivery)
+        self.loads = loads
+
+    def take(self, name: str) -> Handed:
+        session = self.board.open_session(SessionName(name))
+        assert session
+        handed = self.board.take(session, is_staged=not self.loads.declared.is_direct)
+        assert handed
+        return handed
+
+    def states(self) -> list[str]:
+        statement = "SELECT state FROM onceload.delivery WHERE work IS NOT NULL ORDER BY delivery_id"
+        return [state for (state,) in self.loads.ask(statement)]
+
+
+def offered(loads: Loads) -> Board:
+    """Everything is handed out, and nobody has taken anything yet."""
+
+    class Nobody(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            del job, sessions
+            raise DatabaseLost("working", "nobody is there")
+
+    with pytest.raises(DatabaseLost):
+        load(loads.declared, settings(loads), batch=new_batch(), tasks=Nobody())
+    return Board(loads)
+
+
+# What each mode promises.
+
+
+@EVERY_MODE
+def test_consumers_load_each_record_once_and_in_the_order_of_their_mode(loads, mode):
+    declare(loads, mode)
+    numbers = write(loads)
+
+    reports = at_once([partial(consume_once, loads, name) for name in ("1", "2")])
+
+    assert [type(each) for each in reports] == [Report, Report]
+    assert loads.rows() == numbers
+    assert sum(report.loaded for report in reports) == len(numbers)
+    if loads.declared.is_direct:
+        check_order(loads, mode)
+    assert Board(loads).states() == []
+
+
+def check_order(loads: Loads, mode: Mode) -> None:
+    """Receipts in the order of their positions, by session, by file or all together."""
+    receipts = loads.ask(
+        "SELECT session, producer, lower(spans) FROM onceload.ledger_span"
+        " JOIN onceload.ledger USING (pipeline_id, position) ORDER BY position"
+    )
+    lines: dict[object, list[Any]] = defaultdict(list)
+    for session, producer, first in receipts:
+        match mode:
+            case Mode.SESSION:
+                # Chunks of all files, one after the other.
+                lines[session].append((first, producer))
+            case Mode.KEY_SHARED:
+                lines[producer].append(first)
+            case Mode.ORDERED:
+                lines[mode].append((producer, first))
+            case Mode.SHARED:
+                return
+    assert lines
+    assert all(earlier < later for line in lines.values() for earlier, later in pairwise(line))
+
+
+@DIRECT
+def test_session_goes_round_robin_to_its_fixed_sessions(loads):
+    declare(loads, Mode.SESSION)
+    write(loads)
+
+    consume_once(loads, "1")
+    assert len(loads.rows()) == FILES * ROWS // 2
+    assert set(Board(loads).states()) == {"waiting"}
+    consume_once(loads, "2")
+
+    assert len(loads.rows()) == FILES * ROWS
+    sessions = loads.ask("SELECT session, count(*) FROM onceload.ledger GROUP BY session ORDER BY session")
+    assert sessions == [("1", FILES * ROWS // 20), ("2", FILES * ROWS // 20)]
+
+
+@DIRECT
+def test_a_load_works_as_all_fixed_sessions(loads):
+    declare(loads, Mode.SESSION, sessions=3)
+    numbers = write(loads)
+
+    loads.load()
+
+    assert loads.rows() == numbers
+    assert {session for (session,) in loads.ask("SELECT session FROM onceload.ledger")} == {"1", "2", "3"}
+
+
+@DIRECT
+def test_what_was_offered_to_a_session_that_there_is_no_more_goes_to_the_first(loads):
+    declare(loads, Mode.SESSION, sessions=4)
+    numbers = write(loads)
+    offered(loads)
+    declare(loads, Mode.SESSION, sessions=1)
+
+    loads.load()
+
+    assert loads.rows() == numbers
+
+
+@pytest.mark.parametrize("name", ["3", "loader"])
+@DIRECT
+def test_session_refuses_a_consumer_that_is_none_of_its_own(loads, name):
+    declare(loads, Mode.SESSION)
+
+    with pytest.raises(SettingRefused, match="expected 1 to 2"):
+        consume_once(loads, name)
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "a\nb"])
+def test_a_consumer_cannot_be_called_like_a_session_of_a_batch(loads, name):
+    with pytest.raises(SettingRefused, match="--session"):
+        consume_once(loads, name)
+
+
+@DIRECT
+def test_files_take_turns_so_that_a_large_one_keeps_no_small_one_waiting(loads):
+    declare(loads, Mode.SHARED)
+    loads.write("a.jsonl", "".join(line(number) for number in range(100, 200)))
+    loads.write("b.jsonl", line(300) * 12)
+
+    loads.load()
+
+    order = [producer for (producer,) in loads.ask("SELECT producer FROM onceload.ledger_span ORDER BY position")]
+    assert order.index("b.jsonl") == 1
+
+
+# Sessions that vanish, and come back.
+
+
+@WITH_TAKERS
+def test_what_a_consumer_held_that_vanished_is_loaded_by_another_once_its_lease_has_ended(loads, mode):
+    declare(loads, mode)
+    if not loads.declared.is_direct:
+        pytest.skip("what is staged goes with who publishes it")
+    numbers = write(loads)
+    offered(loads).take("gone")
+
+    waiting = consume_once(loads, "b", wait_s=0)
+    assert waiting.notes
+    assert all(note.is_busy for note in waiting.notes)
+    assert len(loads.rows()) < len(numbers)
+    pass_time(loads, 61)
+    consume_once(loads, "b")
+
+    assert loads.rows() == numbers
+    check_order(loads, mode)
+
+
+@DIRECT
+def test_session_leaves_the_line_of_one_that_is_away_alone_for_an_hour_and_goes_on_when_it_is_back(loads):
+    declare(loads, Mode.SESSION)
+    numbers = write(loads)
+    handed = offered(loads).take("1")
+
+    pass_time(loads, 3600)
+    other = consume_once(loads, "2")
+    assert (other.loaded, [note.is_busy for note in other.notes]) == (len(numbers) // 2, [False] * FILES)
+    assert len(loads.rows()) == len(numbers) // 2
+    consume_once(loads, "1")
+
+    assert loads.rows() == numbers
+    check_order(loads, Mode.SESSION)
+    with pytest.raises(SessionFenced):
+        Board(loads).board.__class__.take(_same_life(loads, handed), handed.claim.session)
+
+
+def _same_life(loads: Loads, handed: Handed) -> PostgresDeliveries:
+    """A board on which a life that is over goes on."""
+    board = Board(loads).board
+    ((session_id,),) = loads.ask(f"SELECT session_id FROM onceload.session WHERE name = '{handed.claim.session.name}'")
+    board._session_ids[handed.claim.session.name] = session_id
+    return board
+
+
+@WITH_TAKERS
+@DIRECT
+def test_of_two_under_one_name_the_later_goes_on_and_the_earlier_is_told(loads, mode, monkeypatch):
+    declare(loads, mode)
+    numbers = write(loads)
+    offered(loads)
+    has_one, goes_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> list[Note]:
+        if not has_one.is_set():
+            has_one.set()
+            assert goes_on.wait(60)
+        return deliver(*arguments)
+
+    monkeypatch.setattr(work, "deliver", slow)
+
+    def later() -> Report:
+        assert has_one.wait(60)
+        report = consume_once(loads, "a")
+        goes_on.set()
+        return report
+
+    earlier, last = at_once([lambda: consume_once(loads, "a"), later])
+
+    assert isinstance(earlier, SessionFenced)
+    assert last.loaded == len(numbers)
+    assert loads.rows() == numbers
+    check_order(loads, mode)
+
+
+@DIRECT
+@WITH_TAKERS
+def test_a_straggler_that_wakes_up_after_its_lease_commits_nothing(loads, mode, monkeypatch):
+    declare(loads, mode)
+    numbers = write(loads, files=1)
+    offered(loads)
+    has_one, goes_on = threading.Event(), threading.Event()
+    commit_piece = loading._commit_piece
+
+    def slow(*arguments: Any, **named: Any) -> None:
+        if not has_one.is_set():
+            has_one.set()
+            assert goes_on.wait(60)
+        commit_piece(*arguments, **named)
+
+    monkeypatch.setattr(loading, "_commit_piece", slow)
+
+    def other() -> Report:
+        assert has_one.wait(60)
+        pass_time(loads, 61)
+        # A later beat of the straggler would only hide that it is late.
+        report = consume_once(loads, "other")
+        goes_on.set()
+        return report
+
+    straggler, report = at_once([lambda: consume_once(loads, "straggler"), other])
+
+    assert (report.loaded, straggler.loaded) == (len(numbers), 0)
+    assert loads.rows() == numbers
+    check_order(loads, mode)
+
+
+def test_a_later_run_of_a_batch_takes_over_at_once_what_its_earlier_life_held(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=3600)
+    numbers = write(loads)
+
+    class Killed(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            Board(loads).take(sessions[0])
+            raise KeyboardInterrupt
+
+    with monkeypatched(PostgresDeliveries, "end_batch"), pytest.raises(KeyboardInterrupt):
+        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Killed())
+    loads.load(batch="run")
+
+    assert loads.rows() == numbers
+
+
+@contextmanager
+def monkeypatched(owner: type, name: str) -> Iterator[None]:
+    """Nothing is said in the end, as by a process that was killed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, lambda *_, **__: None)
+        yield
+
+
+# Two at once.
+
+
+def test_two_loads_at_once_share_the_work(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads, files=8)
+
+    reports = at_once([lambda: load_waiting(loads), lambda: load_waiting(loads)])
+
+    assert [type(each) for each in reports] == [Report, Report]
+    assert sum(report.loaded for report in reports) == len(numbers)
+    assert loads.rows() == numbers
+    assert not [note for report in reports for note in report.notes]
+
+
+def load_waiting(loads: Loads, **changes: Any) -> Report:
+    return load(loads.declared, settings(loads, **changes), batch=new_batch(), tasks=InThisProcess())
+
+
+def test_what_another_run_holds_is_waited_for_until_it_does_not_get_on(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=3600)
+    numbers = write(loads)
+    if loads.declared.is_direct:
+        offered(loads).take("other")
+    else:
+        loads.ledger.declare(loads.declared.pipeline)
+        ids = loads.ledger.register("events", [("0.jsonl", 1)])
+        other = loads.ledger.open_session("events", SessionName("other"))
+        loads.ledger.claim(other, dict.fromkeys(ids.values(), SpanSet()), batch=Batch("o"), lease_s=3600)
+
+    report = load_waiting(loads, wait_s=0.2)
+
+    assert next(note.name for note in report.notes if note.is_busy) == "0.jsonl"
+    assert len(loads.rows()) < len(numbers)
+
+
+@STAGED
+def test_a_consumer_stages_for_the_batch_of_another(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    helped: list[Report] = []
+
+    class Helped(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            if not helped:
+                helped.append(consume_once(loads, "helper", wait_s=0))
+            return super().run(job, sessions)
+
+    states: list[str] = []
+
+    class Watched(Helped):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            notes = super().run(job, sessions)
+            states.extend(Board(loads).states())
+            return notes
+
+    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Watched())
+
+    assert set(states) == {"staged"}
+    assert (helped[0].loaded, report.loaded) == (0, len(numbers))
+    opened = {name for (name,) in loads.ask("SELECT name FROM onceload.session")}
+    assert "helper" in opened
+    assert loads.rows() == numbers
+
+
+@STAGED
+def test_a_batch_goes_with_whoever_was_to_publish_it_and_is_staged_anew_by_the_next(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=60)
+    numbers = write(loads)
+
+    class Killed(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            super().run(job, sessions[:1])
+            raise KeyboardInterrupt
+
+    with (
+        monkeypatched(PostgresDeliveries, "end_batch"),
+        monkeypatched(type(loads.ledger), "release"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
+    assert set(Board(loads).states()) == {"staged"}
+    assert {note.reason for note in loads.load().notes} == {"another run is loading it"}
+    pass_time(loads, 61)
+
+    assert loads.load().loaded == len(numbers)
+    assert loads.rows() == numbers
+
+
+@DIRECT
+def test_no_more_is_open_than_the_pipeline_allows(loads):
+    declare(loads, Mode.KEY_SHARED, open_max=3)
+    numbers = write(loads)
+    seen: list[int] = []
+
+    class Counted(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            seen.append(len(Board(loads).states()))
+            return super().run(job, sessions)
+
+    load(loads.declared, settings(loads), batch=new_batch(), tasks=Counted())
+
+    assert loads.rows() == numbers
+    assert len(seen) == -(-FILES * ROWS // 10 // 3)
+    assert max(seen) == 3
+    check_order(loads, Mode.KEY_SHARED)
+
+
+@STAGED
+def test_what_was_offered_chunk_by_chunk_is_taken_back_once_the_pipeline_publishes_at_once(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    loads.declared = replace(loads.declared, publish=Publish.DIRECT)
+    offered(loads)
+    loads.declared = replace(loads.declared, publish=Publish.STAGED)
+
+    report = loads.load()
+
+    assert (report.loaded, report.position) == (len(numbers), 1)
+    assert loads.rows() == numbers
+
+
+# Deliveries that fail.
+
+
+class Poison:
+    """Chunks that nobody can read, until they are mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, first: int = 0) -> None:
+        self.tries: list[str] = []
+        self.is_mended = False
+
+        def read(chunk: Any, source: Any) -> Iterator[Any]:
+            if chunk.name in names and chunk.first <= first and not self.is_mended:
+                self.tries.append(chunk.name)
+                raise ValueError("poison")
+            yield from read_parts(chunk, source)
+
+        monkeypatch.setattr(loading, "read_parts", read)
+
+
+@EVERY_MODE
+def test_a_poison_chunk_is_tried_so_many_times_and_set_aside_and_loaded_once_when_it_is_mended(
+    loads, mode, monkeypatch
+):
+    declare(loads, mode, deliveries_max=3)
+    numbers = write(loads)
+    if mode is Mode.ORDERED and not loads.declared.is_direct:
+        pytest.skip("a batch in order is published whole")
+    poison = Poison(monkeypatch, "1.jsonl")
+
+    report = loads.load()
+
+    assert poison.tries == ["1.jsonl"] * 3
+    assert loads.rows() == [number for number in numbers if not 140 <= number < 150]
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("1.jsonl", True)]
+    assert "dead letter" in report.notes[0].reason
+    assert Board(loads).states() == ["dead"]
+    # Nobody tries it again by himself.
+    assert (loads.load().loaded, len(poison.tries)) == (0, 3)
+    poison.is_mended = True
+    ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
+    Board(loads).board.redrive(number)
+    loads.load()
+
+    assert loads.rows() == numbers
+    assert not loads.load().notes
+
+
+@pytest.mark.parametrize("whole", [{"mode": Mode.ORDERED}, {"mode": Mode.SHARED, "write": Write.MERGE}])
+@STAGED
+def test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk(loads, whole, monkeypatch):
+    declare(loads, whole["mode"], deliveries_max=2)
+    if "write" in whole:
+        loads.declared = replace(
+            loads.declared, target=replace(loads.declared.target, write=whole["write"], key=("id",))
+        )
+    numbers = write(loads)
+    poison = Poison(monkeypatch, "1.jsonl")
+
+    with pytest.raises(BatchIncomplete, match=r"failed 2 times, last with: ValueError: poison; nothing was published"):
+        loads.load()
+    assert loads.rows() == []
+    poison.is_mended = True
+    loads.load()
+
+    assert loads.rows() == numbers
+
+
+def test_a_delivery_that_is_given_up_is_planned_anew(loads, monkeypatch):
+    declare(loads, Mode.SHARED, deliveries_max=1)
+    numbers = write(loads)
+    poison = Poison(monkeypatch, "1.jsonl")
+    loads.load()
+    poison.is_mended = True
+    ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
+
+    Board(loads).board.abandon(number)
+    report = loads.load()
+
+    assert (report.loaded, loads.rows()) == (10, numbers)
+
+
+@DIRECT
+def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_order(loads, monkeypatch):
+    monkeypatch.setattr(work, "_SPARED_S", (0.01, 0.01))
+    declare(loads, Mode.KEY_SHARED, deliveries_max=2)
+    numbers = write(loads)
+    board = offered(loads)
+    hidden = (loads.folder / "1.jsonl").rename(loads.folder / "1.gone")
+
+    report = loads.load()
+
+    # What stands behind it in its file did not take effect first.
+    assert loads.rows() == [number for number in numbers if not 140 <= number < 180]
+    assert {note.name for note in report.notes if note.needs_a_person} == {"1.jsonl"}
+    assert board.states() == ["dead"] * 4
+    hidden.rename(loads.folder / "1.jsonl")
+    for (number,) in loads.ask("SELECT delivery_id FROM onceload.delivery"):
+        board.board.redrive(number)
+    loads.load()
+    assert loads.rows() == numbers
+    check_order(loads, Mode.KEY_SHARED)
+
+
+@EVERY_MODE
+@DIRECT
+def test_what_was_written_anew_since_it_was_offered_is_planned_anew(loads, mode):
+    declare(loads, mode)
+    numbers = write(loads)
+    offered(loads)
+    loads.write("1.jsonl", line(900) * 3)
+
+    loads.load()
+    loads.load()
+
+    assert loads.rows() == sorted([number for number in numbers if not 140 <= number < 180] + [900] * 3)
+    assert Board(loads).states() == []
+
+
+@DIRECT
+def test_a_part_of_a_delivery_that_was_committed_is_not_committed_again_when_it_is_redelivered(loads, monkeypatch):
+    declare(loads, Mode.SHARED)
+    # What is packed is one delivery, and commits piece by piece.
+    loads.write("a.jsonl.gz", gzip.compress("".join(line(number) for number in range(100, 140)).encode()))
+    commit_piece, calls = loading._commit_piece, iter(range(100))
+
+    def dying(*arguments: Any, **named: Any) -> None:
+        if next(calls) == 2:
+            raise ValueError("it died")
+        commit_piece(*arguments, **named)
+
+    monkeypatch.setattr(loading, "_commit_piece", dying)
+    report = loads.load()
+
+    assert (report.loaded, report.duplicates) == (40, 0)
+    assert loads.rows() == list(range(100, 140))
+    assert loads.ask("SELECT count(*) FROM onceload.delivery_failure") == [(0,)]
+
+
+def test_the_error_history_of_a_delivery_is_kept(loads, monkeypatch):
+    declare(loads, Mode.SHARED, deliveries_max=2)
+    write(loads)
+    Poison(monkeypatch, "1.jsonl")
+
+    loads.load(batch="b")
+
+    history = loads.ask("SELECT try, session, reason FROM onceload.delivery_failure ORDER BY try")
+    assert [(number, reason) for number, _, reason in history] == [(1, "ValueError: poison"), (2, "ValueError: poison")]
+    assert {session.split("/")[0] for _, session, _ in history} == {"b"}
+
+
+# Who follows.
+
+
+@DIRECT
+def test_a_follower_loads_what_comes_until_it_is_asked_to_stop(loads):
+    declare(loads, Mode.SHARED)
+    first, stopped = write(loads, files=1), threading.Event()
+
+    def follow() -> list[Report]:
+        return list(
+            consume(
+                loads.declared,
+                settings(loads, is_stopped=stopped.is_set, wait_s=0),
+                name=SessionName("follower"),
+                batch=Batch("f"),
+                pause=lambda: not stopped.wait(0.05),
+            )
+        )
+
+    def more() -> None:
+        until(lambda: len(loads.rows_or_none()) == len(first))
+        loads.write("more.jsonl", line(900))
+        until(lambda: 900 in loads.rows_or_none())
+        stopped.set()
+
+    reports, _ = at_once([follow, more])
+
+    assert sum(report.loaded for report in reports) == len(first) + 1
+    ((alive,),) = loads.ask("SELECT count(*) FROM onceload.session WHERE lease_until > clock_timestamp()")
+    assert alive == 0
+
+
+@DIRECT
+def test_a_stopped_consumer_finishes_what_it_has_in_hand_and_leaves_the_rest(loads, monkeypatch):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    stopped = threading.Event()
+
+    def stopping(*arguments: Any) -> list[Note]:
+        stopped.set()
+        return deliver(*arguments)
+
+    monkeypatch.setattr(work, "deliver", stopping)
+    report = consume_once(loads, "a", is_stopped=stopped.is_set)
+
+    assert report.loaded == 10
+    assert set(Board(loads).states()) == {"waiting"}
+    consume_once(loads, "b")
+    assert loads.rows() == numbers
+
+
+def test_a_consumer_refuses_a_transform(loads):
+    loads.declared = replace(loads.declared, transform="SELECT * FROM records")
+
+    with pytest.raises(SettingRefused, match="onceload load"):
+        consume_once(loads, "a")
+
+
+def test_a_batch_cannot_be_called_like_a_session(loads):
+    with pytest.raises(SettingRefused, match="batch"):
+        loads.load(batch="a/b")
+
+
+def test_sessions_of_a_batch_are_told_from_those_of_others():
+    assert session_of(Batch("a"), "1") == "a/1"
