@@ -21,10 +21,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from bench import limit, peers
+from bench import limit, peers, sessions
 from bench.events import COLUMNS, Events, check_rows
 from bench.machine import Machine, describe
 from bench.measured import Figure, Measured, PeakMemory, Taken, bars, check_equal, table
+from dedup_core.delivery import Mode
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
@@ -56,10 +57,13 @@ class Sizes:
     rows_dlt: int = 300_000
     files: int = 10_000
     memory_bytes: int = 5 * 10**9
+    deliveries: int = 5_000
     repetitions: int = 3
 
 
-_QUICK = Sizes(rows=100_000, rows_large=200_000, rows_dlt=20_000, files=200, memory_bytes=30_000_000, repetitions=1)
+_QUICK = Sizes(
+    rows=100_000, rows_large=200_000, rows_dlt=20_000, files=200, memory_bytes=30_000_000, deliveries=300, repetitions=1
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wanted.add_argument("--rows-dlt", type=int, help="of the file that dlt loads (300 000)")
     wanted.add_argument("--files", type=int, help=f"small files, of {_SMALL_ROWS} rows each (10 000)")
     wanted.add_argument("--memory-bytes", type=int, help="of the file that memory is measured with (5 000 000 000)")
+    wanted.add_argument("--deliveries", type=int, help="of tiny chunks, to sessions (5 000)")
     wanted.add_argument("--repetitions", type=int, help="of each way (3)")
     wanted.add_argument("--jdbc", type=Path, default=peers.JDBC_DRIVER, help="the driver's jar (%(default)s)")
 
@@ -160,14 +165,14 @@ class _Stand:
         return taken
 
     def once(self, way: Way) -> tuple[float, PeakMemory]:
-        with self._database() as (dsn, engine):
+        with self.database() as (dsn, engine):
             with PeakMemory().watching() as peak:
                 seconds = way.load(dsn)
             check_rows(engine, "target", rows=way.rows, amount=way.amount)
         return seconds, peak
 
     @contextmanager
-    def _database(self) -> Iterator[tuple[str, Engine]]:
+    def database(self) -> Iterator[tuple[str, Engine]]:
         """One of its own for each load, so that none pays for what the last one left."""
         name = f"bench_{uuid.uuid4().hex}"
         server = connect(LedgerSettings(dsn=self.dsn)).execution_options(isolation_level="AUTOCOMMIT")
@@ -431,6 +436,87 @@ The limit is {_mb(_WORKER_BYTES_MAX)} MB for a Python worker ({"; ".join(said)})
 """
 
 
+def _sessions(stand: _Stand) -> str:
+    sizes = stand.sizes
+    handed: dict[int, list[float]] = {count: [] for count in _SESSIONS}
+    rows_per_s: dict[int, list[float]] = {count: [] for count in _SESSIONS}
+    takeovers: list[float] = []
+    shares: list[float] = []
+    with stand.folder() as folder:
+        small = Events(rows=sizes.deliveries * _ROWS_OF_TINY, devices=100)
+        large = Events(rows=sizes.rows, devices=max(1, sizes.rows // 10))
+        amounts = [events.write_jsonl(folder / f"{events.rows}.jsonl") for events in (small, large)]
+        tiny = (folder / f"{small.rows}.jsonl").stat().st_size // sizes.deliveries
+        files = [
+            sessions.pipeline_file(
+                folder / f"{events.rows}-{mode}.yaml",
+                folder / f"{events.rows}.jsonl",
+                columns=COLUMNS,
+                chunk_bytes=chunk,
+                mode=mode,
+            )
+            for events, chunk, mode in (
+                (small, tiny, Mode.SHARED),
+                (large, _CHUNK_BYTES, Mode.SHARED),
+                (small, tiny, Mode.ORDERED),
+            )
+        ]
+        for _ in range(sizes.repetitions):
+            for count in _SESSIONS:
+                for events, amount, file, found in (
+                    (small, amounts[0], files[0], handed),
+                    (large, amounts[1], files[1], rows_per_s),
+                ):
+                    with stand.database() as (dsn, engine):
+                        seconds, commits = sessions.consume_at_once(dsn, engine, file, sessions=count)
+                        check_rows(engine, "target", rows=events.rows, amount=amount)
+                    found[count].append((commits if found is handed else events.rows) / seconds)
+            with stand.database() as (dsn, engine):
+                takeovers.append(sessions.takeover_seconds(dsn, engine, files[2]))
+            with stand.database() as (dsn, engine):
+                declared = _declared(folder / f"{large.rows}.jsonl", publish=Publish.DIRECT)
+                shares.append(100 * sessions.share_of_handing_out(dsn, declared))
+                check_rows(engine, "target", rows=large.rows, amount=amounts[1])
+    best = max(handed.values(), key=lambda values: Measured(tuple(values)).median)
+    until = sessions.LEASE_S + 1
+    figures = [
+        Figure(name="deliveries per second, tiny chunks", aim=500, measured=Measured(tuple(best))),
+        Figure(
+            name="share of a load that one session spends on handing out",
+            aim=3,
+            measured=Measured(tuple(shares)),
+            unit=" %",
+            is_less_better=True,
+        ),
+        Figure(
+            name=f"from SIGKILL to the first commit of the successor, with a lease of {sessions.LEASE_S:g} s",
+            aim=until,
+            measured=Measured(tuple(takeovers)),
+            unit=" s",
+            is_less_better=True,
+        ),
+    ]
+    rows = [
+        [str(count), str(Measured(tuple(handed[count]))), str(Measured(tuple(rows_per_s[count])))]
+        for count in _SESSIONS
+    ]
+    return f"""Data: {small.rows:,} events in {sizes.deliveries:,} chunks of {_ROWS_OF_TINY} rows, and {large.rows:,} \
+events in chunks of {_CHUNK_BYTES / 2**20:g} MiB.
+Sessions are processes of `onceload consume`, publishing directly; from the first commit to the last, so that the \
+start of the processes is not in it.
+The share of handing out is that of all calls to the board in a load by one session with chunks of 32 MiB.
+
+{table(["figure", "must", "aim", "measured", "reached"], [each.row() for each in figures])}
+
+{table(["sessions", "deliveries/s, tiny chunks", "rows/s"], rows)}
+"""
+
+
+_SESSIONS = (1, 2, 4, 8)
+_ROWS_OF_TINY = 10
+_CHUNK_BYTES = 4 * 2**20
+
+
 def _text(data: str, figures: Sequence[Figure], taken: Mapping[str, Taken], *, missing: Iterable[str] = ()) -> str:
     rows = [
         [name, str(Measured(tuple(each.seconds))), str(each.rates), _mb(max(each.workers_bytes, default=0))]
@@ -459,6 +545,7 @@ PARTS: dict[str, Callable[[_Stand], str]] = {
     "producers": _producers,
     "files": _files,
     "memory": _memory,
+    "sessions": _sessions,
 }
 TITLES = {
     "events": "Beside others",
@@ -466,4 +553,5 @@ TITLES = {
     "producers": "Record producers",
     "files": "Many small files",
     "memory": "Memory",
+    "sessions": "Sessions",
 }

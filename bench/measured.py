@@ -50,19 +50,25 @@ class Figure:
     """What was to be reached, and what was."""
 
     name: str
-    must: float
     aim: float
     measured: Measured
+    #: Left out, there is only an aim.
+    must: float | None = None
     unit: str = ""
     is_less_better: bool = False
 
     def row(self) -> list[str]:
         found = self.measured.median
         sign = "at most" if self.is_less_better else "at least"
-        reached = ["yes"] if self._reaches(found, self.must) else ["no"]
-        reached += ["the aim too"] if self._reaches(found, self.aim) else []
-        limits = [f"{sign} {limit:g}{self.unit}" for limit in (self.must, self.aim)]
-        return [self.name, *limits, f"{self.measured}{self.unit}", ", ".join(reached)]
+        limits = ["-" if limit is None else f"{sign} {limit:g}{self.unit}" for limit in (self.must, self.aim)]
+        return [self.name, *limits, f"{self.measured}{self.unit}", self._reached(found)]
+
+    def _reached(self, found: float) -> str:
+        if self.must is None:
+            return "the aim" if self._reaches(found, self.aim) else "no"
+        if not self._reaches(found, self.must):
+            return "no"
+        return "yes, the aim too" if self._reaches(found, self.aim) else "yes"
 
     def _reaches(self, found: float, limit: float) -> bool:
         return found <= limit if self.is_less_better else found >= limit

@@ -108,6 +108,10 @@ SELECT format('%s, whose id producer %s of pipeline %s has', rebuilt.name, produ
  ORDER BY 1 LIMIT 6;
 
 -- name: fence_sessions
+-- What waits and what is in hand was planned by a state that is no more; dead letters stay for whoever has to look.
+WITH withdrawn AS (
+    DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id AND (state <> 'dead' OR parent_id IS NOT NULL)
+)
 UPDATE onceload.session SET epoch = epoch + 1 WHERE pipeline_id = :pipeline_id;
 
 -- name: drop_snapshots_after

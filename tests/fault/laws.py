@@ -107,14 +107,14 @@ def _violations_of(
         yield f"producer {producer_id}: receipts for {receipts.ids}, but consumed {consumed}"
 
 
-def judge_run(engine: Engine, place: Place, work: Work, *, claimed: bool) -> Findings:
+def judge_run(engine: Engine, place: Place, work: Work) -> Findings:
     """Look at everything that a finished run left behind."""
     found, expected = _records_in(engine, place), work.records()
     entries = list(PostgresLedger(engine).entries(place.pipeline, after=Position(0)))
     broken = [
         *_broken_by_ledger(engine, place, entries, found),
         *_broken_by_replay(engine, place, entries),
-        *_broken_by_counts(engine, place, entries, work, claimed=claimed),
+        *_broken_by_counts(engine, place, entries, work),
     ]
     if found.keys() - expected.keys():
         broken.append(f"records that were never offered: {sorted(found.keys() - expected.keys())[:3]}")
@@ -175,21 +175,20 @@ def _broken_by_replay(engine: Engine, place: Place, entries: list[Entry]) -> Ite
         yield f"a recovery would change {recovery.differing or 'the position'}"
 
 
-def _broken_by_counts(
-    engine: Engine, place: Place, entries: list[Entry], work: Work, *, claimed: bool
-) -> Iterator[str]:
+def _broken_by_counts(engine: Engine, place: Place, entries: list[Entry], work: Work) -> Iterator[str]:
     query = """
         SELECT (SELECT count(*) FROM onceload.message WHERE message.pipeline_id = pipeline.pipeline_id),
                (SELECT count(*) FROM onceload.delivery
-                 WHERE delivery.pipeline_id = pipeline.pipeline_id AND state = 'acked')
+                  JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
+                 WHERE delivery.pipeline_id = pipeline.pipeline_id AND producer.consumed && delivery_span.spans)
           FROM onceload.pipeline WHERE name = :pipeline"""
     with engine.begin() as connection:
-        messages, acked = connection.execute(text(query), {"pipeline": place.pipeline}).one()
+        messages, kept = connection.execute(text(query), {"pipeline": place.pipeline}).one()
     carrying = 0 if work.is_plain else len(message_ids_in(_good_ids(work)))
     if messages != carrying:
         yield f"{carrying} business ids should be remembered, but {messages} are"
-    if claimed and acked != len(entries):
-        yield f"{len(entries)} commits acked {acked} claims"
+    if kept:
+        yield f"{kept} claims hold what was committed: their commits did not end them"
 
 
 def _good_ids(work: Work) -> Iterator[tuple[ProducerId, int]]:

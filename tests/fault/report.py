@@ -1,7 +1,7 @@
 """Pull plugs for long, and write down what was lost or repeated: `make faults`.
 
-The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark.
-`--only` pulls the plugs of one of them, and the page keeps what it says of the other.
+The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark; crowds
+are many sessions at once. `--only` pulls the plugs of one of them, and the page keeps what it says of the others.
 `--seed` repeats a run with the same work and the same faults; `--divided-by 10` is a quick look that writes nothing.
 """
 
@@ -16,20 +16,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 from sqlalchemy import text
 
+from dedup_core.delivery import Mode
 from spark_jobs.declared import Publish
 from tests.fault.lane import Lane, open_lanes
-from tests.fault.sizes import IN_FULL, LANES, LOADS_IN_FULL, LoadsSize, Size, chosen_seed
+from tests.fault.sizes import (
+    CROWDS_IN_FULL,
+    IN_FULL,
+    LANES,
+    LOADS_IN_FULL,
+    CrowdsSize,
+    LoadsSize,
+    Size,
+    chosen_seed,
+)
 from tests.fault.sweep import Fault, Outcome, in_lanes, run_trial, trials
 from tests.fault.zombies import hauntings, run_haunting
-from tests.loads import plugs
+from tests.loads import crowd, plugs
 from tests.servers import execute
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "faults.md"
 _TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
+_CROWDS_TITLE = "\n## Crowds\n\n"
 _CORE_TESTS = (("tests/unit/test_*.py", "tests/contract"),)
 _LOADS_TESTS = (
     ("tests/loads/test_sequences.py",),
@@ -39,6 +51,10 @@ _TWO_AT_A_TIME = ("--numprocesses", "2", "--dist", "worksteal")
 _EXAMPLES = re.compile(r"^ +- (\d+) passing, ", re.MULTILINE)
 _COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "refused", "unknown", "seconds", "seed")
 _LOADS_COLUMNS = ("fault", "runs", "lost", "repeated", "broken", "calls", "seconds", "seed")
+_CROWDS_COLUMNS = (
+    *("crowd", "messages", "lost", "repeated", "broken", "killed", "stopped", "cut", "crashed", "unknown"),
+    *("seconds", "seed"),
+)
 _LARGE_COLUMNS = ("publish", "lost", "repeated", "broken", "calls", "restarts", "copies", "retries", "seconds", "seed")
 
 
@@ -76,15 +92,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.report", description=__doc__)
     parser.add_argument("--seed", type=int, help="repeat the runs of this seed")
     parser.add_argument("--divided-by", type=int, default=1, metavar="K", help="make so many times fewer runs")
-    parser.add_argument("--only", nargs=1, choices=list(_HALVES), default=list(_HALVES), help="left out, both")
+    parser.add_argument("--only", nargs=1, choices=list(_HALVES), default=list(_HALVES), help="left out, all")
     return parser.parse_args()
 
 
 def _page(found: str, name: str, words: str) -> str:
-    """The page with one half made anew; each says when and with which seed it was."""
-    core, _, loads = found.removeprefix(_TITLE).partition(_LOADS_TITLE)
-    halves = {"core": core, "loads": loads} | {name: words}
-    return _TITLE + halves["core"] + (_LOADS_TITLE + halves["loads"] if halves["loads"] else "")
+    """The page with one part made anew; each says when and with which seed it was."""
+    rest, _, crowds = found.removeprefix(_TITLE).partition(_CROWDS_TITLE)
+    core, _, loads = rest.partition(_LOADS_TITLE)
+    parts = {"core": core, "loads": loads, "crowds": crowds} | {name: words}
+    titles = {"core": _TITLE, "loads": _LOADS_TITLE, "crowds": _CROWDS_TITLE}
+    return "".join(title + parts[part] for part, title in titles.items() if parts[part] or part == "core")
 
 
 def _core(divisor: int, seed: int) -> Half:
@@ -154,7 +172,61 @@ def _large_line(stand: plugs.Stand, publish: Publish, *, seed: int) -> Line:
     return _line(publish, numbers, seed=seed, outcomes=[found])
 
 
-def _counted(outcomes: Sequence[Outcome | plugs.Outcome]) -> tuple[int, int, int]:
+def _crowds(divisor: int, seed: int) -> Half:
+    size, rng = CROWDS_IN_FULL.divided_by(divisor), Random(seed)
+    print(
+        f"seed {seed}: {size.rounds} rounds of {_in_groups(size.large.messages)} messages, {size.runs} more", flush=True
+    )
+    lines = [
+        _crowd_line(way, mode, size.large, seed=rng.randrange(2**31))
+        for _ in range(size.rounds)
+        for way, mode in _CROWDS
+    ]
+    further = [_crowd_line(*rng.choice(_CROWDS), size.small, seed=rng.randrange(2**31)) for _ in range(size.runs)]
+    return Half(
+        is_good=all(line.is_good for line in (*lines, *further)),
+        words=_crowds_words(size, lines, further, seed=seed),
+    )
+
+
+#: Every mode with consumers, and the other two ways.
+_CROWDS = (
+    *((crowd.Way.CONSUME, mode) for mode in Mode),
+    (crowd.Way.SPARK, Mode.KEY_SHARED),
+    (crowd.Way.BOTH, Mode.SHARED),
+)
+
+
+def _crowd_line(way: crowd.Way, mode: Mode, size: crowd.Size, *, seed: int) -> Line:
+    found = crowd.run_crowd(way, mode, size, seed=seed)
+    strikes = [found.strikes[strike] for strike in crowd.Strike]
+    numbers = (found.messages, *_counted([found]), *strikes, found.operations["unknown"], found.seconds)
+    return _line(found.what, numbers, seed=seed, outcomes=[found])
+
+
+def _crowds_words(size: CrowdsSize, lines: Sequence[Line], further: Sequence[Line], *, seed: int) -> str:
+    large = size.large
+    return f"""{_written_by("crowds", seed=seed, postgres="18")}
+
+Each run is {_in_groups(large.messages)} messages in 16 files, in chunks of {_in_groups(large.chunk_bytes)} bytes, \
+loaded by {large.sessions} sessions at once into a table without any index: processes of `onceload consume`, the \
+partitions of an `onceload load`, or half of each.
+All the while they are *killed* (SIGKILL), *stopped* until their lease of two seconds is over and then woken up, \
+*cut* off from the database, or the server itself *crashed*; whoever ends early is started again.
+*Lost* and *repeated* count messages. *Broken* counts runs in which a law failed: what a process was told is what the \
+ledger holds, nothing is in it that nobody asked for, no earlier life of a session is told ok after a later one was \
+opened, and commits are in the order that the mode promises.
+*Unknown* counts commits whose process was killed, or cut off, before it had an answer.
+
+{_table(_CROWDS_COLUMNS, lines)}
+
+{size.runs} more runs of {_in_groups(size.small.messages)} messages:
+
+{_table(_CROWDS_COLUMNS, further)}
+"""
+
+
+def _counted(outcomes: Sequence[Outcome | plugs.Outcome | crowd.Outcome]) -> tuple[int, int, int]:
     """How many records were lost, how many repeated, and in how many runs any other law was broken."""
     return (
         sum(outcome.lost for outcome in outcomes),
@@ -163,7 +235,9 @@ def _counted(outcomes: Sequence[Outcome | plugs.Outcome]) -> tuple[int, int, int
     )
 
 
-def _line(what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[Outcome | plugs.Outcome]) -> Line:
+def _line(
+    what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[Outcome | plugs.Outcome | crowd.Outcome]
+) -> Line:
     cells = (what, *map(_in_groups, numbers), str(seed))
     print(*cells, sep=" | ", flush=True)
     for outcome in outcomes:
@@ -267,7 +341,11 @@ def _in_groups(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ")
 
 
-_HALVES: Mapping[str, Callable[[int, int], Half]] = {"core": _core, "loads": _loads}
+_HALVES: Mapping[str, Callable[[int, int], Half]] = {
+    "core": _core,
+    "loads": _loads,
+    "crowds": _crowds,
+}
 
 
 if __name__ == "__main__":

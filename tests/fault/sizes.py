@@ -2,10 +2,11 @@
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dedup_core.ports import CommitStep
 from tests.fault.sweep import Fault
+from tests.loads import crowd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,46 @@ class LoadsSize:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrowdsSize:
+    """What a crowd of sessions has to load while it is struck."""
+
+    #: Of each run of all: so many rounds, each with a seed of its own.
+    rounds: int
+    large: crowd.Size
+    #: Further runs of any way and mode, about two minutes each.
+    runs: int
+    small: crowd.Size
+
+    def divided_by(self, divisor: int) -> "CrowdsSize":
+        """A quick look, with at least one run of everything."""
+        return CrowdsSize(
+            rounds=max(1, self.rounds // divisor),
+            large=_smaller(self.large, divisor),
+            runs=max(1, self.runs // divisor),
+            small=_smaller(self.small, divisor),
+        )
+
+
+def _smaller(size: crowd.Size, divisor: int) -> crowd.Size:
+    return replace(size, messages=max(20_000, size.messages // divisor), strikes=max(10, size.strikes // divisor))
+
+
 #: With every change: 210 runs of the sweep, 81 of them with a COMMIT that gets no answer.
 IN_CI = Size(repeats=3, zombies=24)
 #: With `make faults`: 1 960 runs of the sweep, 756 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=28, zombies=200)
 #: With `make faults`: 90 runs of real loads, and two large ones.
 LOADS_IN_FULL = LoadsSize(repeats=10, rows=200_000, rows_large=1_000_000)
+#: With every change: one run, of a mode that its seed chooses.
+CROWD_IN_CI = crowd.Size(messages=20_000, chunk_bytes=8 * 2**10, strikes=12, sessions=4)
+#: With `make faults`: 18 runs of a million messages, and five more.
+CROWDS_IN_FULL = CrowdsSize(
+    rounds=3,
+    large=crowd.Size(messages=1_000_000, chunk_bytes=16 * 2**10, strikes=200),
+    runs=5,
+    small=crowd.Size(messages=200_000, chunk_bytes=16 * 2**10, strikes=60),
+)
 LANES = 2
 
 

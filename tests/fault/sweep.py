@@ -199,7 +199,7 @@ def outcome_of(
     broken: tuple[str, ...],
 ) -> Outcome:
     """What the struck worker was told, and what is there now."""
-    findings = judge_run(lane.engine, place, work, claimed=order.lease_s is not None)
+    findings = judge_run(lane.engine, place, work)
     seen = lane.observer.watch(None)
     unknown = sum(isinstance(refusal, CommitOutcomeUnknown) for refusal in worker.refusals)
     return Outcome(

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
-from dedup_core.names import Batch, SessionName
+from dedup_core.names import Batch, Position, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of
 from dedup_core.spans import SpanSet
@@ -28,6 +28,7 @@ from spark_jobs.loading import Job, deliver
 from spark_jobs.plan import Note
 from spark_jobs.publish import BatchIncomplete
 from spark_jobs.read import read_parts
+from spark_jobs.rewind import rewind
 from tests.loads.conftest import InThisProcess, Loads, line
 
 ROWS, FILES = 40, 4
@@ -495,6 +496,22 @@ def test_what_was_offered_chunk_by_chunk_is_taken_back_once_the_pipeline_publish
 
     assert (report.loaded, report.position) == (len(numbers), 1)
     assert loads.rows() == numbers
+
+
+@DIRECT
+def test_what_was_offered_is_taken_back_by_a_rewind(loads):
+    declare(loads, Mode.SHARED)
+    loads.write("before.jsonl", line(50))
+    loads.load()
+    numbers = write(loads)
+    board = offered(loads)
+
+    done = rewind(loads.declared, loads.engine, to=Position(0), dry_run=False)
+
+    assert done.applied
+    assert board.states() == []
+    loads.load()
+    assert loads.rows() == [50, *numbers]
 
 
 # Deliveries that fail.
