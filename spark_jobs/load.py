@@ -429,7 +429,7 @@ class _Load:
         if dead and self._declared.is_published_whole:
             raise BatchIncomplete(self._declared.name, self._batch, dead[0].tries, dead[0].reason)
         self._board.set_aside(claim)
-        return {read_work(each.work, claim)[0].number for each in dead}
+        return {read_work(self._declared.source, each.work, claim)[0].number for each in dead}
 
     def _out_of_turn(self, some: Sequence[Bundle], notes: Sequence[Note]) -> set[ProducerId]:
         """The files of which a part was read that stands behind one that may be read later."""

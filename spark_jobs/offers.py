@@ -14,6 +14,7 @@ from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.declared import Declared, Format, Publish, Source
 from spark_jobs.loading import Delivery
 from spark_jobs.plan import FileToRead, is_stream
+from spark_jobs.sources.addresses import shown, with_login
 from spark_jobs.sources.files import read_at
 from spark_jobs.sources.pieces import cuts, find_newline
 from spark_jobs.sources.records import Chunk
@@ -100,7 +101,7 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
 
 
 def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
-    """What is written down of bundles; `stage` names the one that their rows go to."""
+    """What is written down of bundles, but for passwords; `stage` names the one that their rows go to."""
     return [
         Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
         for number, chunks in enumerate(some)
@@ -114,6 +115,7 @@ def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
 def _as_json(chunk: Chunk) -> dict[str, object]:
     # What is as it mostly is need not be said.
     said = {name: value for name, value in asdict(chunk).items() if value != _DEFAULTS.get(name, _NOTHING)}
+    said["url"] = shown(chunk.url)
     if chunk.expected:
         said["expected"] = [b64encode(each).decode() for each in chunk.expected]
     return said
@@ -123,13 +125,14 @@ _NOTHING = object()
 _DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": ()}
 
 
-def read_work(work: str, claim: Claim) -> tuple[Delivery, str | None]:
+def read_work(source: Source, work: str, claim: Claim) -> tuple[Delivery, str | None]:
     """The delivery that was written down, and the stage that its rows go to."""
     said = json.loads(work)
     chunks = tuple(
         Chunk(
             **{
                 **each,
+                "url": with_login(each["url"], of=source.path),
                 "expected": tuple(map(b64decode, each.get("expected", ()))),
                 "header": tuple(each.get("header", ())),
             }
@@ -139,5 +142,5 @@ def read_work(work: str, claim: Claim) -> tuple[Delivery, str | None]:
     return Delivery(number=said["number"], chunks=chunks, claim=claim), said["stage"]
 
 
-def read_handed(handed: Handed) -> tuple[Delivery, str | None]:
-    return read_work(handed.work, handed.claim)
+def read_handed(source: Source, handed: Handed) -> tuple[Delivery, str | None]:
+    return read_work(source, handed.work, handed.claim)

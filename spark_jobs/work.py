@@ -160,7 +160,7 @@ class Worker:
         return []
 
     def _deliver(self, job: Job, handed: Handed) -> list[Note]:
-        delivery, stage = read_handed(handed)
+        delivery, stage = read_handed(job.declared.source, handed)
         job = replace(job, is_redelivered=handed.tries > 1)
         if stage is None:
             return deliver(job, delivery)

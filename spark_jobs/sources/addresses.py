@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, cast
 
 from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 
+_LOGIN = re.compile(r"[^/]*@")
 _SCHEME = re.compile(r"(?:file|local):(?://)?|(?:[\w+.-]+::)*[\w+.-]+://")
 
 
@@ -31,6 +33,14 @@ def local_path(url: str) -> str | None:
 def shown(url: str) -> str:
     """Write a URL for people and logs: without the password that it may hold."""
     return re.sub(r"://[^/]*@", "://", url)
+
+
+def with_login(url: str, *, of: str) -> str:
+    """A URL as it was before it was shown: with the user and password of the address that it was found by."""
+    logins = ["", *(_LOGIN.match(part) for part in of.split("://")[1:])]
+    parts = url.split("://")
+    # A chained address holds several, each with its own.
+    return "://".join(f"{login[0] if login else ''}{part}" for login, part in zip_longest(logins[: len(parts)], parts))
 
 
 @contextmanager

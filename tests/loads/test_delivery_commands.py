@@ -1,0 +1,168 @@
+"""`onceload consume` and `onceload deliveries`, as from a shell."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dedup_core.errors import ExitCode
+from onceload.cli import main
+from spark_jobs import loading
+from spark_jobs.read import read_parts
+from tests.loads.conftest import line
+
+PIPELINE = """
+pipeline: events
+source: {path: ROOT/**/*.jsonl, format: jsonl, chunk_bytes: 500}
+columns: {id: bigint not null, amount: "numeric(12,2)", note: text}
+target: {table: public.target}
+publish: PUBLISH
+delivery: {deliveries_max: 2, ack_deadline: 60s}
+"""
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def file(loads, publish, tmp_path):
+    path = tmp_path / "events.yaml"
+    path.write_text(PIPELINE.replace("ROOT", str(loads.folder)).replace("PUBLISH", publish))
+    return path
+
+
+@pytest.fixture
+def call(loads, capsys):
+    def run(*arguments):
+        code = main([str(each) for each in arguments], {"ONCELOAD_DSN": loads.dsn})
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """The first chunk of a file cannot be read, until its name is taken out of here."""
+    names = ["b.jsonl"]
+
+    def read(chunk, source):
+        if chunk.name in names and not chunk.first:
+            raise ValueError("poison")
+        yield from read_parts(chunk, source)
+
+    monkeypatch.setattr(loading, "read_parts", read)
+    return names
+
+
+def write(loads):
+    for name in ("a", "b"):
+        loads.write(f"{name}.jsonl", "".join(line(number) for number in range(100, 130)))
+
+
+def test_a_consumer_loads_what_is_new_and_says_what_it_did(loads, call, file):
+    write(loads)
+
+    code, out, err = call("consume", file, "--session", "one", "--json")
+    again, _, said = call("consume", file, "--session", "one")
+
+    assert (code, json.loads(out)["loaded"], again) == (ExitCode.DONE, 60, ExitCode.DONE)
+    assert "60 loaded, 0 duplicates" in err
+    assert "0 loaded" in said
+
+
+def test_a_dead_letter_is_listed_shown_and_redelivered(loads, call, file, poison):
+    write(loads)
+
+    code, _, err = call("consume", file, "--session", "one")
+    listed = json.loads(call("deliveries", "list", "--state", "dead", "--json")[1])["deliveries"]
+    number = listed[0]["delivery"]
+    _, table, _ = call("deliveries", "list")
+    shown = json.loads(call("deliveries", "show", number, "--json")[1])
+    _, people, words = call("deliveries", "show", number)
+
+    assert code is ExitCode.NEEDS_A_PERSON
+    assert f"b.jsonl: a part was set aside as dead letter {number}" in err
+    assert f"`onceload deliveries show {number}`" in err
+    assert [(each["state"], each["tries"], each["producer"]) for each in listed] == [("dead", 2, "b.jsonl")]
+    assert "ValueError: poison" in table
+    assert [(each["try"], each["session"], each["reason"]) for each in shown["failures"]] == [
+        (1, "one", "ValueError: poison"),
+        (2, "one", "ValueError: poison"),
+    ]
+    assert [each["producer"] for each in shown["spans"]] == ["b.jsonl"]
+    assert "b.jsonl" in people
+    assert "last: ValueError: poison" in words
+    poison.clear()
+    redelivered, _, said = call("deliveries", "redeliver", number)
+    assert (redelivered, "handed out again" in said) == (ExitCode.DONE, True)
+    assert call("consume", file, "--session", "one")[0] is ExitCode.DONE
+    assert len(loads.rows()) == 60
+
+
+def test_a_dead_letter_that_is_given_up_is_planned_anew(loads, call, file, poison):
+    write(loads)
+    call("consume", file, "--session", "one")
+    (dead,) = json.loads(call("deliveries", "list", "--json")[1])["deliveries"]
+    poison.clear()
+
+    code, _, said = call("deliveries", "abandon", dead["delivery"])
+
+    assert (code, "the next load plans it anew" in said) == (ExitCode.DONE, True)
+    assert call("deliveries", "list")[2] == "nothing waits, is in hand or was set aside\n"
+    assert call("consume", file, "--session", "one")[0] is ExitCode.DONE
+    assert len(loads.rows()) == 60
+
+
+@pytest.mark.parametrize("action", ["show", "redeliver", "abandon"])
+def test_a_delivery_that_there_is_not_is_not_found(loads, call, file, action):
+    call("consume", file, "--session", "one")
+
+    code, _, err = call("deliveries", action, 77)
+
+    assert (code, "no delivery is called '77'" in err) == (ExitCode.WRONG_USE, True)
+
+
+def test_what_is_not_dead_is_not_redelivered(loads, call, file, poison):
+    write(loads)
+    call("consume", file, "--session", "one")
+    (dead,) = json.loads(call("deliveries", "list", "--json")[1])["deliveries"]
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'waiting'")
+
+    code, _, err = call("deliveries", "redeliver", dead["delivery"])
+
+    assert code is ExitCode.WRONG_USE
+    assert "redrive: expected one that is dead, found a delivery that is waiting" in err
+
+
+@pytest.mark.parametrize("given", ["10", "soon", "-1s"])
+def test_a_time_without_its_unit_is_refused(call, file, given):
+    code, _, err = call("consume", file, "--session", "one", f"--wait={given}")
+
+    assert (code, "--wait: expected a time with its unit" in err) == (ExitCode.WRONG_USE, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, file, number):
+    write(loads)
+    command = [sys.executable, "-m", "onceload", "consume", str(file), "--session", "one", "--follow", "--every", "1s"]
+    environment = {**os.environ, "ONCELOAD_DSN": loads.dsn}
+    follower = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 60
+        while len(loads.rows_or_none()) < 60:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        follower.send_signal(number)
+        _, said = follower.communicate(timeout=60)
+    finally:
+        follower.kill()
+        follower.wait()
+
+    assert follower.returncode == ExitCode.DONE
+    assert b"session one was asked to stop" in said
+    assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
+    assert loads.ask("SELECT count(*) FROM onceload.session WHERE lease_until > clock_timestamp()") == [(0,)]

@@ -1,0 +1,22 @@
+import pytest
+
+from spark_jobs.sources.addresses import shown, with_login
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/data/a.jsonl", "/data/*.jsonl"),
+        ("ftp://me:secret@host/in/a.jsonl", "ftp://me:secret@host/in/*.jsonl"),
+        ("ftp://me:p@ss@host/in/a@b.jsonl", "ftp://me:p@ss@host/in/*.jsonl"),
+        ("simplecache::ftp://me:secret@host/in/a.jsonl", "simplecache::ftp://me:secret@host/in/*.jsonl"),
+        ("zip://a.jsonl::ftp://me:secret@host/in.zip", "zip://*.jsonl::ftp://me:secret@host/in.zip"),
+        ("s3://bucket/a.jsonl", "s3://bucket/*.jsonl"),
+    ],
+)
+def test_what_is_written_down_of_an_address_holds_no_password_and_is_found_again(url, path):
+    written = shown(url)
+
+    assert "secret" not in written
+    assert "p@ss" not in written
+    assert with_login(written, of=path) == url
