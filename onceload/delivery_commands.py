@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Literal
 
@@ -33,7 +33,7 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
     on_terminal(f"pipeline {declared.name}: session {arguments.session} is at work")
     told: set[str] = set()
-    code = ExitCode.DONE
+    code, total = ExitCode.DONE, None
     with asked_to_stop() as stopped:
         load_settings = LoadSettings(
             ledger=LedgerSettings(dsn=dsn),
@@ -51,10 +51,11 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
             notes = [note for note in report.notes if note.reason not in told]
             told |= {note.reason for note in notes}
             if report.records or notes or not arguments.follow:
-                tell_report(report)
-                if arguments.json and not arguments.follow:
-                    show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+                tell_report(replace(report, notes=tuple(notes)))
+            total = report if total is None else total.and_then(report)
             code = code_of(report.notes, is_idle=not report.records)
+    if arguments.json and total is not None:
+        show_json({**asdict(total), "rows_per_s": total.rows_per_s})
     if stopped.is_set():
         words(f"pipeline {declared.name}: session {name} was asked to stop, and has given back what it did not finish")
         return ExitCode.DONE

@@ -89,6 +89,18 @@ class Report:
     def rows_per_s(self) -> int:
         return round(self.loaded / self.seconds) if self.seconds else 0
 
+    def and_then(self, later: "Report") -> "Report":
+        """What two loads of one batch come to, one after the other."""
+        return replace(
+            later,
+            loaded=self.loaded + later.loaded,
+            duplicates=self.duplicates + later.duplicates,
+            quarantined=self.quarantined + later.quarantined,
+            filtered=self.filtered + later.filtered,
+            bytes=self.bytes + later.bytes,
+            seconds=self.seconds + later.seconds,
+        )
+
 
 def new_batch() -> Batch:
     """A name for what one run loads, for those who have none."""

@@ -148,21 +148,26 @@ def test_a_time_without_its_unit_is_refused(call, file, given):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, file, number):
     write(loads)
-    command = [sys.executable, "-m", "onceload", "consume", str(file), "--session", "one", "--follow", "--every", "1s"]
+    command = [sys.executable, "-m", "onceload", "consume", str(file), "--session", "one", "--follow", "--json"]
     environment = {**os.environ, "ONCELOAD_DSN": loads.dsn}
-    follower = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=subprocess.PIPE)
+    follower = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         until = time.monotonic() + 60
         while len(loads.rows_or_none()) < 60:
             assert time.monotonic() < until
             time.sleep(0.02)
+        loads.write("c.jsonl", line(900))
+        while len(loads.rows()) < 61:
+            assert time.monotonic() < until
+            time.sleep(0.02)
         follower.send_signal(number)
-        _, said = follower.communicate(timeout=60)
+        document, said = follower.communicate(timeout=60)
     finally:
         follower.kill()
         follower.wait()
 
     assert follower.returncode == ExitCode.DONE
+    assert json.loads(document)["loaded"] == 61
     assert b"session one was asked to stop" in said
     assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
     assert loads.ask("SELECT count(*) FROM onceload.session WHERE lease_until > clock_timestamp()") == [(0,)]
