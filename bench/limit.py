@@ -32,7 +32,7 @@ def parse_and_copy(dsn: str, file: Path) -> float:
         cursor.execute(f"CREATE TABLE target ({DDL})")
         connection.commit()
     size = file.stat().st_size
-    chunks = cuts(str(file), first=0, end=size, chunk_bytes=_CHUNK_BYTES, record_bytes_max=_CHUNK_BYTES)
+    chunks = list(cuts(str(file), first=0, end=size, chunk_bytes=_CHUNK_BYTES, record_bytes_max=_CHUNK_BYTES))
     context = get_context("spawn")
     ready = context.Barrier(_PROCESSES + 1, timeout=60)
     processes = [

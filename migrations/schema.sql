@@ -90,6 +90,8 @@ CREATE TABLE onceload.delivery (
         state <> 'held' OR (session_id IS NOT NULL AND epoch IS NOT NULL AND deadline_at IS NOT NULL))
 );
 CREATE INDEX deliveries_in_order ON onceload.delivery (pipeline_id, delivery_id);
+CREATE INDEX deliveries_to_be_taken ON onceload.delivery (pipeline_id, delivery_id) WHERE state = 'waiting';
+CREATE INDEX deliveries_in_hand ON onceload.delivery (session_id) WHERE state = 'held';
 CREATE INDEX deliveries_of_a_batch ON onceload.delivery (parent_id) WHERE parent_id IS NOT NULL;
 
 CREATE TABLE onceload.delivery_span (

@@ -7,18 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
 
 from dedup_core.delivery import Rules, State
-from dedup_core.errors import ExitCode
+from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
 from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
 from onceload.load_commands import code_of, read_declared, seconds, tell_report, wait_argument
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import.
+    from spark_jobs.plan import Note
 
 Arguments = argparse.Namespace
 Action = Literal["list", "show", "redeliver", "abandon"]
@@ -31,8 +35,10 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     from spark_jobs.load import LoadSettings, new_batch
 
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
+    if not every_s:
+        raise SettingRefused("--every", repr(arguments.every), "some time, such as 1s")
     on_terminal(f"pipeline {declared.name}: session {arguments.session} is at work")
-    told: set[str] = set()
+    told: set[Note] = set()
     code, total = ExitCode.DONE, None
     with asked_to_stop() as stopped:
         load_settings = LoadSettings(
@@ -47,9 +53,14 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
         name = SessionName(arguments.session)
         for report in consume_now(declared, load_settings, name=name, batch=new_batch(), pause=pause):
+            if isinstance(report, OnceloadError):
+                if not arguments.follow:
+                    raise report
+                words(f"pipeline {declared.name}: {report}; session {name} tries again")
+                continue
             # Whoever stays says again only what is new.
-            notes = [note for note in report.notes if note.reason not in told]
-            told |= {note.reason for note in notes}
+            notes = [note for note in report.notes if note not in told]
+            told = set(report.notes)
             if report.records or notes or not arguments.follow:
                 tell_report(replace(report, notes=tuple(notes)))
             total = report if total is None else total.and_then(report)
@@ -58,7 +69,9 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         show_json({**asdict(total), "rows_per_s": total.rows_per_s})
     if stopped.is_set():
         words(f"pipeline {declared.name}: session {name} was asked to stop, and has given back what it did not finish")
-        return ExitCode.DONE
+        # A follower never ends otherwise; of others somebody may count on all that there was to do.
+        ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
+        return code if code is ExitCode.NEEDS_A_PERSON else ended
     return code
 
 

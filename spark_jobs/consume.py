@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from dedup_core.delivery import Mode
-from dedup_core.errors import SettingRefused
+from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres.deliveries import check_own_name
 from spark_jobs.declared import Declared
@@ -49,14 +49,22 @@ class Here:
 
 def consume(
     declared: Declared, settings: LoadSettings, *, name: SessionName, batch: Batch, pause: Callable[[], bool]
-) -> Iterator[Report]:
-    """Load what is new and whatever is open; then again, as long as `pause` answers that it should go on."""
+) -> Iterator[Report | OnceloadError]:
+    """Load what is new and whatever is open; then again, as long as `pause` answers that it should go on.
+
+    What passes is told instead of a report; whoever does not go on has to raise it.
+    """
     check_consumer(declared, name)
     settings = replace(settings, session=name)
     with ExitStack() as running:
         here = Here(name, settings.is_stopped, running)
         while True:
-            yield load(declared, settings, batch=batch, tasks=here)
+            try:
+                yield load(declared, settings, batch=batch, tasks=here)
+            except SessionFenced:
+                raise
+            except (CallAgain, AskTheLedger) as error:
+                yield error
             if settings.is_stopped() or not pause():
                 return
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from itertools import islice
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
@@ -20,12 +21,12 @@ from dedup_core.delivery import Mode
 from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, NotAlone, OnceloadError
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
-from dedup_core.ports import Advance, Claim, Commit
+from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.connection import translated
 from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries, check_own_name, session_of
 from dedup_core.replay import Counts, Run
-from dedup_core.spans import Span, SpanSet
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.loading import Delivery, Job, Patience, Replacement
@@ -140,6 +141,7 @@ class _Load:
         self._running = running
         self._starting_s = 0.0
         self._planned: int | None = 0
+        self._handed_out: dict[ProducerId, SpanSet] = {}
         self._ledger = PostgresLedger(engine, switch=settings.switch)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
         self._ledger.declare(declared.pipeline)
@@ -159,7 +161,7 @@ class _Load:
         finally:
             # What a worker held that was killed with its process is not waited for.
             with suppress(OnceloadError):
-                self._board.end_batch(self._batch, reason=None)
+                self._board.end_batch(self._batch, reason=None, life=self._session)
         PostgresSnapshots(self._engine).take_if_due(self._declared.name, now=datetime.now(UTC))
         # The ledger alone knows what took effect, whatever became of tasks and answers.
         outcome = self._ledger.outcome_of(self._declared.name, self._batch, after=self._before)
@@ -181,71 +183,108 @@ class _Load:
         """Plan and work until nothing is left that is new; what others hold is waited for."""
         told: list[Note] = []
         while True:
-            plan, is_cut = self._plan_and_offer(told)
+            self._board.expire(is_staged=self._is_staged)
+            plan, offered, is_cut = self._plan_and_offer(told)
             told += self._help()
             busy = {note.name for note in plan.notes if note.is_busy}
-            are_done = self._wait_for(busy, told) if busy else True
-            if self._settings.is_stopped() or not (is_cut or (busy and are_done)):
+            if self._left().of_batch:
+                # Somebody else has it in hand, or in his line.
+                busy |= {file.listed.name for file in plan.to_read}
+            are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
+            if is_cut and not offered:
+                are_done = self._wait_until(self._has_room, told)
+            if self._settings.is_stopped() or not are_done or not (is_cut or busy):
                 break
+        return self._notes(plan, told, busy=set() if are_done else busy)
+
+    def _notes(self, plan: Plan, told: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
+        """All that is to be said: what was read twice was told twice, and a dead letter may be known to the plan."""
         outlook = self._ledger.outlook(self._declared.name)
-        noted = plan.notes
+        notes = [note for note in plan.notes if not note.is_busy]
         if self._has_own_line:
             # The other lines are not ours to wait for.
-            noted = tuple(replace(note, is_busy=False) for note in noted)
-        # What was read twice was told twice; and a dead letter may be known to the plan already.
-        return tuple(dict.fromkeys((*noted, *told, *set_aside_notes(outlook))))
+            busy = set()
+        reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
+        whose = self._whose() if busy else ""
+        notes += [
+            Note(name=name, reason=f"{reasons.get(name, 'another run is loading it')}{whose}", is_busy=True)
+            for name in sorted(busy)
+        ]
+        notes += [*told, *set_aside_notes(outlook)]
+        notes += self._not_in(outlook, known={note.name for note in notes} | busy)
+        return tuple(dict.fromkeys(notes))
+
+    def _whose(self) -> str:
+        """Who holds something, in words."""
+        held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in self._board.holders().items())
+        return "".join(f" ({each}, unless it goes on)" for each in [", ".join(held)] if each)
+
+    def _not_in(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
+        """What was handed out, is no more, and is not in: somebody could not read it, and told others why."""
+        states = self._ledger.know(self._session, list(self._handed_out))
+        for producer_id, spans in self._handed_out.items():
+            state = states[producer_id].state if producer_id in states else None
+            if state is None or state.name in known or state.name in outlook.claimed:
+                continue
+            is_open_ended = bool(spans) and spans.end == SEQUENCE_END
+            if not (spans.overlaps(state.consumed) or state.size if is_open_ended else state.consumed.covers(spans)):
+                reason = "not all that was handed out of it is in: whoever took it says why; load again"
+                yield Note(name=state.name, reason=reason, is_unreadable=True)
 
     # Plans.
 
-    def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, bool]:
-        """Plan, and see to it that all or a part of what is new is loaded, by whoever takes it."""
+    def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, int, bool]:
+        """Plan, and see to it that what is new is loaded, by whoever takes it: how much of it, and if there is more."""
         for attempt in range(_PLANS_MAX):
             plan = make_plan(self._declared, self._ledger, now_s=time.time())
             if not plan.to_read:
-                return plan, False
+                return plan, 0, False
             try:
-                return plan, self._offer(plan, told)
+                return plan, *self._offer(plan, told)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
                 # Somebody was faster since it was planned.
                 if attempt == _PLANS_MAX - 1:
                     raise
         raise AssertionError
 
-    def _offer(self, plan: Plan, told: list[Note]) -> bool:
-        """Hand out what is planned, or stage and publish it; whether there is more of it than was handed out."""
+    def _offer(self, plan: Plan, told: list[Note]) -> tuple[int, bool]:
+        """Hand out what is planned, or stage and publish it: how many deliveries, and whether that is not all."""
         ledger, declared = self._ledger, self._declared
         ids = ledger.register(declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
         twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
-        some, is_cut = list(bundles(declared, plan.to_read, ids)), False
+        some, is_cut = bundles(declared, plan.to_read, ids), False
         if declared.is_direct:
-            room = max(0, declared.delivery.open_max - self._board.open_work(self._batch, is_staged=False).count)
-            some, is_cut = some[:room], len(some) > room
+            room = max(0, declared.delivery.open_max - self._left().count)
+            # One more tells that there is more.
+            gathered = list(islice(some, room + 1))
+            gathered, is_cut = gathered[:room], len(gathered) > room
+        else:
+            gathered = list(some)
+        spans = spans_of(chunk for chunks in gathered for chunk in chunks)
         claim = ledger.claim(
             self._session,
-            dict.fromkeys(twins, SpanSet()) | spans_of(chunk for chunks in some for chunk in chunks),
+            dict.fromkeys(twins, SpanSet()) | spans,
             batch=self._batch,
             lease_s=declared.delivery.ack_deadline_s,
             # What is in, or about to be, under another name or of an earlier turn decides what is new.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )
-        if is_cut and not some:
-            # The board is full of what others hold.
-            time.sleep(_PAUSE_S[1])
-        self._planned = planned_bytes(some)
+        self._planned = planned_bytes(gathered)
         every_s = declared.delivery.ack_deadline_s / BEATS_PER_LEASE
         renew = partial(ledger.renew, self._session, lease_s=declared.delivery.ack_deadline_s)
         with renewed(renew, every_s=every_s):
             try:
                 self._note(twins)
                 if declared.is_direct:
-                    self._board.offer(claim, offers_of(some), batch=self._batch)
-                elif some:
-                    told += self._stage_and_publish(plan.to_read, ids, some, claim)
+                    self._board.offer(claim, offers_of(declared, gathered), batch=self._batch)
+                    self._handed_out |= spans
+                elif gathered:
+                    told += self._stage_and_publish(plan.to_read, ids, gathered, claim)
             finally:
                 # Acked or handed out, it is gone; else it falls back now instead of when its lease ends.
                 with suppress(OnceloadError):
                     ledger.release(claim)
-        return is_cut
+        return len(gathered), is_cut
 
     def _note(self, twins: Mapping[ProducerId, Twin]) -> None:
         """Write down what the plan found out without reading any record."""
@@ -340,9 +379,12 @@ class _Load:
             before, left = left, self._left()
         return notes
 
+    @property
+    def _is_staged(self) -> bool:
+        return not self._declared.is_direct
+
     def _left(self) -> OpenWork:
-        is_staged = not self._declared.is_direct
-        return self._board.open_work(self._batch, is_staged=is_staged, session=self._settings.session)
+        return self._board.open_work(self._batch, is_staged=self._is_staged, session=self._settings.session)
 
     def _is_for_us(self, left: OpenWork) -> bool:
         """Whether sessions of ours may find something to do."""
@@ -356,15 +398,23 @@ class _Load:
         is_fixed = self._declared.delivery.mode is Mode.SESSION and self._declared.is_direct
         return is_fixed and self._settings.session is not None
 
-    def _wait_for(self, busy: set[str], told: list[Note]) -> bool:
-        """Wait, and help, until nobody else loads these files, or nobody gets on with them; whether they are done."""
+    def _is_free(self, busy: set[str], outlook: Outlook, left: OpenWork) -> bool:
+        """Whether nobody loads these files any more, nor anything that decides what is new."""
+        del left
+        others = outlook.claimed - outlook.set_aside.keys()
+        return not (others if depends_on_others(self._declared) else others & busy)
+
+    def _has_room(self, outlook: Outlook, left: OpenWork) -> bool:
+        del outlook
+        return left.count < self._declared.delivery.open_max
+
+    def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
+        """Wait, and help, until it is so, or nobody gets on for too long; whether it came to be so."""
         pause_s, seen = _PAUSE_S[0], None
         until = time.monotonic() + self._settings.wait_s
         while not self._settings.is_stopped():
-            outlook = self._ledger.outlook(self._declared.name)
-            left = self._left()
-            others = outlook.claimed - outlook.set_aside.keys()
-            if not (others if depends_on_others(self._declared) else others & busy):
+            outlook, left = self._ledger.outlook(self._declared.name), self._left()
+            if is_so(outlook, left):
                 return True
             if self._has_own_line and not left.of_session:
                 return False
@@ -372,7 +422,7 @@ class _Load:
                 seen, until = (outlook, left), time.monotonic() + self._settings.wait_s
             if time.monotonic() >= until:
                 return False
-            self._board.expire()
+            self._board.expire(is_staged=self._is_staged)
             if left.waiting:
                 told += self._help()
             time.sleep(pause_s)
@@ -395,24 +445,28 @@ class _Load:
         """
         job = replace(self._job, replaced=_replaced(files, ids))
         left_out: list[Note] = []
-        for _ in range(_STAGINGS_MAX):
+        losses = 0
+        while losses < _STAGINGS_MAX:
+            losses += 1
             with ExitStack() as staging:
                 # A crash has left connections behind that find out only now, and nobody holds what was staged there.
                 stage = Patience().until_answered(partial(self._open_stage, staging, job))
                 with suppress(StageLost):
                     notes = self._staged(replace(job, stage=stage), some, claim)
+                    parts = Patience().until_answered(partial(self._parts, stage))
+                    notes += [note for part in parts for note in part.notes]
+                    broken = half_read(job, parts, notes)
+                    if is_whole(parts, deliveries=len(some)) and not broken:
+                        publish(self._engine, self._ledger, job, stage, parts, claim=claim)
+                        return left_out + notes
                     if self._settings.is_stopped():
                         return left_out
                     dead = self._set_aside(claim)
-                    parts = Patience().until_answered(partial(self._parts, stage))
-                    broken = half_read(job, parts, notes)
-                    late = self._out_of_turn(some, notes)
-                    if is_whole(parts, deliveries=len(some)) and not broken and not late:
-                        publish(self._engine, self._ledger, job, stage, parts, claim=claim)
-                        return left_out + notes
-                    left_out += _why_old_rows_stay(broken.values(), notes)
-                    left_out += [note for note in notes if late and note.is_unreadable]
-                    some = _without(some, deliveries=dead, producers=broken.keys() | late)
+                    if dead or broken:
+                        # That is no loss, and there is less each time.
+                        losses = 0
+                        left_out += _why_old_rows_stay(broken.values(), notes)
+                        some = _without(some, deliveries=dead, producers=broken)
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
 
     def _staged(self, job: Job, some: Sequence[Bundle], claim: Claim) -> list[Note]:
@@ -422,7 +476,7 @@ class _Load:
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
             return self._watched.transform(job, deliveries)
         stage = "" if job.stage is None else job.stage.name
-        self._board.offer_batch(claim, offers_of(some, stage=stage), batch=self._batch)
+        self._board.offer_batch(claim, offers_of(self._declared, some, stage=stage), batch=self._batch)
         return self._help(job)
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
@@ -441,17 +495,7 @@ class _Load:
         if dead and self._declared.is_published_whole:
             raise BatchIncomplete(self._declared.name, self._batch, dead[0].tries, dead[0].reason)
         self._board.set_aside(claim)
-        return {read_work(self._declared.source, each.work, claim)[0].number for each in dead}
-
-    def _out_of_turn(self, some: Sequence[Bundle], notes: Sequence[Note]) -> set[ProducerId]:
-        """The files of which a part was read that stands behind one that may be read later."""
-        mode, names = self._declared.delivery.mode, {note.name for note in notes if note.is_unreadable}
-        if names and mode is Mode.ORDERED:
-            reason = next(note.reason for note in notes if note.is_unreadable)
-            raise BatchIncomplete(self._declared.name, self._batch, 1, reason)
-        if mode is not Mode.KEY_SHARED:
-            return set()
-        return {chunk.producer_id for chunks in some for chunk in chunks if chunk.name in names}
+        return {read_work(self._declared, each.work, claim)[0].number for each in dead}
 
 
 def _columns(declared: Declared) -> tuple[Column, ...]:

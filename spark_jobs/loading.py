@@ -14,6 +14,7 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from dedup_core.delivery import Mode
 from dedup_core.errors import (
     AlreadyConsumed,
     CommitOutcomeUnknown,
@@ -90,6 +91,8 @@ class Job:
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
     #: Somebody may have committed a part of what is in hand.
     is_redelivered: bool = False
+    #: What cannot be read now is not handed out again.
+    is_last_try: bool = True
     #: Left out, every piece commits itself.
     stage: Stage | None = None
     #: Whether staged rows know which record they were made from; only a transform may lose that.
@@ -110,7 +113,8 @@ def deliver(job: Job, delivery: Delivery) -> list[Note]:
         if job.stage is None:
             take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
         else:
-            take = partial(_stage_piece, job, job.stage, place=(delivery.number, number), is_last=is_last)
+            place = (delivery.number, number)
+            take = partial(_stage_piece, job, job.stage, place=place, is_last=is_last, notes=notes)
         _sparing_the_others(take, parts, refused=refused, notes=notes)
     return notes
 
@@ -148,8 +152,8 @@ def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[l
         except OnceloadError as error:
             if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
                 raise
-            if job.declared.is_direct and job.declared.keeps_order and _comes_again(error):
-                # What stands behind it must not take effect first, so all of it is handed out again.
+            if _comes_again(error) and (not job.is_last_try or _is_stood_behind(job.declared, delivery)):
+                # Somebody else may be able to read it, or what stands behind it must not take effect first.
                 raise
             notes.append(Note.of(chunk.name, error))
     yield held, True
@@ -158,6 +162,17 @@ def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[l
 def _comes_again(error: OnceloadError) -> bool:
     """Whether the same bytes may be read later."""
     return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
+
+
+def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
+    """Whether other deliveries keep an order with this one; of a bundle, nothing stands behind in the same file."""
+    match declared.delivery.mode:
+        case Mode.SHARED:
+            return False
+        case Mode.KEY_SHARED:
+            return declared.transform is None and len(delivery.chunks) == 1
+        case Mode.ORDERED | Mode.SESSION:
+            return declared.transform is None and (declared.is_direct or declared.is_published_whole)
 
 
 def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
@@ -276,13 +291,16 @@ def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim, is_la
     )
 
 
-def _stage_piece(job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[int, int], is_last: bool) -> None:
+def _stage_piece(
+    job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[int, int], is_last: bool, notes: Sequence[Note]
+) -> None:
     engine = engine_of(job)
     records, writer = _records(job, parts, stage.writer)
     patience = Patience()
     while True:
         prepared = prepare(parts, records, consumed={})
         staged = StagedPart.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+        staged = replace(staged, notes=tuple(notes) if is_last else ())
         try:
             with translated(pipeline=job.declared.name, doing="staging rows"):
                 stage_part(engine, stage, staged, prepared.rows, writer=writer)

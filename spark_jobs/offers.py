@@ -1,17 +1,19 @@
 """What is new, cut into what one session takes at once, and how that is written down for whoever takes it."""
 
+import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 
 from dedup_core.delivery import Mode
+from dedup_core.errors import SettingRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.deliveries import Handed, Offer
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
-from spark_jobs.declared import Declared, Format, Publish, Source
+from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.loading import Delivery
 from spark_jobs.plan import FileToRead, is_stream
 from spark_jobs.sources.addresses import shown, with_login
@@ -46,9 +48,6 @@ def _in_turn(
     of_files = [_chunks(declared, file, ids[file.listed.name, file.generation]) for file in files]
     if declared.delivery.mode is Mode.ORDERED:
         return chain.from_iterable(of_files)
-    if declared.publish is Publish.DIRECT:
-        # No more of a file can be offered at once, and each cut reads a little of it; one tells that there is more.
-        of_files = [islice(each, declared.delivery.open_max + 1) for each in of_files]
     return (chunk for rank in zip_longest(*of_files) for chunk in rank if chunk is not None)
 
 
@@ -100,16 +99,24 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
     return spans
 
 
-def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
+def offers_of(declared: Declared, some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
     """What is written down of bundles, but for passwords; `stage` names the one that their rows go to."""
     return [
-        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
+        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage, contract=contract_of(declared)))
         for number, chunks in enumerate(some)
     ]
 
 
-def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
-    return json.dumps({"number": number, "stage": stage, "chunks": [_as_json(chunk) for chunk in chunks]})
+def contract_of(declared: Declared) -> str:
+    """What rows are made by, in short: wherever it is the same, the same rows are made of the same bytes."""
+    source = replace(declared.source, path="", root=None, moved_from=None)
+    whole = (source, declared.columns, declared.target, declared.unknown_fields, declared.producer, declared.message_id)
+    return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
+
+
+def _written(chunks: Bundle, *, number: int, stage: str | None, contract: str) -> str:
+    listed = [_as_json(chunk) for chunk in chunks]
+    return json.dumps({"number": number, "stage": stage, "contract": contract, "chunks": listed})
 
 
 def _as_json(chunk: Chunk) -> dict[str, object]:
@@ -125,14 +132,18 @@ _NOTHING = object()
 _DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": ()}
 
 
-def read_work(source: Source, work: str, claim: Claim) -> tuple[Delivery, str | None]:
+def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
     """The delivery that was written down, and the stage that its rows go to."""
     said = json.loads(work)
+    if said["stage"] is not None and said["contract"] != contract_of(declared):
+        # Of what commits itself each commit has its own; a batch is of one.
+        found = f"one that another load of {declared.name} does not go by any more, or not yet"
+        raise SettingRefused("the pipeline file", found, "the same for all that work on one batch: start again with it")
     chunks = tuple(
         Chunk(
             **{
                 **each,
-                "url": with_login(each["url"], of=source.path),
+                "url": with_login(each["url"], of=declared.source.path),
                 "expected": tuple(map(b64decode, each.get("expected", ()))),
                 "header": tuple(each.get("header", ())),
             }
@@ -142,5 +153,5 @@ def read_work(source: Source, work: str, claim: Claim) -> tuple[Delivery, str | 
     return Delivery(number=said["number"], chunks=chunks, claim=claim), said["stage"]
 
 
-def read_handed(source: Source, handed: Handed) -> tuple[Delivery, str | None]:
-    return read_work(source, handed.work, handed.claim)
+def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
+    return read_work(declared, handed.work, handed.claim)

@@ -12,7 +12,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from secrets import token_hex
 from typing import Any
 
@@ -29,6 +29,7 @@ from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.copy import is_cast, quoted, run, travels_as
 from spark_jobs.declared import Target
+from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.target import table_name
@@ -115,6 +116,8 @@ class StagedPart:
     bytes: int
     #: How many good records were read; a transform may make more rows of them, or fewer.
     records: int
+    #: Of the last of a delivery: what could not be read of it.
+    notes: tuple[Note, ...] = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -344,6 +347,7 @@ def _written(part: StagedPart) -> str:
                 [each.producer_id, each.sequence_id, _text(each.raw), each.reason, each.column]
                 for each in part.quarantined
             ],
+            "notes": [asdict(each) for each in part.notes],
         }
     )
 
@@ -368,6 +372,7 @@ def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that it
             )
             for producer_id, sequence_id, raw, reason, column in proof["quarantined"]
         ),
+        notes=tuple(Note(**each) for each in proof["notes"]),
     )
 
 

@@ -42,7 +42,6 @@ Answer = TypeVar("Answer")
 #: What would be the same with any delivery in hand.
 _ENDS_THE_WORKER = (
     SessionFenced,
-    StageLost,
     DatabaseLost,
     PipelineBusy,
     CommitOutcomeUnknown,
@@ -100,6 +99,7 @@ class Worker:
         self._is_stopped = is_stopped
         self._session: Session | None = None
         self._open = ExitStack()
+        self._is_unsure = False
 
     def open(self, *, waits: bool) -> bool:
         """Start a life of the session; one that waits starts none while another life of it is alive."""
@@ -127,8 +127,8 @@ class Worker:
         while session is not None and not self._is_stopped():
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
-                _answered(self._board.expire)
-            handed = _answered(lambda: self._board.take(session, is_staged=is_staged))
+                _answered(partial(self._board.expire, is_staged=is_staged))
+            handed = _answered(partial(self._take, session, is_staged=is_staged))
             if handed:
                 notes += self._load(replace(job, session=session), handed)
                 pause_s = _PAUSE_S[0]
@@ -138,6 +138,15 @@ class Worker:
             else:
                 break
         return notes
+
+    def _take(self, session: Session, *, is_staged: bool) -> Handed | None:
+        if self._is_unsure:
+            # The answer to the last call was lost: what it handed out would be kept alive by the heartbeat for ever.
+            self._board.give_back(session)
+        self._is_unsure = True
+        handed = self._board.take(session, is_staged=is_staged)
+        self._is_unsure = False
+        return handed
 
     def may_come(self, job: Job) -> bool:
         """Whether anything of the job's batch is open that this session may have to do with."""
@@ -151,26 +160,34 @@ class Worker:
         except DeliveryTakenAway:
             # Whoever has it now loads it.
             return []
-        except _ENDS_THE_WORKER as error:
-            if not isinstance(error, StageLost) or handed.batch == job.batch:
+        except StageLost:
+            if handed.batch == job.batch:
                 raise
-            self._nack(handed, error)
+            # Whoever is to publish it has to stage it anew, and finds out.
+            with suppress(DeliveryTakenAway):
+                _answered(partial(self._board.give_back, handed.claim.session))
+            time.sleep(_PAUSE_S[1])
+        except _ENDS_THE_WORKER:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.
-            self._nack(handed, error)
+            self._nack(job, handed, error)
         return []
 
     def _deliver(self, job: Job, handed: Handed) -> list[Note]:
-        delivery, stage = read_handed(job.declared.source, handed)
-        job = replace(job, is_redelivered=handed.tries > 1)
+        delivery, stage = read_handed(job.declared, handed)
+        is_last_try = handed.tries >= self._board.rules.deliveries_max
+        job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
         if stage is None:
             return deliver(job, delivery)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
-        notes = deliver(replace(job, stage=called), delivery)
+        # What there is to say of it is staged with it, so that whoever publishes it hears of it.
+        deliver(replace(job, stage=called), delivery)
         _answered(partial(self._board.stage, handed))
-        return notes
+        return []
 
-    def _nack(self, handed: Handed, error: Exception) -> None:
-        if isinstance(error, Unreadable):
+    def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
+        if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
+            # Nobody else may take it meanwhile in any case.
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
         with suppress(DeliveryTakenAway):
             _answered(partial(self._board.nack, handed, _reason(error)))

@@ -134,9 +134,16 @@ class PostgresDeliveries:
         with translated(pipeline=self._pipeline, doing="setting aside"), self._engine.begin() as connection:
             connection.execute(SQL["set_aside"], {"delivery_id": claim.delivery_id})
 
-    def end_batch(self, batch: Batch, *, reason: str | None) -> None:
-        """End all sessions of a batch; what they hold falls back, and with a reason that counts as a try."""
+    def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
+        """End all sessions of a batch; what they hold falls back, and with a reason that counts as a try.
+
+        With a life of its planner, only if that is the last one: another has sessions of its own by now.
+        """
         with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
+            if life is not None:
+                binds = {**self._binds, "session": life.name, "epoch": life.epoch}
+                if connection.execute(SQL["lock_life"], binds).rowcount != 1:
+                    return
             prefix = session_of(batch, "")
             ids = connection.execute(SQL["sessions_of_batch"], {**self._binds, "prefix": prefix}).scalars().all()
             binds = {**self._binds, "session_ids": array(ids)}
@@ -189,10 +196,19 @@ class PostgresDeliveries:
 
     def close_session(self, session: Session) -> None:
         """Leave in good order: give back what is held, uncounted, and end the lease."""
-        with translated(pipeline=self._pipeline, doing="closing a session"), self._engine.begin() as connection:
+        self._give_back(session, and_then="end_lease")
+
+    def give_back(self, session: Session) -> None:
+        """Give back, uncounted, whatever is held; the session goes on."""
+        self._give_back(session, and_then="move_lease")
+
+    def _give_back(self, session: Session, *, and_then: str) -> None:
+        with translated(pipeline=self._pipeline, doing="giving deliveries back"), self._engine.begin() as connection:
             life = self._life(session)
-            if connection.execute(SQL["end_lease"], life).rowcount == 1:
-                connection.execute(SQL["give_back"], {**self._binds, "session_ids": array([life["session_id"]])})
+            binds = {**self._binds, **life, "ack_deadline_s": self.rules.ack_deadline_s}
+            # The first asks whether this life is the last one.
+            if connection.execute(SQL[and_then], binds).rowcount == 1:
+                connection.execute(SQL["give_back"], {**binds, "session_ids": array([life["session_id"]])})
 
     def take(self, session: Session, *, is_staged: bool = False) -> Handed | None:
         """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
@@ -225,12 +241,14 @@ class PostgresDeliveries:
             if not self._fall_back(connection, "which_one", reason=reason, **self._hand(handed)):
                 raise _taken_away(handed.claim)
 
-    def expire(self) -> int:
-        """Let all fall back whose deadline has passed, but in mode session, where nothing is taken away."""
+    def expire(self, *, is_staged: bool = False) -> int:
+        """Let all fall back whose deadline has passed; from fixed sessions nothing is taken away."""
         reason = "its deadline passed, and whoever held it said nothing"
+        # Where batches are published at once, there are no fixed sessions.
+        which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
         with translated(pipeline=self._pipeline, doing="looking for late ones"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
-            return self._fall_back(connection, self._late, reason=reason)
+            return self._fall_back(connection, which, reason=reason, names=array(self.rules.names))
 
     # What people do.
 
@@ -244,7 +262,7 @@ class PostgresDeliveries:
 
     def _by_hand(self, delivery_id: DeliveryId, event: Event) -> None:
         with translated(pipeline=self._pipeline, doing="changing a delivery"), self._engine.begin() as connection:
-            row = find_delivery(connection, delivery_id)
+            row = find_delivery(connection, delivery_id, and_then="FOR UPDATE OF delivery")
             next_state(State(row["state"]), event)
             if row["parent_id"] is not None:
                 found = f"one of batch {row['batch']}, which is being loaded"
@@ -258,11 +276,6 @@ class PostgresDeliveries:
     def _binds(self) -> dict[str, object]:
         with translated(pipeline=self._pipeline, doing="asking the ledger"), self._engine.begin() as connection:
             return {"pipeline_id": get_pipeline(connection, self._pipeline).pipeline_id}
-
-    @property
-    def _late(self) -> str:
-        # A batch that is published at once knows no sessions of its own: what its workers leave lying is anybody's.
-        return "which_late_staged" if self.rules.mode is Mode.SESSION else "which_late"
 
     def _claim_binds(self, claim: Claim) -> dict[str, object]:
         session = claim.session
@@ -310,9 +323,10 @@ class PostgresDeliveries:
 _REASON_MAX = 2_000
 
 
-def find_delivery(connection: Connection, delivery_id: DeliveryId) -> dict[str, Any]:
-    """A delivery as it is, held as it is until the transaction ends."""
-    found = connection.execute(SQL["one_delivery"], {"delivery_id": delivery_id}).mappings().one_or_none()
+def find_delivery(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:
+    """A delivery as it is."""
+    statement = text(f"{SQL['one_delivery'].text} {and_then}")
+    found = connection.execute(statement, {"delivery_id": delivery_id}).mappings().one_or_none()
     if found is None:
         raise NotFound("delivery", str(delivery_id))
     return dict(found)
@@ -354,8 +368,6 @@ def _take(mode: Mode) -> TextClause:
     """One message to the server: what waits for nobody's disk, the lock where there is an order, and the hand-out."""
     kept = SQL[f"kept_{mode}"] if mode in (Mode.ORDERED, Mode.KEY_SHARED) else SQL["kept_none"]
     statement = SQL["take"].text.replace("{next}", SQL[f"next_{mode}"].text).replace("{kept}", kept.text)
-    if mode is Mode.KEY_SHARED:
-        statement = statement.replace("WITH mine AS", f"WITH lines AS MATERIALIZED ({SQL['lines'].text}), mine AS")
     lock = SQL["lock_board"].text if mode in (Mode.ORDERED, Mode.KEY_SHARED) else ""
     return text(SQL["without_flush"].text + lock + statement)
 

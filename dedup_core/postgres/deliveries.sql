@@ -113,6 +113,10 @@ RETURNING session_id, epoch;
 UPDATE onceload.delivery SET session_id = NULL
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND session_id IS NOT NULL AND NOT is_staged;
 
+-- name: lock_life
+SELECT session_id FROM onceload.session
+ WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch FOR UPDATE;
+
 -- name: sessions_of_batch
 SELECT session_id FROM onceload.session
  WHERE pipeline_id = :pipeline_id AND starts_with(name, :prefix)
@@ -182,23 +186,19 @@ SELECT delivery_id
    AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())
 
 -- name: next_key_shared
-SELECT head.delivery_id
-  FROM (SELECT DISTINCT head AS delivery_id FROM lines WHERE NOT in_hand) AS head
-  JOIN onceload.delivery USING (delivery_id)
-  LEFT JOIN onceload.session AS keeper USING (session_id)
- WHERE delivery.state = 'waiting'
+SELECT delivery_id
+  FROM onceload.delivery LEFT JOIN onceload.session AS keeper USING (session_id)
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'waiting' AND NOT delivery.is_staged
    AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())
+   -- Nothing of any of its producers is in hand, or waits before it.
    AND NOT EXISTS (
-       SELECT FROM onceload.delivery_span JOIN lines USING (producer_id)
-        WHERE delivery_span.delivery_id = head.delivery_id AND (lines.head <> head.delivery_id OR lines.in_hand))
- ORDER BY head.delivery_id LIMIT 1
-
--- name: lines
--- Of each producer: which of its deliveries is the oldest, and whether one is in hand.
-SELECT producer_id, min(delivery_id) AS head, bool_or(state = 'held') AS in_hand
-  FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id)
- WHERE pipeline_id = :pipeline_id AND state IN ('waiting', 'held') AND work IS NOT NULL AND NOT is_staged
- GROUP BY producer_id
+       SELECT FROM onceload.delivery_span AS its
+         JOIN onceload.delivery_span AS theirs USING (producer_id)
+         JOIN onceload.delivery AS other ON other.delivery_id = theirs.delivery_id
+        WHERE its.delivery_id = delivery.delivery_id AND theirs.delivery_id <> its.delivery_id
+          AND other.work IS NOT NULL AND NOT other.is_staged
+          AND (other.state = 'held' OR (other.state = 'waiting' AND other.delivery_id < delivery.delivery_id)))
+ ORDER BY delivery_id LIMIT 1
 
 -- name: kept_none
 SELECT
@@ -234,8 +234,12 @@ SELECT delivery_id, tries, session.name, lost_epoch, :reason FROM fallen JOIN on
 -- name: which_late
 deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 
--- name: which_late_staged
-is_staged AND deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+-- name: which_late_strays
+deadline_at <= clock_timestamp()
+   AND (is_staged OR NOT EXISTS (
+        SELECT FROM onceload.session
+         WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[]))))
+   FOR UPDATE SKIP LOCKED
 
 -- name: which_one
 delivery_id = :delivery_id AND session_id = :session_id AND epoch = :epoch FOR UPDATE
@@ -286,7 +290,6 @@ SELECT delivery.delivery_id AS delivery, pipeline.name AS pipeline, delivery.sta
   FROM onceload.delivery JOIN onceload.pipeline USING (pipeline_id)
   LEFT JOIN onceload.session ON session.session_id = delivery.session_id
  WHERE delivery.delivery_id = :delivery_id AND delivery.work IS NOT NULL
-   FOR UPDATE OF delivery;
 
 -- name: spans_of_delivery
 SELECT coalesce(producer.name, 'a forgotten producer') AS producer, producer.generation,

@@ -283,12 +283,12 @@ DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
 
 -- name: keep_delivery
 -- The same question of a delivery that this commit does not end; nobody takes it away before COMMIT.
-SELECT delivery_id
-  FROM onceload.delivery JOIN onceload.session USING (session_id)
-  JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+-- It has got on, so that the tries before do not count.
+UPDATE onceload.delivery SET tries = 1
+  FROM onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
-   AND session.name = :session AND pipeline.name = :pipeline
-   FOR UPDATE OF delivery;
+   AND session.session_id = delivery.session_id AND session.name = :session
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: forget_producers
 -- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.

@@ -26,6 +26,8 @@ ALTER TABLE onceload.delivery
     ADD CONSTRAINT delivery_without_work_is_a_claim CHECK (work IS NOT NULL OR state IN ('held', 'acked'));
 DROP INDEX onceload.deliveries_in_hand;
 CREATE INDEX deliveries_in_order ON onceload.delivery (pipeline_id, delivery_id);
+CREATE INDEX deliveries_to_be_taken ON onceload.delivery (pipeline_id, delivery_id) WHERE state = 'waiting';
+CREATE INDEX deliveries_in_hand ON onceload.delivery (session_id) WHERE state = 'held';
 CREATE INDEX deliveries_of_a_batch ON onceload.delivery (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX deliveries_of_a_producer ON onceload.delivery_span (producer_id);
 

@@ -52,18 +52,20 @@ def pieces(
         yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or Rest())
 
 
-def cuts(url: str, *, first: int, end: int, chunk_bytes: int, record_bytes_max: int) -> list[tuple[int, int]]:
+def cuts(url: str, *, first: int, end: int, chunk_bytes: int, record_bytes_max: int) -> Iterator[tuple[int, int]]:
     """Cut `[first, end)` of a plain file behind newlines that are the next to multiples of `chunk_bytes`."""
-    edges, wanted = [first], first + chunk_bytes
+    edge, wanted = first, first + chunk_bytes
     while wanted < end:
         # The byte before it is looked at too: a newline there ends a record exactly here.
         newline = find_newline(url, first=wanted - 1, end=min(end, wanted + record_bytes_max))
         reached = wanted + record_bytes_max if newline is None else newline + 1
         if newline is not None and newline + 1 < end:
-            edges.append(newline + 1)
+            yield edge, newline + 1
+            edge = newline + 1
         # Within a record that is too long no newline comes soon, so the multiples inside it are passed over.
         wanted = first + ((reached - first) // chunk_bytes + 1) * chunk_bytes
-    return list(zip(edges, [*edges[1:], end], strict=True)) if first < end else []
+    if edge < end:
+        yield edge, end
 
 
 def complete_end(url: str, *, first: int, size: int) -> int:

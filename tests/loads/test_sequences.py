@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as engine_event
 
+from dedup_core.delivery import Rules
 from dedup_core.errors import AskTheLedger, CallAgain
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
@@ -256,6 +257,8 @@ class World:
             target=Target(schema=schema_name, table=table, write=kind.write, key=_key(kind)),
             producer=RecordProducer(name="note", sequence="id", order=kind.order) if kind.order else None,
             publish=self._publish(asked),
+            # What a loader held that was killed is not waited for for long.
+            delivery=Rules(ack_deadline_s=1),
             on_rewrite=kind.on_rewrite,
         )
 

@@ -491,8 +491,8 @@ LOAD_BUGS = (
     Bug(
         name="a cut before a newline instead of behind it",
         file="spark_jobs/sources/pieces.py",
-        correct="            edges.append(newline + 1)\n",
-        wrong="            edges.append(newline)\n",
+        correct="            yield edge, newline + 1\n            edge = newline + 1\n",
+        wrong="            yield edge, newline\n            edge = newline\n",
         tests=("tests/unit/files/test_pieces.py", OF_LOADS),
     ),
     Bug(
@@ -599,16 +599,15 @@ BOARD_BUGS = (
     Bug(
         name="the next of a file is handed out while one is in hand",
         file=BOARD_SQL,
-        correct="(lines.head <> head.delivery_id OR lines.in_hand))",
-        wrong="lines.head <> head.delivery_id)",
+        correct="(other.state = 'held' OR (other.state = 'waiting'",
+        wrong="(other.state = 'dead' OR (other.state = 'waiting'",
         tests=(OF_BOARD,),
-        also=(("FROM lines WHERE NOT in_hand) AS head", "FROM lines) AS head"),),
     ),
     Bug(
         name="a bundle is handed out before it is first for all of its files",
         file=BOARD_SQL,
-        correct="(lines.head <> head.delivery_id OR lines.in_hand))",
-        wrong="lines.in_hand)",
+        correct="AND other.delivery_id < delivery.delivery_id)))",
+        wrong="AND other.delivery_id < 0)))",
         tests=(OF_BOARD,),
     ),
     Bug(
