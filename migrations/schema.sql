@@ -82,6 +82,8 @@ CREATE TABLE onceload.delivery (
     work         text,
     -- It belongs to a batch that is published at once, or did before it was set aside.
     is_staged    boolean NOT NULL DEFAULT false,
+    -- What its rows are made by; whoever goes by another makes none of them.
+    contract     text,
     offered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT delivery_state_is_known CHECK (
         state IN ('waiting', 'held', 'staged', 'acked', 'dead', 'abandoned')),

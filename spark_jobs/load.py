@@ -30,7 +30,7 @@ from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.loading import Delivery, Job, Patience, Replacement
-from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
+from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work, spans_of
 from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
@@ -276,7 +276,7 @@ class _Load:
             try:
                 self._note(twins)
                 if declared.is_direct:
-                    self._board.offer(claim, offers_of(declared, gathered), batch=self._batch)
+                    self._board.offer(claim, offers_of(gathered), batch=self._batch)
                     self._handed_out |= spans
                 elif gathered:
                     told += self._stage_and_publish(plan.to_read, ids, gathered, claim)
@@ -476,7 +476,9 @@ class _Load:
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
             return self._watched.transform(job, deliveries)
         stage = "" if job.stage is None else job.stage.name
-        self._board.offer_batch(claim, offers_of(self._declared, some, stage=stage), batch=self._batch)
+        self._board.offer_batch(
+            claim, offers_of(some, stage=stage), batch=self._batch, contract=contract_of(self._declared)
+        )
         return self._help(job)
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from itertools import chain, zip_longest
 
 from dedup_core.delivery import Mode
-from dedup_core.errors import SettingRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.deliveries import Handed, Offer
@@ -99,24 +98,23 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
     return spans
 
 
-def offers_of(declared: Declared, some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
+def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
     """What is written down of bundles, but for passwords; `stage` names the one that their rows go to."""
     return [
-        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage, contract=contract_of(declared)))
+        Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
         for number, chunks in enumerate(some)
     ]
 
 
 def contract_of(declared: Declared) -> str:
     """What rows are made by, in short: wherever it is the same, the same rows are made of the same bytes."""
-    source = replace(declared.source, path="", root=None, moved_from=None)
+    source = replace(declared.source, path="", root=None, moved_from=None, chunk_bytes=1, sealed_after_s=None)
     whole = (source, declared.columns, declared.target, declared.unknown_fields, declared.producer, declared.message_id)
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
 
 
-def _written(chunks: Bundle, *, number: int, stage: str | None, contract: str) -> str:
-    listed = [_as_json(chunk) for chunk in chunks]
-    return json.dumps({"number": number, "stage": stage, "contract": contract, "chunks": listed})
+def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
+    return json.dumps({"number": number, "stage": stage, "chunks": [_as_json(chunk) for chunk in chunks]})
 
 
 def _as_json(chunk: Chunk) -> dict[str, object]:
@@ -135,10 +133,6 @@ _DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": ()}
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
     """The delivery that was written down, and the stage that its rows go to."""
     said = json.loads(work)
-    if said["stage"] is not None and said["contract"] != contract_of(declared):
-        # Of what commits itself each commit has its own; a batch is of one.
-        found = f"one that another load of {declared.name} does not go by any more, or not yet"
-        raise SettingRefused("the pipeline file", found, "the same for all that work on one batch: start again with it")
     chunks = tuple(
         Chunk(
             **{

@@ -33,7 +33,7 @@ from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
 from spark_jobs.loading import Delivery, Job, Patience, deliver, engine_of
-from spark_jobs.offers import read_handed
+from spark_jobs.offers import contract_of, read_handed
 from spark_jobs.plan import Note
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.stage import Stage, StageLost
@@ -122,13 +122,15 @@ class Worker:
         """Take what comes until nothing of the job's batch can come any more, nor anything else is ready."""
         is_staged = not job.declared.is_direct
         session = self._session
+        # Of what commits itself each commit has its own; a batch is of one.
+        contract = contract_of(job.declared) if is_staged else None
         notes: list[Note] = []
         pause_s, looked_at = _PAUSE_S[0], time.monotonic()
         while session is not None and not self._is_stopped():
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
                 _answered(partial(self._board.expire, is_staged=is_staged))
-            handed = _answered(partial(self._take, session, is_staged=is_staged))
+            handed = _answered(partial(self._take, session, contract=contract))
             if handed:
                 notes += self._load(replace(job, session=session), handed)
                 pause_s = _PAUSE_S[0]
@@ -139,12 +141,12 @@ class Worker:
                 break
         return notes
 
-    def _take(self, session: Session, *, is_staged: bool) -> Handed | None:
+    def _take(self, session: Session, *, contract: str | None) -> Handed | None:
         if self._is_unsure:
             # The answer to the last call was lost: what it handed out would be kept alive by the heartbeat for ever.
             self._board.give_back(session)
         self._is_unsure = True
-        handed = self._board.take(session, is_staged=is_staged)
+        handed = self._board.take(session, is_staged=contract is not None, contract=contract)
         self._is_unsure = False
         return handed
 

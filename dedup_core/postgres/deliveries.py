@@ -98,18 +98,21 @@ class PostgresDeliveries:
             if connection.execute(SQL["end_claim"], self._claim_binds(claim)).rowcount != 1:
                 raise _taken_away(claim)
             if offers:
-                first_id = self._insert(connection, offers, batch=batch, parent=None)
+                first_id = self._insert(connection, offers, batch=batch)
                 self._line_up(connection, first_id)
 
-    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
-        """Hand out what is published at once: the claim goes on holding all of it, and what it was before is gone."""
+    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch, contract: str) -> None:
+        """Hand out what is published at once, to all who go by the same contract; what was handed out before is gone.
+
+        The claim goes on holding all of it.
+        """
         with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
             lock_pipeline(connection, self._pipeline)
             if connection.execute(SQL["keep_claim"], self._claim_binds(claim)).rowcount != 1:
                 raise _taken_away(claim)
             connection.execute(SQL["withdraw"], {"delivery_id": claim.delivery_id})
             if offers:
-                self._insert(connection, offers, batch=batch, parent=claim.delivery_id)
+                self._insert(connection, offers, batch=batch, parent=claim.delivery_id, contract=contract)
 
     def adopt_strays(self) -> None:
         """In mode session: put what was offered to a session that there is no more into the line of the first."""
@@ -210,12 +213,13 @@ class PostgresDeliveries:
             if connection.execute(SQL[and_then], binds).rowcount == 1:
                 connection.execute(SQL["give_back"], {**binds, "session_ids": array([life["session_id"]])})
 
-    def take(self, session: Session, *, is_staged: bool = False) -> Handed | None:
+    def take(self, session: Session, *, is_staged: bool = False, contract: str | None = None) -> Handed | None:
         """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
         binds = {
             **self._binds,
             **self._life(session),
             "is_staged": is_staged,
+            "contract": contract,
             "ack_deadline_s": self.rules.ack_deadline_s,
         }
         # What a batch publishes at once has no order inside it.
@@ -289,11 +293,18 @@ class PostgresDeliveries:
         return {"delivery_id": handed.id, **self._life(handed.claim.session)}
 
     def _insert(
-        self, connection: Connection, offers: Sequence[Offer], *, batch: Batch, parent: DeliveryId | None
+        self,
+        connection: Connection,
+        offers: Sequence[Offer],
+        *,
+        batch: Batch,
+        parent: DeliveryId | None = None,
+        contract: str | None = None,
     ) -> DeliveryId:
         ids: list[int] = []
         for some in in_batches(offers, weigh=lambda offer: len(offer.work)):
-            binds = {**self._binds, "batch": batch, "parent_id": parent, "works": array(each.work for each in some)}
+            works = array(each.work for each in some)
+            binds = {**self._binds, "batch": batch, "parent_id": parent, "contract": contract, "works": works}
             ids += connection.execute(SQL["offer_deliveries"], binds).scalars()
         spans = [
             (delivery_id, producer_id, its_spans)

@@ -26,8 +26,8 @@ SELECT delivery_id FROM onceload.delivery JOIN onceload.session USING (session_i
    FOR UPDATE OF delivery;
 
 -- name: offer_deliveries
-INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged)
-SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL
+INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged, contract)
+SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL, :contract
   FROM unnest(CAST(:works AS text[])) WITH ORDINALITY AS offered (work, number) ORDER BY number
 RETURNING delivery_id;
 
@@ -161,6 +161,7 @@ SELECT taken.* FROM mine LEFT JOIN taken ON true;
 -- name: next_shared
 SELECT delivery_id FROM onceload.delivery
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged = :is_staged
+   AND contract IS NOT DISTINCT FROM CAST(:contract AS text)
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: next_session

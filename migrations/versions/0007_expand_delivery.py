@@ -19,6 +19,7 @@ ALTER TABLE onceload.delivery
     ADD COLUMN parent_id bigint REFERENCES onceload.delivery ON DELETE CASCADE,
     ADD COLUMN work text,
     ADD COLUMN is_staged boolean NOT NULL DEFAULT false,
+    ADD COLUMN contract text,
     ADD COLUMN offered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     DROP CONSTRAINT delivery_state_is_known,
     ADD CONSTRAINT delivery_state_is_known CHECK (

@@ -25,6 +25,7 @@ from spark_jobs.consume import consume
 from spark_jobs.declared import Publish, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Job, deliver
+from spark_jobs.offers import contract_of
 from spark_jobs.plan import Note
 from spark_jobs.publish import BatchIncomplete
 from spark_jobs.read import read_parts
@@ -116,7 +117,9 @@ class Board:
     def take(self, name: str) -> Handed:
         session = self.board.open_session(SessionName(name))
         assert session
-        handed = self.board.take(session, is_staged=not self.loads.declared.is_direct)
+        declared = self.loads.declared
+        contract = None if declared.is_direct else contract_of(declared)
+        handed = self.board.take(session, is_staged=not declared.is_direct, contract=contract)
         assert handed
         return handed
 
@@ -440,6 +443,27 @@ def test_a_consumer_stages_for_the_batch_of_another(loads):
     opened = {name for (name,) in loads.ask("SELECT name FROM onceload.session")}
     assert "helper" in opened
     assert loads.rows() == numbers
+
+
+@STAGED
+def test_who_goes_by_another_pipeline_file_stages_nothing_for_a_batch(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    other = Loads(loads.folder, loads.engine, loads.dsn, replace(loads.declared, columns=loads.declared.columns[:1]))
+    helped: list[Report] = []
+
+    class Helped(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            if not helped:
+                helped.append(consume_once(other, "helper", wait_s=0))
+                assert set(Board(loads).states()) == {"waiting"}
+            return super().run(job, sessions)
+
+    load(loads.declared, settings(loads), batch=new_batch(), tasks=Helped())
+
+    assert [note.is_busy for note in helped[0].notes] == [True] * FILES
+    assert loads.rows() == numbers
+    assert loads.ask("SELECT count(*) FROM target WHERE note IS NULL") == [(0,)]
 
 
 @STAGED
