@@ -150,8 +150,6 @@ class _Load:
         self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
         if not declared.is_direct:
             self._board.withdraw_waiting()
-        elif declared.delivery.mode is Mode.SESSION:
-            self._board.adopt_strays()
         self._session = self._ledger.open_session(declared.name, session_of(batch, "plan"))
         self._before = self._ledger.position(declared.name)
 
@@ -183,27 +181,39 @@ class _Load:
         """Plan and work until nothing is left that is new; what others hold is waited for."""
         told: list[Note] = []
         while True:
-            self._board.expire(is_staged=self._is_staged)
+            self._tidy_up()
             plan, offered, is_cut = self._plan_and_offer(told)
             told += self._help()
             busy = {note.name for note in plan.notes if note.is_busy}
             if self._left().of_batch:
                 # Somebody else has it in hand, or in his line.
                 busy |= {file.listed.name for file in plan.to_read}
+            if self._has_own_line:
+                # The other lines are not ours to wait for.
+                busy = set()
             are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
-            if is_cut and not offered:
-                are_done = self._wait_until(self._has_room, told)
+            if is_cut and not offered and not self._wait_until(self._has_room, told):
+                told.append(self._no_room())
+                are_done = False
             if self._settings.is_stopped() or not are_done or not (is_cut or busy):
                 break
         return self._notes(plan, told, busy=set() if are_done else busy)
+
+    def _tidy_up(self) -> None:
+        """Let fall back what is late, and what was in the hands of a session that there is no more go to the first."""
+        self._board.expire(is_staged=self._is_staged)
+        if self._declared.is_direct and self._declared.delivery.mode is Mode.SESSION:
+            self._board.adopt_strays()
+
+    def _no_room(self) -> Note:
+        open_max = self._declared.delivery.open_max
+        reason = f"{open_max} deliveries (delivery.open_max) are open, and nobody gets on with them: call again"
+        return Note(name=self._declared.name, reason=f"{reason}{self._whose()}", is_busy=True)
 
     def _notes(self, plan: Plan, told: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
         """All that is to be said: what was read twice was told twice, and a dead letter may be known to the plan."""
         outlook = self._ledger.outlook(self._declared.name)
         notes = [note for note in plan.notes if not note.is_busy]
-        if self._has_own_line:
-            # The other lines are not ours to wait for.
-            busy = set()
         reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
         whose = self._whose() if busy else ""
         notes += [

@@ -30,6 +30,7 @@ from spark_jobs.plan import Note
 from spark_jobs.publish import BatchIncomplete
 from spark_jobs.read import read_parts
 from spark_jobs.rewind import rewind
+from spark_jobs.sources.addresses import Unreadable
 from tests.loads.conftest import InThisProcess, Loads, line
 
 ROWS, FILES = 40, 4
@@ -537,6 +538,133 @@ def test_what_was_offered_is_taken_back_by_a_rewind(loads):
     assert board.states() == []
     loads.load()
     assert loads.rows() == [50, *numbers]
+
+
+@DIRECT
+def test_the_first_of_two_sessions_says_so_when_the_board_is_full_of_what_the_other_has_to_do(loads):
+    declare(loads, Mode.SESSION, open_max=2)
+    numbers = write(loads)
+
+    report = consume_once(loads, "1", wait_s=0)
+
+    assert report.loaded < len(numbers) // 2
+    assert [(note.name, note.is_busy) for note in report.notes] == [("events", True)]
+    assert "delivery.open_max" in report.notes[0].reason
+    loads.load()
+    assert loads.rows() == numbers
+
+
+# What failed once.
+
+
+def test_what_was_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads, monkeypatch):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    take = PostgresDeliveries.take
+    lost: list[Handed | None] = []
+
+    def losing(*arguments: Any, **named: Any) -> Handed | None:
+        handed = take(*arguments, **named)
+        if len(lost) < 2:
+            lost.append(handed)
+            raise DatabaseLost("taking a delivery", "the connection was cut")
+        return handed
+
+    monkeypatch.setattr(PostgresDeliveries, "take", losing)
+    consume_once(loads, "a")
+
+    assert len(lost) == 2
+    assert loads.rows() == numbers
+    assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
+
+
+@WITH_TAKERS
+@DIRECT
+def test_whoever_follows_takes_over_what_one_held_that_vanished(loads, mode):
+    declare(loads, mode)
+    numbers = write(loads)
+    offered(loads).take("gone")
+    pass_time(loads, 61)
+
+    # A follower does not wait within a load.
+    consume_once(loads, "follower", wait_s=0)
+
+    assert loads.rows() == numbers
+
+
+def test_a_run_that_was_replaced_leaves_the_one_alone_that_replaced_it(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    epochs: list[Any] = []
+
+    class Replaced(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            loads.load(batch="run")
+            epochs.append(loads.ask("SELECT epoch FROM onceload.session WHERE name = 'run/plan'"))
+            return super().run(job, sessions)
+
+    with pytest.raises(SessionFenced):
+        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Replaced())
+
+    assert loads.ask("SELECT epoch FROM onceload.session WHERE name = 'run/plan'") == epochs[0]
+    assert loads.rows() == numbers
+
+
+@STAGED
+def test_what_a_helper_could_not_read_is_told_by_whoever_publishes(loads):
+    declare(loads, Mode.SHARED, deliveries_max=1)
+    numbers = write(loads)
+    helped: list[Report] = []
+
+    class Helped(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            (loads.folder / "1.jsonl").rename(loads.folder / "1.gone")
+            helped.append(consume_once(loads, "helper", wait_s=0))
+            return []
+
+    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Helped())
+
+    assert helped[0].loaded == 0
+    assert {note.name for note in report.notes if note.is_unreadable} == {"1.jsonl"}
+    assert loads.rows() == [number for number in numbers if not 140 <= number < 180]
+
+
+@DIRECT
+def test_what_somebody_else_could_not_read_is_told_by_whoever_handed_it_out(loads, monkeypatch):
+    declare(loads, Mode.SHARED, deliveries_max=2)
+    numbers = write(loads)
+
+    class Blind(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            def unreadable(chunk: Any, source: Any) -> Iterator[Any]:
+                raise Unreadable(chunk.url, "it is not mounted here")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(loading, "read_parts", unreadable)
+                super().run(job, sessions)
+            return []
+
+    report = load(loads.declared, settings(loads), batch=new_batch(), tasks=Blind())
+
+    assert report.loaded == 0
+    assert sorted(note.name for note in report.notes if note.is_unreadable) == [
+        f"{file}.jsonl" for file in range(FILES)
+    ]
+    loads.load()
+    assert loads.rows() == numbers
+
+
+@DIRECT
+def test_what_a_session_held_that_there_is_no_more_is_loaded_once_its_lease_has_ended(loads):
+    declare(loads, Mode.SESSION, sessions=4)
+    numbers = write(loads)
+    offered(loads).take("3")
+    declare(loads, Mode.SESSION, sessions=1)
+    pass_time(loads, 61)
+
+    loads.load()
+
+    assert loads.rows() == numbers
 
 
 # Deliveries that fail.
