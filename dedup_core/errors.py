@@ -11,6 +11,7 @@ OnceloadError
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── Unreadable           a source's file is gone, or its store fails
+│   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up
 │   ├── LastLineOpen         all of a file was read but its last line, which is still being written
 │   └── Incomplete           a compressed file breaks off: it is still being written

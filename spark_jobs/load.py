@@ -188,11 +188,15 @@ class _Load:
             if self._left().of_batch:
                 # Somebody else has it in hand, or in his line.
                 busy |= {file.listed.name for file in plan.to_read}
-            if self._has_own_line:
-                # The other lines are not ours to wait for.
-                busy = set()
-            are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
-            if is_cut and not offered and not self._wait_until(self._has_room, told):
+            if self._has_own_line and busy:
+                # The other lines are not ours to wait for; but somebody may be about to hand out to ours.
+                are_done = self._wait_until(self._is_handed_out, told)
+                # What is claimed no more, and came to nothing in our line, is planned again.
+                is_others = busy <= self._ledger.outlook(self._declared.name).claimed
+                busy = set() if are_done and is_others and not self._left().of_session else busy
+            else:
+                are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
+            if is_cut and not offered and (self._has_own_line or not self._wait_until(self._has_room, told)):
                 told.append(self._no_room())
                 are_done = False
             if self._settings.is_stopped() or not are_done or not (is_cut or busy):
@@ -414,6 +418,11 @@ class _Load:
         others = outlook.claimed - outlook.set_aside.keys()
         return not (others if depends_on_others(self._declared) else others & busy)
 
+    def _is_handed_out(self, outlook: Outlook, left: OpenWork) -> bool:
+        """Whether there is something in our line, or nobody is about to put something there."""
+        del outlook
+        return left.of_session or not self._board.is_being_planned()
+
     def _has_room(self, outlook: Outlook, left: OpenWork) -> bool:
         del outlook
         return left.count < self._declared.delivery.open_max
@@ -426,8 +435,6 @@ class _Load:
             outlook, left = self._ledger.outlook(self._declared.name), self._left()
             if is_so(outlook, left):
                 return True
-            if self._has_own_line and not left.of_session:
-                return False
             if (outlook, left) != seen:
                 seen, until = (outlook, left), time.monotonic() + self._settings.wait_s
             if time.monotonic() >= until:

@@ -163,6 +163,11 @@ class PostgresDeliveries:
             row = connection.execute(SQL["open_deliveries"], binds).one()
         return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
 
+    def is_being_planned(self) -> bool:
+        """Whether somebody has claimed something that is not handed out yet."""
+        with translated(pipeline=self._pipeline, doing="looking for planners"), self._engine.begin() as connection:
+            return bool(connection.execute(SQL["is_being_planned"], self._binds).scalar_one())
+
     def holders(self) -> Mapping[str, datetime]:
         """Some of those who hold something, and until when they need not say anything."""
         with translated(pipeline=self._pipeline, doing="looking at the board"), self._engine.begin() as connection:

@@ -265,6 +265,9 @@ SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
  WHERE delivery.pipeline_id = :pipeline_id AND work IS NOT NULL AND state IN ('waiting', 'held')
    AND is_staged = :is_staged;
 
+-- name: is_being_planned
+SELECT EXISTS (SELECT FROM onceload.claim WHERE pipeline_id = :pipeline_id AND is_held);
+
 -- name: holders
 SELECT DISTINCT session.name, deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)

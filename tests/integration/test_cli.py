@@ -112,12 +112,12 @@ def test_wrong_usage_ends_with_2_and_the_usage(wrong):
 
 
 def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
-    (tmp_path / "p.yaml").write_text("pipeline: p\ndelivery: {mode: shared}\n")
+    (tmp_path / "p.yaml").write_text("pipeline: p\nquality: {suite: a.yaml}\n")
 
     done = onceload("validate", str(tmp_path / "p.yaml"))
 
     assert done.returncode == 2
-    assert f"\n{tmp_path}/p.yaml:2: delivery: not built yet; remove it\n" in done.stderr
+    assert f"\n{tmp_path}/p.yaml:2: quality.suite: not built yet; remove it\n" in done.stderr
 
 
 def test_init_makes_the_schema_and_may_be_repeated(dsn):

@@ -130,7 +130,7 @@ def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
     path = logs.write("app.log", lines(1, 2, 3))
     in_chunks = replace(logs.declared.source, chunk_bytes=1)
     declared = replace(logs.declared, source=in_chunks, publish=Publish.DIRECT)
-    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
     load(declared, settings, batch=new_batch(), tasks=AllButTheFirst())
     content = path.read_bytes()
     path.unlink()
