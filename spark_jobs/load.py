@@ -198,7 +198,7 @@ class _Load:
                 are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
             if is_cut and not offered and (self._has_own_line or not self._wait_until(self._has_room, told)):
                 told.append(self._no_room())
-                are_done = False
+                are_done, busy = False, set() if self._has_own_line else busy
             if self._settings.is_stopped() or not are_done or not (is_cut or busy):
                 break
         return self._notes(plan, told, busy=set() if are_done else busy)
