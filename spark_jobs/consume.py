@@ -33,10 +33,11 @@ class Here:
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         del sessions  # Only one of them is ours.
         if self._worker is None:
-            self._worker = Worker(job, self.name, is_stopped=self.is_stopped)
-            self.running.callback(self._worker.close)
-            # Whoever has this name by now is an earlier life of ours.
-            self._worker.open(waits=False)
+            worker = Worker(job, self.name, is_stopped=self.is_stopped)
+            # Whoever has this name is an earlier life of ours. What could not be opened now is opened by the next run.
+            worker.open(waits=False)
+            self.running.callback(worker.close)
+            self._worker = worker
         return self._worker.run(job)
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:

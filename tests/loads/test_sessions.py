@@ -31,6 +31,7 @@ from spark_jobs.publish import BatchIncomplete
 from spark_jobs.read import read_parts
 from spark_jobs.rewind import rewind
 from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.work import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
 
 ROWS, FILES = 40, 4
@@ -847,6 +848,34 @@ def test_a_follower_loads_what_comes_until_it_is_asked_to_stop(loads):
     assert sum(report.loaded for report in reports) == len(first) + 1
     ((alive,),) = loads.ask("SELECT count(*) FROM onceload.session WHERE lease_until > clock_timestamp()")
     assert alive == 0
+
+
+@DIRECT
+def test_a_follower_that_could_not_open_its_session_opens_it_when_the_database_is_back(loads, monkeypatch):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    open_session, lost = Worker.open, [True]
+
+    def losing(worker: Worker, *, waits: bool) -> bool:
+        if lost:
+            lost.clear()
+            raise DatabaseLost("opening a session", "the server is away")
+        return open_session(worker, waits=waits)
+
+    monkeypatch.setattr(Worker, "open", losing)
+    rounds = iter([True, False])
+    found = list(
+        consume(
+            loads.declared,
+            settings(loads),
+            name=SessionName("follower"),
+            batch=Batch("f"),
+            pause=lambda: next(rounds),
+        )
+    )
+
+    assert [type(each) for each in found] == [DatabaseLost, Report]
+    assert loads.rows() == numbers
 
 
 @DIRECT
