@@ -291,7 +291,8 @@ class _Load:
                 self._note(twins)
                 if declared.is_direct:
                     self._board.offer(claim, offers_of(gathered), batch=self._batch)
-                    self._handed_out |= spans
+                    for producer_id, some_spans in spans.items():
+                        self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | some_spans
                 elif gathered:
                     told += self._stage_and_publish(plan.to_read, ids, gathered, claim)
             finally:
