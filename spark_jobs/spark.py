@@ -166,8 +166,11 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
     # Nothing here uses pandas, whose version Spark warns of.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ours = _OPTIONS | ({} if master and not master.startswith("local") else _LOCAL_OPTIONS)
-    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or f"local[*,{_TASK_FAILURES + tries}]")
+    # A delivery that kills whoever has it must have all its tries before Spark gives its session up.
+    failures_max = _TASK_FAILURES + tries
+    ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
+    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
+    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or f"local[*,{failures_max}]")
     context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
     context.setLogLevel("ERROR")
     return context

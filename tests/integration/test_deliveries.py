@@ -1,19 +1,19 @@
 """The board in Postgres: any history is that of the pure machine, and what only the board can do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
 from dedup_core import delivery as machine
 from dedup_core.delivery import Board, Mode, Rules, State
-from dedup_core.errors import DeliveryTakenAway, SessionFenced
+from dedup_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, Session
+from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.deliveries import (
     Handed,
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.every_postgres
 DEADLINE_S = 1_000.0
 TRIES = 2
 BATCH = Batch("batch")
+CONTRACT = "what rows are made by"
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ class Twins:
         self.now = 0.0
         self.lives: list[Session] = []
         self.ids: list[DeliveryId] = []
-        self.handed: dict[tuple[DeliveryId, Epoch], Handed] = {}
+        self.handed: dict[tuple[DeliveryId, SessionName, Epoch], Handed] = {}
         self.ends = count()
         self.open(0, 0)
         self.open(1, 0)
@@ -78,8 +79,13 @@ class Twins:
         spans = {self.producers[each]: SpanSet.of((start, start + 10)) for each in producers}
         claim = self.ledger.claim(planner, spans, batch=BATCH, lease_s=60)
         self.board.offer(claim, [Offer(spans=spans, work=str(start))], batch=BATCH)
-        self.model, _ = machine.offer(self.model, [tuple(ProducerId(each) for each in producers)])
-        self.ids.append(self._rows()[-1][0])
+        self._offer_in_model([producers])
+
+    def _offer_in_model(self, some: Sequence[tuple[int, ...]]) -> None:
+        work = [tuple(ProducerId(each) for each in producers) for producers in some]
+        self.model, _ = machine.offer(self.model, work)
+        if some:
+            self.ids += [row[0] for row in self._rows()[-len(some) :]]
 
     def wait(self, seconds: int, _: int) -> None:
         passed = DEADLINE_S * seconds / 5
@@ -87,7 +93,8 @@ class Twins:
         with self.engine.begin() as connection:
             for statement in (
                 "UPDATE onceload.session SET lease_until = lease_until - make_interval(secs => :passed)",
-                "UPDATE onceload.delivery SET deadline_at = deadline_at - make_interval(secs => :passed)",
+                "UPDATE onceload.delivery SET deadline_at = deadline_at - make_interval(secs => :passed)"
+                " WHERE work IS NOT NULL",
             ):
                 connection.execute(text(statement), {"passed": passed})
 
@@ -97,13 +104,16 @@ class Twins:
 
     def take(self, which: int, _: int) -> None:
         life = self._life(which)
-        if self._is_fenced(life, lambda: self.board.take(life)):
+        if self._is_fenced(life, lambda: self._taken(life)):
             return
-        handed = self.board.take(life)
+        handed = self._taken(life)
         self.model, delivery = machine.take(self.model, life.name, life.epoch, self.now)
         assert (handed and self.ids.index(handed.id)) == (delivery and delivery.id)
         if handed:
-            self.handed[handed.id, life.epoch] = handed
+            self.handed[handed.id, life.name, life.epoch] = handed
+
+    def _taken(self, life: Session) -> Handed | None:
+        return self.board.take(life)
 
     def renew(self, which: int, _: int) -> None:
         life = self._life(which)
@@ -199,8 +209,11 @@ class Twins:
 
     def _life(self, which: int) -> Session:
         """Mostly a latest life, and now and then any."""
-        latest = list({life.name: life for life in self.lives}.values())
+        latest = self._latest()
         return latest[which % len(latest)] if which < 7 else self.lives[0]
+
+    def _latest(self) -> list[Session]:
+        return list({life.name: life for life in self.lives}.values())
 
     def _is_fenced(self, life: Session, call: Callable[[], object]) -> bool:
         if self.model.sessions[life.name].epoch == life.epoch:
@@ -210,10 +223,125 @@ class Twins:
         return True
 
 
+class StagedTwins(Twins):
+    """The same of what is published at once: deliveries that hang on the claim of whoever planned them."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.claim: Claim | None = None
+        self.in_batch: set[DeliveryId] = set()
+        super().__init__(engine, Mode.SHARED, number)
+
+    def offer(self, first: int, second: int) -> None:
+        """Plan a batch, or begin one anew, which takes back all that was handed out of it."""
+        if self.claim is None:
+            planner = self.ledger.open_session(self.name, session_of(BATCH, "plan"))
+            start = 10 * next(self.ends)
+            spans = {producer: SpanSet.of((start, start + 10)) for producer in self.producers}
+            self.claim = self.ledger.claim(planner, spans, batch=BATCH, lease_s=60)
+        work = [(each % 3,) for each in range(first, first + 1 + second % 3)]
+        offers = [Offer(spans={self.producers[each]: SpanSet.of((0, 1))}, work=str(each)) for (each,) in work]
+        self.board.offer_batch(self.claim, offers, batch=BATCH, contract=CONTRACT)
+        self._withdraw_in_model()
+        self._offer_in_model(work)
+        self.in_batch = set(list(self.model.deliveries)[-len(work) :])
+
+    def _taken(self, life: Session) -> Handed | None:
+        assert self.board.take(life, is_staged=True, contract="another") is None
+        assert self.board.take(life) is None
+        return self.board.take(life, is_staged=True, contract=CONTRACT)
+
+    def take(self, which: int, second: int) -> None:
+        """There is always something to take: the next batch, when one has ended."""
+        if self.claim is None:
+            self.offer(which, second)
+        super().take(which, second)
+
+    def stage(self, number: int, _: int) -> None:
+        self._end(number, self.board.stage, machine.stage)
+
+    def take_and_stage(self, which: int, second: int) -> None:
+        self.take(which, second)
+        self.stage(0, 0)
+
+    def take_and_fail(self, which: int, second: int) -> None:
+        """As often as it may."""
+        for _ in range(TRIES):
+            self.take(which, second)
+            self.nack(0, 0)
+
+    def take_twice(self, which: int, second: int) -> None:
+        """Under one name: what the earlier life says of it is late."""
+        which %= 3
+        self.take(which, second)
+        self.open(which, 0)
+        self.take([life.name for life in self._latest()].index(SessionName("abc"[which])), 0)
+        self.stage(1, 0)
+
+    def publish(self, _: int, __: int) -> None:
+        """Publish a batch of which all is staged, but for dead letters, which outlive it."""
+        states = {self.model.deliveries[each].state for each in self.in_batch}
+        if self.claim is None or not states <= {State.STAGED, State.DEAD}:
+            return
+        event(f"published, with dead letters: {State.DEAD in states}")
+        self.board.set_aside(self.claim)
+        advance = Advance(producer_id=self.producers[0], spans=SpanSet())
+        self.ledger.commit(
+            Commit(
+                session=self.claim.session,
+                batch=BATCH,
+                advances=(advance,),
+                write_rows=lambda _: None,
+                claim=self.claim,
+            )
+        )
+        for each in self._in_batch(State.STAGED):
+            self.model = machine.publish(self.model, each)
+        self.claim, self.in_batch = None, set()
+
+    def give_up(self, _: int, __: int) -> None:
+        """Whoever was to publish the batch leaves."""
+        if self.claim is not None:
+            event("given up")
+            self.ledger.release(self.claim)
+            self._withdraw_in_model()
+            self.claim = None
+
+    def _withdraw_in_model(self) -> None:
+        for each in self._in_batch(State.WAITING, State.HELD, State.STAGED):
+            self.model = machine.withdraw(self.model, each)
+        for each in self._in_batch(State.DEAD):
+            self.model = machine.abandon(self.model, each)
+        self.in_batch = set()
+
+    def _in_batch(self, *states: State) -> list[DeliveryId]:
+        return [each for each in sorted(self.in_batch) if self.model.deliveries[each].state in states]
+
+    def by_hand(self, number: int, _: int) -> None:
+        """What belongs to a batch is not to be changed by hand; a dead letter that outlived it is planned anew."""
+        there = [each.id for each in self.model.deliveries.values() if each.state is State.DEAD]
+        chosen = there[number % len(there)] if there else None
+        if chosen in self.in_batch:
+            with pytest.raises(SettingRefused, match="one that stands alone"):
+                self.board.redrive(self.ids[chosen])
+        elif chosen is not None:
+            self.board.redrive(self.ids[chosen])
+            self.model = machine.abandon(self.model, chosen)
+
+
 Move = Callable[[Twins, int, int], None]
 RARE: list[Move] = [Twins.open, Twins.wait, Twins.expire, Twins.renew, Twins.close, Twins.redrive, Twins.abandon]
 MOVES: list[Move] = [*RARE, *2 * [Twins.offer, Twins.ack, Twins.nack], *5 * [Twins.take]]
 steps = st.tuples(st.sampled_from(MOVES), st.integers(0, 7), st.integers(0, 7))
+StagedMove = Callable[[StagedTwins, int, int], None]
+STAGED_MOVES: list[StagedMove] = [
+    *(StagedTwins.wait, StagedTwins.expire, StagedTwins.renew, StagedTwins.close),
+    *(StagedTwins.offer, StagedTwins.give_up, StagedTwins.by_hand),
+    *2 * [StagedTwins.open],
+    *3 * [StagedTwins.stage, StagedTwins.nack, StagedTwins.publish],
+    *2 * [StagedTwins.take_and_fail, StagedTwins.take_twice],
+    *4 * [StagedTwins.take, StagedTwins.take_and_stage],
+]
+staged_steps = st.tuples(st.sampled_from(STAGED_MOVES), st.integers(0, 7), st.integers(0, 7))
 numbers = count()
 
 
@@ -225,6 +353,21 @@ numbers = count()
 @given(history=st.lists(steps, min_size=10, max_size=30))
 def test_any_history_is_that_of_the_machine(engine: Engine, mode: Mode, history: list[tuple[Move, int, int]]) -> None:
     twins = Twins(engine, mode, next(numbers))
+    twins.check()
+    for step, first, second in history:
+        step(twins, first, second)
+        twins.check()
+
+
+@settings(
+    max_examples=max(60, settings.get_profile("ci").max_examples // 20),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=st.lists(staged_steps, min_size=10, max_size=40))
+def test_any_history_of_a_batch_is_that_of_the_machine(
+    engine: Engine, history: list[tuple[StagedMove, int, int]]
+) -> None:
+    twins = StagedTwins(engine, next(numbers))
     twins.check()
     for step, first, second in history:
         step(twins, first, second)

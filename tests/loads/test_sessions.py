@@ -385,9 +385,19 @@ def monkeypatched(owner: type, name: str) -> Iterator[None]:
 # Two at once.
 
 
-def test_two_loads_at_once_share_the_work(loads):
+def test_two_loads_at_once_share_the_work(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads, files=8)
+    both, of_thread = threading.Barrier(2), threading.local()
+
+    def deliver_together(job: Job, delivery: loading.Delivery) -> list[Note]:
+        """Each of them has one in hand before either goes on."""
+        if not hasattr(of_thread, "is_under_way"):
+            of_thread.is_under_way = True
+            both.wait(timeout=60)
+        return deliver(job, delivery)
+
+    monkeypatch.setattr(work, "deliver", deliver_together)
 
     reports = at_once([lambda: load_waiting(loads), lambda: load_waiting(loads)])
 

@@ -626,6 +626,20 @@ BOARD_BUGS = (
         tests=(OF_BOARD,),
     ),
     Bug(
+        name="an earlier life of a session says that a delivery is staged",
+        file=BOARD_SQL,
+        correct="AND session_id = :session_id AND epoch = :epoch AND is_staged;",
+        wrong="AND session_id = :session_id AND is_staged;",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
+        name="a dead letter goes with the batch that is published without it",
+        file=BOARD_SQL,
+        correct="SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';",
+        wrong="SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'waiting';",
+        tests=(OF_BOARD,),
+    ),
+    Bug(
         name="what waits on the board is planned again",
         file=CLAIM_VIEW,
         correct="delivery.state IN ('waiting', 'held', 'dead'))",
