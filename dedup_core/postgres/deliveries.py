@@ -229,8 +229,9 @@ class PostgresDeliveries:
         }
         # What a batch publishes at once has no order inside it.
         statement = _TAKES[Mode.SHARED if is_staged else self.rules.mode]
-        with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.begin() as connection:
-            row = connection.execute(statement, binds).one_or_none()
+        with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
+            # What is sent in one message is a transaction of its own.
+            row = connection.execution_options(isolation_level="AUTOCOMMIT").execute(statement, binds).one_or_none()
         if row is None:
             raise SessionFenced(self._pipeline, session.name, session.epoch)
         if row.delivery_id is None:
