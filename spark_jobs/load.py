@@ -184,19 +184,22 @@ class _Load:
             self._tidy_up()
             plan, offered, is_cut = self._plan_and_offer(told)
             told += self._help()
+            if is_cut and offered and not self._settings.is_stopped():
+                continue
             busy = {note.name for note in plan.notes if note.is_busy}
             if self._left().of_batch:
                 # Somebody else has it in hand, or in his line.
                 busy |= {file.listed.name for file in plan.to_read}
             if self._has_own_line and busy:
                 # The other lines are not ours to wait for; but somebody may be about to hand out to ours.
-                are_done = self._wait_until(self._is_handed_out, told)
+                more = {note.name for note in plan.notes if note.has_more}
+                are_done = self._wait_until(partial(self._is_handed_out, more), told)
                 # What is claimed no more, and came to nothing in our line, is planned again.
-                is_others = busy <= self._ledger.outlook(self._declared.name).claimed
+                is_others = not more and busy <= self._ledger.outlook(self._declared.name).claimed
                 busy = set() if are_done and is_others and not self._left().of_session else busy
             else:
                 are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
-            if is_cut and not offered and (self._has_own_line or not self._wait_until(self._has_room, told)):
+            if is_cut and not offered and not self._wait_until(self._has_room, told):
                 told.append(self._no_room())
                 are_done, busy = False, set() if self._has_own_line else busy
             if self._settings.is_stopped() or not are_done or not (is_cut or busy):
@@ -251,6 +254,9 @@ class _Load:
         """Plan, and see to it that what is new is loaded, by whoever takes it: how much of it, and if there is more."""
         for attempt in range(_PLANS_MAX):
             plan = make_plan(self._declared, self._ledger, now_s=time.time())
+            # What came to nothing would do so again, and might leave no room for others: the next call may try it.
+            failed = {note.name for note in told if note.is_unreadable or note.needs_a_person}
+            plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
             if not plan.to_read:
                 return plan, 0, False
             try:
@@ -419,14 +425,14 @@ class _Load:
         others = outlook.claimed - outlook.set_aside.keys()
         return not (others if depends_on_others(self._declared) else others & busy)
 
-    def _is_handed_out(self, outlook: Outlook, left: OpenWork) -> bool:
-        """Whether there is something in our line, or nobody is about to put something there."""
-        del outlook
-        return left.of_session or not self._board.is_being_planned()
+    def _is_handed_out(self, more: set[str], outlook: Outlook, left: OpenWork) -> bool:
+        """Whether there is something in our line, or nobody has to come first who may put something there."""
+        others = more & (outlook.claimed - outlook.set_aside.keys())
+        return left.of_session or not (others or self._board.is_being_planned())
 
     def _has_room(self, outlook: Outlook, left: OpenWork) -> bool:
         del outlook
-        return left.count < self._declared.delivery.open_max
+        return left.count < self._declared.delivery.open_max or (self._has_own_line and left.of_session)
 
     def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
         """Wait, and help, until it is so, or nobody gets on for too long; whether it came to be so."""

@@ -34,6 +34,8 @@ class Note:
     is_unreadable: bool = False
     #: Somebody else is loading it, or something that decides what is new of it.
     is_busy: bool = False
+    #: There is more of it than what they have: it is to be planned once they are done with that.
+    has_more: bool = False
 
     @classmethod
     def of(cls, name: str, error: OnceloadError) -> "Note":
@@ -176,7 +178,7 @@ def _in_turn(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook)
         reason = f"what is new here depends on {name}, of which {_told_dead(dead)}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
-    return {listed: Note(name=listed.name, reason=reason, is_busy=True) for listed in to_read}
+    return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
 
 
 def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
@@ -229,14 +231,16 @@ def _look(
         return None
     if listed.name in outlook.set_aside:
         return Note(name=listed.name, reason=_told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
+    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     if listed.name in outlook.claimed:
         # What was claimed, of whichever generation, may have been another content, so that not even its end need be
         # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
-        return Note(name=listed.name, reason="another run is loading it", is_busy=True)
+        taken = replace(life, consumed=life.consumed | known[1].claimed) if known else life
+        has_more = isinstance(rest_of(declared.source, listed, taken, sealed=sealed), FileToRead)
+        return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
     # A name that was registered, and nothing more, is as new as one that was not.
     if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
-    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     rest = rest_of(declared.source, listed, life, sealed=sealed)
     return _with_header(declared, rest) if isinstance(rest, FileToRead) else rest
 

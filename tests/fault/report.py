@@ -182,7 +182,10 @@ def _crowds(divisor: int, seed: int) -> Half:
         for _ in range(size.rounds)
         for way, mode in _CROWDS
     ]
-    further = [_crowd_line(*rng.choice(_CROWDS), size.small, seed=rng.randrange(2**31)) for _ in range(size.runs)]
+    further = [
+        _crowd_line(rng.choice(list(crowd.Way)), rng.choice(list(Mode)), size.small, seed=rng.randrange(2**31))
+        for _ in range(size.runs)
+    ]
     return Half(
         is_good=all(line.is_good for line in (*lines, *further)),
         words=_crowds_words(size, lines, further, seed=seed),
@@ -220,7 +223,9 @@ opened, and commits are in the order that the mode promises.
 
 {_table(_CROWDS_COLUMNS, lines)}
 
-{size.runs} more runs of {_in_groups(size.small.messages)} messages:
+{size.runs} more runs, each of any way and mode, of {_in_groups(size.small.messages)} messages with no more than \
+{size.small.open_max} deliveries open at once (else {_in_groups(large.open_max)}), so that they are planned in many \
+rounds:
 
 {_table(_CROWDS_COLUMNS, further)}
 """

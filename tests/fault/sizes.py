@@ -73,13 +73,13 @@ IN_FULL = Size(repeats=28, zombies=200)
 #: With `make faults`: 90 runs of real loads, and two large ones.
 LOADS_IN_FULL = LoadsSize(repeats=10, rows=200_000, rows_large=1_000_000)
 #: With every change: one run, of a mode that its seed chooses.
-CROWD_IN_CI = crowd.Size(messages=20_000, chunk_bytes=8 * 2**10, strikes=12, sessions=4)
+CROWD_IN_CI = crowd.Size(messages=20_000, chunk_bytes=8 * 2**10, strikes=12, sessions=4, open_max=50)
 #: With `make faults`: 18 runs of a million messages, and five more.
 CROWDS_IN_FULL = CrowdsSize(
     rounds=3,
     large=crowd.Size(messages=1_000_000, chunk_bytes=16 * 2**10, strikes=200),
     runs=5,
-    small=crowd.Size(messages=200_000, chunk_bytes=16 * 2**10, strikes=60),
+    small=crowd.Size(messages=900_000, chunk_bytes=16 * 2**10, strikes=180, open_max=100),
 )
 LANES = 2
 

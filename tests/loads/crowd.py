@@ -62,6 +62,8 @@ class Size:
     chunk_bytes: int
     strikes: int
     sessions: int = 8
+    #: Far fewer than there are, so that they are planned in many rounds.
+    open_max: int = 1_000
     publish: str = "direct"
 
 
@@ -333,7 +335,7 @@ def _write(crowd: Crowd) -> None:
         "target: {table: public.messages}\n"
         f"publish: {size.publish}\n"
         f"delivery: {{mode: {crowd.mode}, sessions: {size.sessions}, ack_deadline: {_LEASE_S}s,"
-        f" deliveries_max: {_DELIVERIES_MAX}}}\n"
+        f" deliveries_max: {_DELIVERIES_MAX}, open_max: {size.open_max}}}\n"
     )
 
 

@@ -565,6 +565,18 @@ def test_the_first_of_two_sessions_says_so_when_the_board_is_full_of_what_the_ot
     assert loads.rows() == numbers
 
 
+@DIRECT
+def test_no_session_ends_before_all_of_its_part_is_handed_out(loads):
+    declare(loads, Mode.SESSION, open_max=4)
+    numbers = write(loads, files=1, rows=200)
+
+    reports = at_once([partial(consume_once, loads, name) for name in "12"])
+
+    assert [each.loaded for each in reports] == [len(numbers) // 2] * 2
+    assert loads.rows() == numbers
+    check_order(loads, Mode.SESSION)
+
+
 # What failed once.
 
 
@@ -921,3 +933,24 @@ def test_a_batch_cannot_be_called_like_a_session(loads):
 
 def test_sessions_of_a_batch_are_told_from_those_of_others():
     assert session_of(Batch("a"), "1") == "a/1"
+
+
+@DIRECT
+def test_what_could_not_be_read_is_not_planned_again_while_there_is_more(loads, monkeypatch):
+    declare(loads, Mode.SHARED, open_max=1, deliveries_max=2)
+    numbers = write(loads)
+    tries: list[str] = []
+
+    def not_the_first(chunk: Any, source: Any) -> Iterator[Any]:
+        tries.append(chunk.name)
+        if chunk.name == "0.jsonl":
+            raise Unreadable(chunk.url, "it is not mounted here")
+        return read_parts(chunk, source)
+
+    monkeypatch.setattr(loading, "read_parts", not_the_first)
+
+    report = loads.load()
+
+    assert tries.count("0.jsonl") == 2
+    assert [note.name for note in report.notes if note.is_unreadable] == ["0.jsonl"]
+    assert loads.rows() == numbers[ROWS:]

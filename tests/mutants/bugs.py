@@ -654,6 +654,13 @@ BOARD_BUGS = (
         tests=(CONTRACT,),
     ),
     Bug(
+        name="a fixed session ends while more is to be handed out to it",
+        file="spark_jobs/load.py",
+        correct="is_others = not more and busy <=",
+        wrong="is_others = busy <=",
+        tests=(OF_SESSIONS,),
+    ),
+    Bug(
         name="a batch that makes sense only whole is published without what was set aside",
         file="spark_jobs/load.py",
         correct="        if dead and self._declared.is_published_whole:\n",
