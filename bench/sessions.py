@@ -27,7 +27,7 @@ from spark_jobs.load import LoadSettings, new_batch
 LEASE_S = 2.0
 _ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 600
-_HANDING_OUT = ("open_session", "take", "expire", "open_work", "close_session", "offer", "renew")
+_HANDING_OUT = ("open_session", "take", "give_back", "expire", "open_work", "close_session", "offer", "renew")
 
 
 def pipeline_file(path: Path, source: Path, *, columns: dict[str, str], chunk_bytes: int, mode: Mode) -> Path:

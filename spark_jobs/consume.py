@@ -6,10 +6,9 @@ nothing: what it held is handed out again when its lease has ended, or as soon a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres.deliveries import check_own_name
@@ -26,7 +25,6 @@ class Here:
 
     name: SessionName
     is_stopped: Callable[[], bool]
-    running: ExitStack
     slots: int = 1
     _worker: Worker | None = field(default=None, init=False)
 
@@ -36,9 +34,19 @@ class Here:
             worker = Worker(job, self.name, is_stopped=self.is_stopped)
             # Whoever has this name is an earlier life of ours. What could not be opened now is opened by the next run.
             worker.open(waits=False)
-            self.running.callback(worker.close)
             self._worker = worker
-        return self._worker.run(job)
+        try:
+            return self._worker.run(job)
+        except BaseException:
+            # Its heartbeat would keep what it has in hand.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back what is in hand; the next run begins another life."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         del job, deliveries
@@ -57,8 +65,7 @@ def consume(
     """
     check_consumer(declared, name)
     settings = replace(settings, session=name)
-    with ExitStack() as running:
-        here = Here(name, settings.is_stopped, running)
+    with closing(Here(name, settings.is_stopped)) as here:
         while True:
             try:
                 yield load(declared, settings, batch=batch, tasks=here)
@@ -76,5 +83,5 @@ def check_consumer(declared: Declared, name: SessionName) -> None:
     if declared.transform is not None:
         raise SettingRefused("consume", "a pipeline with a transform", "one without: `onceload load` runs Spark SQL")
     rules = declared.delivery
-    if rules.mode is Mode.SESSION and declared.is_direct and name not in rules.names:
+    if declared.has_fixed_sessions and name not in rules.names:
         raise SettingRefused("--session", repr(name), f"1 to {rules.sessions}, as delivery.sessions says")

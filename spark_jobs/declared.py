@@ -176,6 +176,11 @@ class Declared:
         return self.publish is Publish.DIRECT
 
     @property
+    def has_fixed_sessions(self) -> bool:
+        """Whether each delivery belongs to one session, whoever else is there."""
+        return self.is_direct and self.delivery.mode is Mode.SESSION
+
+    @property
     def keeps_order(self) -> bool:
         """Whether what stands behind in a file, or behind the file, must not take effect first."""
         return self.delivery.mode is not Mode.SHARED

@@ -6,8 +6,9 @@ work. What commits by itself is handed out, and is everybody's from then on. Wha
 whoever plans it for as long as that lives, staged by whoever takes it, and goes with its claim.
 """
 
+import random
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +18,6 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, NotAlone, OnceloadError
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
@@ -148,8 +148,6 @@ class _Load:
         refuse_another_target(engine, self._ledger, declared)
         # First of all, whatever an earlier life under this name still holds falls back.
         self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
-        if not declared.is_direct:
-            self._board.withdraw_waiting()
         self._session = self._ledger.open_session(declared.name, session_of(batch, "plan"))
         self._before = self._ledger.position(declared.name)
 
@@ -189,7 +187,8 @@ class _Load:
             busy = {note.name for note in plan.notes if note.is_busy}
             if self._left().of_batch:
                 # Somebody else has it in hand, or in his line.
-                busy |= {file.listed.name for file in plan.to_read}
+                claimed = self._ledger.outlook(self._declared.name).claimed
+                busy |= {file.listed.name for file in plan.to_read} & claimed
             if self._has_own_line and busy:
                 # The other lines are not ours to wait for; but somebody may be about to hand out to ours.
                 more = {note.name for note in plan.notes if note.has_more}
@@ -208,9 +207,14 @@ class _Load:
 
     def _tidy_up(self) -> None:
         """Let fall back what is late, and what was in the hands of a session that there is no more go to the first."""
-        self._board.expire(is_staged=self._is_staged)
-        if self._declared.is_direct and self._declared.delivery.mode is Mode.SESSION:
+        self._expire()
+        if self._declared.has_fixed_sessions:
             self._board.adopt_strays()
+
+    def _expire(self) -> None:
+        self._board.expire(is_staged=self._is_staged)
+        if self._is_staged:
+            self._board.withdraw_waiting()
 
     def _no_room(self) -> Note:
         open_max = self._declared.delivery.open_max
@@ -255,7 +259,7 @@ class _Load:
         for attempt in range(_PLANS_MAX):
             plan = make_plan(self._declared, self._ledger, now_s=time.time())
             # What came to nothing would do so again, and might leave no room for others: the next call may try it.
-            failed = {note.name for note in told if note.is_unreadable or note.needs_a_person}
+            failed = {note.name for note in (*told, *self._not_in(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
             if not plan.to_read:
                 return plan, 0, False
@@ -265,6 +269,8 @@ class _Load:
                 # Somebody was faster since it was planned.
                 if attempt == _PLANS_MAX - 1:
                     raise
+                # All who wait for the same file begin at the same moment.
+                time.sleep(random.uniform(0, _PAUSE_S[1]))  # noqa: S311 - it is no secret.
         raise AssertionError
 
     def _offer(self, plan: Plan, told: list[Note]) -> tuple[int, bool]:
@@ -369,6 +375,7 @@ class _Load:
             session=self._session,
             batch=self._batch,
             run=self._run,
+            wait_s=self._settings.wait_s,
         )
         job = self._tasks.writing(job)
         ensure_target(self._engine, declared, columns=job.written)
@@ -384,7 +391,7 @@ class _Load:
     def _sessions(self, deliveries: int) -> list[SessionName]:
         """Who takes part: the fixed sessions, or as many of our own as there is work for."""
         rules = self._declared.delivery
-        if rules.mode is Mode.SESSION and self._declared.is_direct:
+        if self._declared.has_fixed_sessions:
             return list(rules.names)
         count = min(rules.sessions or self._tasks.slots, max(1, deliveries))
         return [session_of(self._batch, str(number)) for number in range(1, count + 1)]
@@ -416,19 +423,23 @@ class _Load:
     @property
     def _has_own_line(self) -> bool:
         """Whether this is one of the fixed sessions, which ends with its line."""
-        is_fixed = self._declared.delivery.mode is Mode.SESSION and self._declared.is_direct
-        return is_fixed and self._settings.session is not None
+        return self._declared.has_fixed_sessions and self._settings.session is not None
 
     def _is_free(self, busy: set[str], outlook: Outlook, left: OpenWork) -> bool:
         """Whether nobody loads these files any more, nor anything that decides what is new."""
         del left
-        others = outlook.claimed - outlook.set_aside.keys()
-        return not (others if depends_on_others(self._declared) else others & busy)
+        return not self._before_us(busy, outlook)
 
     def _is_handed_out(self, more: set[str], outlook: Outlook, left: OpenWork) -> bool:
         """Whether there is something in our line, or nobody has to come first who may put something there."""
-        others = more & (outlook.claimed - outlook.set_aside.keys())
-        return left.of_session or not (others or self._board.is_being_planned())
+        if left.of_session:
+            return True
+        return not (more and self._before_us(more, outlook)) and not self._board.is_being_planned()
+
+    def _before_us(self, names: set[str], outlook: Outlook) -> Set[str]:
+        """What others have in hand of these files, or of all that decides what is new of them."""
+        others = outlook.claimed - outlook.set_aside.keys()
+        return others if depends_on_others(self._declared) else others & names
 
     def _has_room(self, outlook: Outlook, left: OpenWork) -> bool:
         del outlook
@@ -436,19 +447,21 @@ class _Load:
 
     def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
         """Wait, and help, until it is so, or nobody gets on for too long; whether it came to be so."""
-        pause_s, seen = _PAUSE_S[0], None
+        pause_s, seen, helps_at = _PAUSE_S[0], None, 0.0
         until = time.monotonic() + self._settings.wait_s
         while not self._settings.is_stopped():
             outlook, left = self._ledger.outlook(self._declared.name), self._left()
             if is_so(outlook, left):
                 return True
             if (outlook, left) != seen:
-                seen, until = (outlook, left), time.monotonic() + self._settings.wait_s
+                seen, until, helps_at = (outlook, left), time.monotonic() + self._settings.wait_s, 0.0
             if time.monotonic() >= until:
                 return False
-            self._board.expire(is_staged=self._is_staged)
-            if left.waiting:
+            self._expire()
+            if left.waiting and time.monotonic() >= helps_at:
                 told += self._help()
+                # What nobody could take may belong to one whose lease ends, which changes nothing that is seen here.
+                helps_at = time.monotonic() + self._declared.delivery.ack_deadline_s / BEATS_PER_LEASE
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S[1])
         return False

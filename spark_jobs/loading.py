@@ -87,6 +87,8 @@ class Job:
     session: Session
     batch: Batch
     run: Run | None = None
+    #: How long to wait for what others hold, since they were last seen to get on.
+    wait_s: float = 600.0
     #: Generations whose rows go when those of a later one come, by the later one's id.
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
     #: Somebody may have committed a part of what is in hand.
@@ -170,7 +172,8 @@ def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
         case Mode.SHARED:
             return False
         case Mode.KEY_SHARED:
-            return declared.transform is None and len(delivery.chunks) == 1
+            is_cut = any(chunk.end is not None and chunk.end < chunk.size for chunk in delivery.chunks)
+            return declared.transform is None and (len(delivery.chunks) == 1 or is_cut)
         case Mode.ORDERED | Mode.SESSION:
             return declared.transform is None and (declared.is_direct or declared.is_published_whole)
 

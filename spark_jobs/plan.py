@@ -231,18 +231,33 @@ def _look(
         return None
     if listed.name in outlook.set_aside:
         return Note(name=listed.name, reason=_told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
-    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     if listed.name in outlook.claimed:
         # What was claimed, of whichever generation, may have been another content, so that not even its end need be
         # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
-        taken = replace(life, consumed=life.consumed | known[1].claimed) if known else life
-        has_more = isinstance(rest_of(declared.source, listed, taken, sealed=sealed), FileToRead)
+        claimed = known[1].claimed if known else SpanSet()
+        has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
     # A name that was registered, and nothing more, is as new as one that was not.
     if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
+    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     rest = rest_of(declared.source, listed, life, sealed=sealed)
     return _with_header(declared, rest) if isinstance(rest, FileToRead) else rest
+
+
+def _has_more(declared: Declared, listed: Listed, life: _Life, claimed: SpanSet, *, sealed: bool) -> bool:
+    """Whether there is more of a file than what somebody has; nobody has to know but fixed sessions."""
+    if not declared.has_fixed_sessions:
+        return False
+    if is_stream(declared.source, listed.name):
+        # It is in one hand, up to its end.
+        return not claimed
+    try:
+        rest = _rest_of_plain(declared.source, listed, replace(life, consumed=life.consumed | claimed), sealed=sealed)
+    except OnceloadError:
+        # Whoever plans it next finds out.
+        return True
+    return isinstance(rest, FileToRead)
 
 
 _PACKED_PARQUET = "a Parquet file is packed inside, and is not read from a packed file: put the unpacked one there"

@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import (
     CommitOutcomeUnknown,
     DatabaseLost,
@@ -28,10 +27,10 @@ from dedup_core.errors import (
     TooManyQuarantined,
     WrongUse,
 )
-from dedup_core.names import SessionName
+from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
-from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
+from dedup_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
 from spark_jobs.loading import Delivery, Job, Patience, deliver, engine_of
 from spark_jobs.offers import contract_of, read_handed
 from spark_jobs.plan import Note
@@ -81,13 +80,33 @@ def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
     """Open a session, and let it work until nothing can come to it any more; one that is alive may be waited for."""
     worker = Worker(job, name)
     try:
+        coming = Coming(worker, job)
         while not worker.open(waits=waits):
-            if not worker.may_come(job):
+            if not coming.may_be():
                 return []
             time.sleep(_PAUSE_S[1])
         return worker.run(job)
     finally:
         worker.close()
+
+
+class Coming:
+    """Whether anything of a job may still come to a session; what nobody gets on with is waited for with a bound."""
+
+    def __init__(self, worker: "Worker", job: Job) -> None:
+        self._worker, self._job = worker, job
+        self._seen: OpenWork | None = None
+        self._until = 0.0
+
+    def may_be(self) -> bool:
+        declared, left = self._job.declared, self._worker.left(self._job)
+        if left != self._seen:
+            # Whoever holds something and is gone has lost it by then.
+            wait_s = max(self._job.wait_s, declared.delivery.ack_deadline_s)
+            self._seen, self._until = left, time.monotonic() + wait_s
+        is_ours = left.of_session if declared.has_fixed_sessions else left.of_batch
+        # A batch that is published at once is waited for by whoever publishes it.
+        return is_ours and (not declared.is_direct or time.monotonic() < self._until)
 
 
 class Worker:
@@ -99,7 +118,6 @@ class Worker:
         self._is_stopped = is_stopped
         self._session: Session | None = None
         self._open = ExitStack()
-        self._is_unsure = False
 
     def open(self, *, waits: bool) -> bool:
         """Start a life of the session; one that waits starts none while another life of it is alive."""
@@ -125,38 +143,35 @@ class Worker:
         # Of what commits itself each commit has its own; a batch is of one.
         contract = contract_of(job.declared) if is_staged else None
         notes: list[Note] = []
+        lost: set[Batch] = set()
         pause_s, looked_at = _PAUSE_S[0], time.monotonic()
+        coming = Coming(self, job)
         while session is not None and not self._is_stopped():
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
+                # Nothing is in hand here: what is held all the same was handed out by an answer that was lost, and
+                # the heartbeat would keep it for ever.
+                _answered(partial(self._board.give_back, session))
                 _answered(partial(self._board.expire, is_staged=is_staged))
-            handed = _answered(partial(self._take, session, contract=contract))
+            if contract is None:
+                handed = _answered(partial(self._board.take, session))
+            else:
+                handed = _answered(partial(self._board.take_staged, session, contract=contract, lost=lost))
             if handed:
-                notes += self._load(replace(job, session=session), handed)
+                notes += self._load(replace(job, session=session), handed, lost)
                 pause_s = _PAUSE_S[0]
-            elif self.may_come(job):
+            elif coming.may_be():
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             else:
                 break
         return notes
 
-    def _take(self, session: Session, *, contract: str | None) -> Handed | None:
-        if self._is_unsure:
-            # The answer to the last call was lost: what it handed out would be kept alive by the heartbeat for ever.
-            self._board.give_back(session)
-        self._is_unsure = True
-        handed = self._board.take(session, is_staged=contract is not None, contract=contract)
-        self._is_unsure = False
-        return handed
-
-    def may_come(self, job: Job) -> bool:
-        """Whether anything of the job's batch is open that this session may have to do with."""
+    def left(self, job: Job) -> OpenWork:
         is_staged = not job.declared.is_direct
-        left = _answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
-        return left.of_session if self._board.rules.mode is Mode.SESSION and not is_staged else left.of_batch
+        return _answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
 
-    def _load(self, job: Job, handed: Handed) -> list[Note]:
+    def _load(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
         try:
             return self._deliver(job, handed)
         except DeliveryTakenAway:
@@ -165,10 +180,9 @@ class Worker:
         except StageLost:
             if handed.batch == job.batch:
                 raise
-            # Whoever is to publish it has to stage it anew, and finds out.
-            with suppress(DeliveryTakenAway):
-                _answered(partial(self._board.give_back, handed.claim.session))
-            time.sleep(_PAUSE_S[1])
+            # Whoever is to publish it has to stage it anew, if he is still there; others leave it alone.
+            lost.add(handed.batch)
+            _answered(partial(self._board.give_back, handed.claim.session))
         except _ENDS_THE_WORKER:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.

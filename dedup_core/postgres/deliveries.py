@@ -5,7 +5,7 @@ the two. Whatever is changed here may be lost in a crash of the server and comes
 is handed out again, and only the commit of a load, which is never lost, ends a delivery.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -218,17 +218,16 @@ class PostgresDeliveries:
             if connection.execute(SQL[and_then], binds).rowcount == 1:
                 connection.execute(SQL["give_back"], {**binds, "session_ids": array([life["session_id"]])})
 
-    def take(self, session: Session, *, is_staged: bool = False, contract: str | None = None) -> Handed | None:
+    def take(self, session: Session) -> Handed | None:
         """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
-        binds = {
-            **self._binds,
-            **self._life(session),
-            "is_staged": is_staged,
-            "contract": contract,
-            "ack_deadline_s": self.rules.ack_deadline_s,
-        }
-        # What a batch publishes at once has no order inside it.
-        statement = _TAKES[Mode.SHARED if is_staged else self.rules.mode]
+        return self._take(session, _TAKES[self.rules.mode])
+
+    def take_staged(self, session: Session, *, contract: str, lost: Collection[Batch] = ()) -> Handed | None:
+        """The same of batches that are published at once, which have no order inside; of those of one contract."""
+        return self._take(session, _TAKE_STAGED, contract=contract, lost=array(lost))
+
+    def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
+        binds |= {**self._binds, **self._life(session), "ack_deadline_s": self.rules.ack_deadline_s}
         with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
             # What is sent in one message is a transaction of its own.
             row = connection.execution_options(isolation_level="AUTOCOMMIT").execute(statement, binds).one_or_none()
@@ -381,12 +380,12 @@ def _taken_away(claim: Claim) -> DeliveryTakenAway:
     return DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 
-def _take(mode: Mode) -> TextClause:
+def _taking(which: str, *, is_kept: bool) -> TextClause:
     """One message to the server: what waits for nobody's disk, the lock where there is an order, and the hand-out."""
-    kept = SQL[f"kept_{mode}"] if mode in (Mode.ORDERED, Mode.KEY_SHARED) else SQL["kept_none"]
-    statement = SQL["take"].text.replace("{next}", SQL[f"next_{mode}"].text).replace("{kept}", kept.text)
-    lock = SQL["lock_board"].text if mode in (Mode.ORDERED, Mode.KEY_SHARED) else ""
+    kept, lock = (SQL[f"kept_{which}"].text, SQL["lock_board"].text) if is_kept else (SQL["kept_none"].text, "")
+    statement = SQL["take"].text.replace("{next}", SQL[f"next_{which}"].text).replace("{kept}", kept)
     return text(SQL["without_flush"].text + lock + statement)
 
 
-_TAKES = {mode: _take(mode) for mode in Mode}
+_TAKES = {mode: _taking(mode, is_kept=mode in (Mode.ORDERED, Mode.KEY_SHARED)) for mode in Mode}
+_TAKE_STAGED = _taking("staged", is_kept=False)

@@ -160,8 +160,14 @@ SELECT taken.* FROM mine LEFT JOIN taken ON true;
 
 -- name: next_shared
 SELECT delivery_id FROM onceload.delivery
- WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged = :is_staged
-   AND contract IS NOT DISTINCT FROM CAST(:contract AS text)
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND NOT is_staged
+ ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: next_staged
+-- Of batches whose stages are there, as far as is known.
+SELECT delivery_id FROM onceload.delivery
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged AND contract = :contract
+   AND batch <> ALL (CAST(:lost AS text[]))
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: next_session
@@ -271,7 +277,7 @@ SELECT EXISTS (SELECT FROM onceload.claim WHERE pipeline_id = :pipeline_id AND i
 -- name: holders
 SELECT DISTINCT session.name, deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)
- WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held' AND work IS NOT NULL
+ WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
  ORDER BY 1 LIMIT 5;
 
 -- name: list_deliveries

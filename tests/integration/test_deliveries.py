@@ -246,9 +246,10 @@ class StagedTwins(Twins):
         self.in_batch = set(list(self.model.deliveries)[-len(work) :])
 
     def _taken(self, life: Session) -> Handed | None:
-        assert self.board.take(life, is_staged=True, contract="another") is None
+        assert self.board.take_staged(life, contract="another") is None
+        assert self.board.take_staged(life, contract=CONTRACT, lost=[BATCH]) is None
         assert self.board.take(life) is None
-        return self.board.take(life, is_staged=True, contract=CONTRACT)
+        return self.board.take_staged(life, contract=CONTRACT)
 
     def take(self, which: int, second: int) -> None:
         """There is always something to take: the next batch, when one has ended."""

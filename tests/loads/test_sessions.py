@@ -22,7 +22,7 @@ from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_o
 from dedup_core.spans import SpanSet
 from spark_jobs import loading, work
 from spark_jobs.consume import consume
-from spark_jobs.declared import Publish, Write
+from spark_jobs.declared import Identity, Publish, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Job, deliver
 from spark_jobs.offers import contract_of
@@ -120,8 +120,10 @@ class Board:
         session = self.board.open_session(SessionName(name))
         assert session
         declared = self.loads.declared
-        contract = None if declared.is_direct else contract_of(declared)
-        handed = self.board.take(session, is_staged=not declared.is_direct, contract=contract)
+        if declared.is_direct:
+            handed = self.board.take(session)
+        else:
+            handed = self.board.take_staged(session, contract=contract_of(declared))
         assert handed
         return handed
 
@@ -583,7 +585,7 @@ def test_no_session_ends_before_all_of_its_part_is_handed_out(loads):
 def test_what_was_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
-    take = PostgresDeliveries.take
+    take = PostgresDeliveries._take
     lost: list[Handed | None] = []
 
     def losing(*arguments: Any, **named: Any) -> Handed | None:
@@ -593,12 +595,135 @@ def test_what_was_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads,
             raise DatabaseLost("taking a delivery", "the connection was cut")
         return handed
 
-    monkeypatch.setattr(PostgresDeliveries, "take", losing)
+    monkeypatch.setattr(PostgresDeliveries, "_take", losing)
     consume_once(loads, "a")
 
     assert len(lost) == 2
     assert loads.rows() == numbers
     assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
+
+
+def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, monkeypatch):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    failing = [DatabaseLost("committing", "it was away for too long")]
+
+    def failing_once(job: Job, delivery: loading.Delivery) -> list[Note]:
+        if failing:
+            raise failing.pop()
+        return deliver(job, delivery)
+
+    monkeypatch.setattr(work, "deliver", failing_once)
+    told = consume(
+        loads.declared, settings(loads), name=SessionName("a"), batch=new_batch(), pause=lambda: loads.rows() != numbers
+    )
+
+    assert isinstance(next(told), DatabaseLost)
+    assert "held" not in Board(loads).states()
+    assert isinstance(next(told), Report)
+    assert not list(told)
+    assert loads.rows() == numbers
+
+
+@STAGED
+def test_what_a_planner_left_that_vanished_keeps_nobody_from_his_own(loads):
+    declare(loads, Mode.SHARED)
+    write(loads)
+
+    class Killed(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            raise KeyboardInterrupt
+
+    with (
+        monkeypatched(PostgresDeliveries, "end_batch"),
+        monkeypatched(type(loads.ledger), "release"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
+    loads.write("new.jsonl", line(7))
+
+    (report,) = at_once([partial(consume_once, loads, "next", wait_s=0)])
+
+    assert report.loaded == 1
+    assert sorted(note.name for note in report.notes if note.is_busy) == [f"{file}.jsonl" for file in range(FILES)]
+
+
+@DIRECT
+def test_a_packed_file_in_the_line_of_another_is_not_waited_for(loads):
+    declare(loads, Mode.SESSION)
+    for file in range(2):
+        text = "".join(line(number) for number in range(100 + 300 * file, 400 + 300 * file))
+        loads.write(f"{file}.jsonl.gz", gzip.compress(text.encode()))
+
+    report = consume_once(loads, "1", wait_s=0)
+
+    assert (report.loaded, report.notes) == (300, ())
+    assert consume_once(loads, "2", wait_s=0).loaded == 300
+
+
+@DIRECT
+def test_what_depends_on_another_line_is_waited_for_with_a_bound(loads):
+    declare(loads, Mode.SESSION)
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+    write(loads)
+    assert consume_once(loads, "1", wait_s=0).notes == ()
+    loads.write("new.jsonl", line(7))
+
+    (report,) = at_once([partial(consume_once, loads, "1", wait_s=0.2)])
+
+    assert {note.name for note in report.notes if note.is_busy} >= {"new.jsonl"}
+    assert 7 not in loads.rows()
+
+
+#: As a heartbeat does.
+HELD_FOR_AN_HOUR = """
+UPDATE onceload.delivery SET deadline_at = now() + interval '1 h' WHERE state = 'held' RETURNING delivery_id"""
+
+
+@DIRECT
+def test_what_somebody_holds_and_does_not_get_on_with_is_waited_for_with_a_bound(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=1)
+    numbers = write(loads)
+
+    class Hanging(InThisProcess):
+        """Beside one whose heartbeat goes on, and nothing else."""
+
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            if "held" not in Board(loads).states():
+                Board(loads).take("other")
+                loads.ask(HELD_FOR_AN_HOUR)
+            return super().run(job, sessions)
+
+    call = partial(load, loads.declared, settings(loads, wait_s=0.2), batch=new_batch(), tasks=Hanging())
+    (report,) = at_once([call])
+
+    assert [(note.name, "session other" in note.reason) for note in report.notes if note.is_busy] == [("0.jsonl", True)]
+    assert loads.rows() == numbers[10:]
+
+
+@DIRECT
+def test_a_file_that_breaks_off_is_not_planned_again_while_there_is_more(loads):
+    declare(loads, Mode.SHARED, open_max=1)
+    loads.write("0.jsonl.gz", gzip.compress("".join(map(line, range(100, 400))).encode())[:-20])
+    loads.write("1.jsonl", line(7))
+
+    (report,) = at_once([loads.load])
+
+    assert [note.name for note in report.notes] == ["0.jsonl.gz"]
+    assert 7 in loads.rows()
+
+
+@STAGED
+def test_what_a_killed_worker_held_is_taken_back_once_the_pipeline_publishes_at_once(loads):
+    declare(loads, Mode.SHARED)
+    numbers = write(loads)
+    loads.declared = replace(loads.declared, publish=Publish.DIRECT)
+    offered(loads).take("gone")
+    loads.declared = replace(loads.declared, publish=Publish.STAGED)
+    pass_time(loads, 61)
+
+    assert consume_once(loads, "next", wait_s=0).loaded == len(numbers)
+    assert loads.rows() == numbers
 
 
 @WITH_TAKERS

@@ -14,7 +14,7 @@ from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer
 from spark_jobs.load import LoadSettings, load, new_batch
 from spark_jobs.loading import Job, engine_of
 from spark_jobs.plan import Note
-from spark_jobs.work import Worker
+from spark_jobs.work import Coming
 from tests.loads.conftest import InThisProcess, Loads, line
 
 
@@ -120,7 +120,7 @@ class AllButTheFirst(InThisProcess):
         board.take(lost)
         with pytest.MonkeyPatch.context() as patched:
             # Nobody waits until it is found to be lost.
-            patched.setattr(Worker, "may_come", lambda *_: False)
+            patched.setattr(Coming, "may_be", lambda _: False)
             return super().run(job, sessions)
 
 
