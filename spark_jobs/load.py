@@ -187,14 +187,14 @@ class _Load:
             busy = {note.name for note in plan.notes if note.is_busy}
             if self._left().of_batch:
                 # Somebody else has it in hand, or in his line.
-                claimed = self._ledger.outlook(self._declared.name).claimed
+                claimed = self._outlook().claimed
                 busy |= {file.listed.name for file in plan.to_read} & claimed
             if self._has_own_line and busy:
                 # The other lines are not ours to wait for; but somebody may be about to hand out to ours.
                 more = {note.name for note in plan.notes if note.has_more}
                 are_done = self._wait_until(partial(self._is_handed_out, more), told)
                 # What is claimed no more, and came to nothing in our line, is planned again.
-                is_others = not more and busy <= self._ledger.outlook(self._declared.name).claimed
+                is_others = not more and busy <= self._outlook().claimed
                 busy = set() if are_done and is_others and not self._left().of_session else busy
             else:
                 are_done = self._wait_until(partial(self._is_free, busy), told) if busy else True
@@ -223,7 +223,7 @@ class _Load:
 
     def _notes(self, plan: Plan, told: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
         """All that is to be said: what was read twice was told twice, and a dead letter may be known to the plan."""
-        outlook = self._ledger.outlook(self._declared.name)
+        outlook = self._outlook()
         notes = [note for note in plan.notes if not note.is_busy]
         reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
         whose = self._whose() if busy else ""
@@ -257,7 +257,7 @@ class _Load:
     def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, int, bool]:
         """Plan, and see to it that what is new is loaded, by whoever takes it: how much of it, and if there is more."""
         for attempt in range(_PLANS_MAX):
-            plan = make_plan(self._declared, self._ledger, now_s=time.time())
+            plan = Patience().until_answered(lambda: make_plan(self._declared, self._ledger, now_s=time.time()))
             # What came to nothing would do so again, and might leave no room for others: the next call may try it.
             failed = {note.name for note in (*told, *self._not_in(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
@@ -403,7 +403,8 @@ class _Load:
         while left != before and self._is_for_us(left) and not self._settings.is_stopped():
             notes += self._watched.run(job or self._job, self._sessions(left.count))
             # Whoever runs under our name by now goes on instead.
-            self._ledger.renew(self._session, lease_s=self._declared.delivery.ack_deadline_s)
+            lease_s = self._declared.delivery.ack_deadline_s
+            Patience().until_answered(partial(self._ledger.renew, self._session, lease_s=lease_s))
             before, left = left, self._left()
         return notes
 
@@ -412,7 +413,11 @@ class _Load:
         return not self._declared.is_direct
 
     def _left(self) -> OpenWork:
-        return self._board.open_work(self._batch, is_staged=self._is_staged, session=self._settings.session)
+        look = partial(self._board.open_work, self._batch, is_staged=self._is_staged, session=self._settings.session)
+        return Patience().until_answered(look)
+
+    def _outlook(self) -> Outlook:
+        return Patience().until_answered(partial(self._ledger.outlook, self._declared.name))
 
     def _is_for_us(self, left: OpenWork) -> bool:
         """Whether sessions of ours may find something to do."""
@@ -450,7 +455,7 @@ class _Load:
         pause_s, seen, helps_at = _PAUSE_S[0], None, 0.0
         until = time.monotonic() + self._settings.wait_s
         while not self._settings.is_stopped():
-            outlook, left = self._ledger.outlook(self._declared.name), self._left()
+            outlook, left = self._outlook(), self._left()
             if is_so(outlook, left):
                 return True
             if (outlook, left) != seen:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -724,6 +724,30 @@ def test_what_a_killed_worker_held_is_taken_back_once_the_pipeline_publishes_at_
 
     assert consume_once(loads, "next", wait_s=0).loaded == len(numbers)
     assert loads.rows() == numbers
+
+
+@DIRECT
+def test_a_load_goes_on_when_the_database_was_away_between_two_rounds(loads, monkeypatch):
+    declare(loads, Mode.SHARED, open_max=2)
+    numbers = write(loads)
+    away = [(type(loads.ledger), name) for name in ("renew", "outlook")] + [(PostgresDeliveries, "open_work")]
+    for owner, name in away:
+        monkeypatch.setattr(owner, name, lost_once(getattr(owner, name)))
+
+    assert loads.load().loaded == len(numbers)
+    assert loads.rows() == numbers
+
+
+def lost_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The second call gets no answer."""
+    calls = count(1)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == 2:
+            raise DatabaseLost("looking", "the connection was cut")
+        return method(*arguments, **named)
+
+    return call
 
 
 @WITH_TAKERS
