@@ -661,6 +661,20 @@ BOARD_BUGS = (
         tests=(OF_SESSIONS,),
     ),
     Bug(
+        name="a follower keeps what it held when it failed",
+        file="spark_jobs/consume.py",
+        correct="            self.close()\n            raise",
+        wrong="            raise",
+        tests=(OF_SESSIONS,),
+    ),
+    Bug(
+        name="what was handed out by an answer that was lost is kept by a heartbeat",
+        file="spark_jobs/work.py",
+        correct="_answered(partial(self._board.give_back, session))",
+        wrong="_answered(partial(self._board.renew, session))",
+        tests=(OF_SESSIONS,),
+    ),
+    Bug(
         name="a batch that makes sense only whole is published without what was set aside",
         file="spark_jobs/load.py",
         correct="        if dead and self._declared.is_published_whole:\n",
