@@ -384,6 +384,17 @@ def monkeypatched(owner: type, name: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def killed_while_planning(loads: Loads) -> Iterator[None]:
+    """Whoever plans ends here, and gives nothing back."""
+    with (
+        monkeypatched(PostgresDeliveries, "end_batch"),
+        monkeypatched(type(loads.ledger), "release"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        yield
+
+
 # Two at once.
 
 
@@ -490,11 +501,7 @@ def test_a_batch_goes_with_whoever_was_to_publish_it_and_is_staged_anew_by_the_n
             super().run(job, sessions[:1])
             raise KeyboardInterrupt
 
-    with (
-        monkeypatched(PostgresDeliveries, "end_batch"),
-        monkeypatched(type(loads.ledger), "release"),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with killed_while_planning(loads):
         load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
     assert set(Board(loads).states()) == {"staged"}
     assert {note.reason.split(" (")[0] for note in loads.load().notes} == {"another run is loading it"}
@@ -634,11 +641,7 @@ def test_what_a_planner_left_that_vanished_keeps_nobody_from_his_own(loads):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
             raise KeyboardInterrupt
 
-    with (
-        monkeypatched(PostgresDeliveries, "end_batch"),
-        monkeypatched(type(loads.ledger), "release"),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with killed_while_planning(loads):
         load(loads.declared, settings(loads), batch=new_batch(), tasks=Killed())
     loads.write("new.jsonl", line(7))
 
