@@ -29,7 +29,7 @@ from dedup_core.replay import Counts, Run
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
-from spark_jobs.loading import Delivery, Job, Patience, Replacement
+from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work, spans_of
 from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
@@ -209,12 +209,15 @@ class _Load:
         """Let fall back what is late, and what was in the hands of a session that there is no more go to the first."""
         self._expire()
         if self._declared.has_fixed_sessions:
-            self._board.adopt_strays()
+            answered(self._board.adopt_strays)
+        if self._is_staged:
+            # Deliveries go with the claim of their planner; where nothing is left to claim, nobody else drops it.
+            answered(partial(self._ledger.drop_ended_claims, self._declared.name))
 
     def _expire(self) -> None:
-        self._board.expire(is_staged=self._is_staged)
+        answered(partial(self._board.expire, is_staged=self._is_staged))
         if self._is_staged:
-            self._board.withdraw_waiting()
+            answered(self._board.withdraw_waiting)
 
     def _no_room(self) -> Note:
         open_max = self._declared.delivery.open_max
@@ -237,12 +240,12 @@ class _Load:
 
     def _whose(self) -> str:
         """Who holds something, in words."""
-        held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in self._board.holders().items())
+        held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in answered(self._board.holders).items())
         return "".join(f" ({each}, unless it goes on)" for each in [", ".join(held)] if each)
 
     def _not_in(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
         """What was handed out, is no more, and is not in: somebody could not read it, and told others why."""
-        states = self._ledger.know(self._session, list(self._handed_out))
+        states = answered(partial(self._ledger.know, self._session, list(self._handed_out)))
         for producer_id, spans in self._handed_out.items():
             state = states[producer_id].state if producer_id in states else None
             if state is None or state.name in known or state.name in outlook.claimed:
@@ -257,7 +260,7 @@ class _Load:
     def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, int, bool]:
         """Plan, and see to it that what is new is loaded, by whoever takes it: how much of it, and if there is more."""
         for attempt in range(_PLANS_MAX):
-            plan = Patience().until_answered(lambda: make_plan(self._declared, self._ledger, now_s=time.time()))
+            plan = answered(lambda: make_plan(self._declared, self._ledger, now_s=time.time()))
             # What came to nothing would do so again, and might leave no room for others: the next call may try it.
             failed = {note.name for note in (*told, *self._not_in(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
@@ -276,7 +279,8 @@ class _Load:
     def _offer(self, plan: Plan, told: list[Note]) -> tuple[int, bool]:
         """Hand out what is planned, or stage and publish it: how many deliveries, and whether that is not all."""
         ledger, declared = self._ledger, self._declared
-        ids = ledger.register(declared.name, [(file.listed.name, file.generation) for file in plan.to_read])
+        names = [(file.listed.name, file.generation) for file in plan.to_read]
+        ids = answered(partial(ledger.register, declared.name, names))
         twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
         some, is_cut = bundles(declared, plan.to_read, ids), False
         if declared.is_direct:
@@ -404,7 +408,7 @@ class _Load:
             notes += self._watched.run(job or self._job, self._sessions(left.count))
             # Whoever runs under our name by now goes on instead.
             lease_s = self._declared.delivery.ack_deadline_s
-            Patience().until_answered(partial(self._ledger.renew, self._session, lease_s=lease_s))
+            answered(partial(self._ledger.renew, self._session, lease_s=lease_s))
             before, left = left, self._left()
         return notes
 
@@ -414,10 +418,10 @@ class _Load:
 
     def _left(self) -> OpenWork:
         look = partial(self._board.open_work, self._batch, is_staged=self._is_staged, session=self._settings.session)
-        return Patience().until_answered(look)
+        return answered(look)
 
     def _outlook(self) -> Outlook:
-        return Patience().until_answered(partial(self._ledger.outlook, self._declared.name))
+        return answered(partial(self._ledger.outlook, self._declared.name))
 
     def _is_for_us(self, left: OpenWork) -> bool:
         """Whether sessions of ours may find something to do."""
@@ -439,7 +443,7 @@ class _Load:
         """Whether there is something in our line, or nobody has to come first who may put something there."""
         if left.of_session:
             return True
-        return not (more and self._before_us(more, outlook)) and not self._board.is_being_planned()
+        return not (more and self._before_us(more, outlook)) and not answered(self._board.is_being_planned)
 
     def _before_us(self, names: set[str], outlook: Outlook) -> Set[str]:
         """What others have in hand of these files, or of all that decides what is new of them."""
@@ -492,10 +496,10 @@ class _Load:
             losses += 1
             with ExitStack() as staging:
                 # A crash has left connections behind that find out only now, and nobody holds what was staged there.
-                stage = Patience().until_answered(partial(self._open_stage, staging, job))
+                stage = answered(partial(self._open_stage, staging, job))
                 with suppress(StageLost):
                     notes = self._staged(replace(job, stage=stage), some, claim)
-                    parts = Patience().until_answered(partial(self._parts, stage))
+                    parts = answered(partial(self._parts, stage))
                     notes += [note for part in parts for note in part.notes]
                     broken = half_read(job, parts, notes)
                     if is_whole(parts, deliveries=len(some)) and not broken:
@@ -535,10 +539,10 @@ class _Load:
 
     def _set_aside(self, claim: Claim) -> set[int]:
         """Take dead letters out of the batch, unless it makes no sense without them."""
-        dead = self._board.dead_of(claim)
+        dead = answered(partial(self._board.dead_of, claim))
         if dead and self._declared.is_published_whole:
             raise BatchIncomplete(self._declared.name, self._batch, dead[0].tries, dead[0].reason)
-        self._board.set_aside(claim)
+        answered(partial(self._board.set_aside, claim))
         return {read_work(self._declared, each.work, claim)[0].number for each in dead}
 
 

@@ -167,13 +167,12 @@ def _comes_again(error: OnceloadError) -> bool:
 
 
 def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
-    """Whether other deliveries keep an order with this one; of a bundle, nothing stands behind in the same file."""
+    """Whether other deliveries keep an order with this one."""
     match declared.delivery.mode:
         case Mode.SHARED:
             return False
         case Mode.KEY_SHARED:
-            is_cut = any(chunk.end is not None and chunk.end < chunk.size for chunk in delivery.chunks)
-            return declared.transform is None and (len(delivery.chunks) == 1 or is_cut)
+            return declared.transform is None and any(chunk.is_followed for chunk in delivery.chunks)
         case Mode.ORDERED | Mode.SESSION:
             return declared.transform is None and (declared.is_direct or declared.is_published_whole)
 
@@ -212,7 +211,7 @@ def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made 
             return _stage_made(job, engine, tables, partition=partition)
     except DatabaseLost:
         # Spark tries again a few times, and at once: so not before the server answers.
-        Patience().until_answered(partial(_ping, job, engine))
+        answered(partial(_ping, job, engine))
         raise
 
 
@@ -233,7 +232,7 @@ def _ping(job: Job, engine: Engine) -> None:
 
 def accept_rows(job: Job, made: Iterable[Made]) -> None:
     """Count those rows of a transform that Spark says came first."""
-    Patience().until_answered(partial(_accept, job, tuple(made)))
+    answered(partial(_accept, job, tuple(made)))
 
 
 def _accept(job: Job, made: tuple[Made, ...]) -> None:
@@ -421,6 +420,11 @@ class Patience:
                 return ask()
             except (DatabaseLost, PipelineBusy) as error:
                 self.wait(error)
+
+
+def answered(ask: Callable[[], Answer]) -> Answer:
+    """Ask what may be asked twice, until the database answers."""
+    return Patience().until_answered(ask)
 
 
 def engine_of(job: Job) -> Engine:

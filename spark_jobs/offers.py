@@ -51,6 +51,17 @@ def _in_turn(
 
 
 def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+    """What is new of a file, in order; each chunk but the last says that it is not."""
+    before: Chunk | None = None
+    for chunk in _pieces(declared, file, producer_id):
+        if before is not None:
+            yield replace(before, is_followed=True)
+        before = chunk
+    if before is not None:
+        yield before
+
+
+def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
     source, listed = declared.source, file.listed
     header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
     for first, end in file.spans:
@@ -127,7 +138,7 @@ def _as_json(chunk: Chunk) -> dict[str, object]:
 
 
 _NOTHING = object()
-_DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": ()}
+_DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": (), "is_followed": False}
 
 
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from sqlalchemy.exc import DBAPIError
 
@@ -31,13 +31,12 @@ from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
-from spark_jobs.loading import Delivery, Job, Patience, deliver, engine_of
+from spark_jobs.loading import Delivery, Job, answered, deliver, engine_of
 from spark_jobs.offers import contract_of, read_handed
 from spark_jobs.plan import Note
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.stage import Stage, StageLost
 
-Answer = TypeVar("Answer")
 #: What would be the same with any delivery in hand.
 _ENDS_THE_WORKER = (
     SessionFenced,
@@ -101,8 +100,8 @@ class Coming:
     def may_be(self) -> bool:
         declared, left = self._job.declared, self._worker.left(self._job)
         if left != self._seen:
-            # Whoever holds something and is gone has lost it by then.
-            wait_s = max(self._job.wait_s, declared.delivery.ack_deadline_s)
+            # Whoever holds something and is gone has lost it by then; the rest is waited for by the whole load, once.
+            wait_s = min(self._job.wait_s, declared.delivery.ack_deadline_s)
             self._seen, self._until = left, time.monotonic() + wait_s
         is_ours = left.of_session if declared.has_fixed_sessions else left.of_batch
         # A batch that is published at once is waited for by whoever publishes it.
@@ -121,7 +120,7 @@ class Worker:
 
     def open(self, *, waits: bool) -> bool:
         """Start a life of the session; one that waits starts none while another life of it is alive."""
-        self._session = _answered(lambda: self._board.open_session(self._name, waits=waits))
+        self._session = answered(lambda: self._board.open_session(self._name, waits=waits))
         if self._session is None:
             return False
         every_s = self._board.rules.ack_deadline_s / BEATS_PER_LEASE
@@ -149,14 +148,13 @@ class Worker:
         while session is not None and not self._is_stopped():
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
-                # Nothing is in hand here: what is held all the same was handed out by an answer that was lost, and
-                # the heartbeat would keep it for ever.
-                _answered(partial(self._board.give_back, session))
-                _answered(partial(self._board.expire, is_staged=is_staged))
+                # The heartbeat would keep it for ever.
+                self._let_go(session)
+                answered(partial(self._board.expire, is_staged=is_staged))
             if contract is None:
-                handed = _answered(partial(self._board.take, session))
+                handed = answered(partial(self._board.take, session))
             else:
-                handed = _answered(partial(self._board.take_staged, session, contract=contract, lost=lost))
+                handed = answered(partial(self._board.take_staged, session, contract=contract, lost=lost))
             if handed:
                 notes += self._load(replace(job, session=session), handed, lost)
                 pause_s = _PAUSE_S[0]
@@ -164,12 +162,18 @@ class Worker:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             else:
+                # A session may stay open after this, and with it its heartbeat.
+                self._let_go(session)
                 break
         return notes
 
+    def _let_go(self, session: Session) -> None:
+        """Nothing is in hand: what is held all the same was handed out by an answer that was lost."""
+        answered(partial(self._board.give_back, session))
+
     def left(self, job: Job) -> OpenWork:
         is_staged = not job.declared.is_direct
-        return _answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
+        return answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
 
     def _load(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
         try:
@@ -182,7 +186,7 @@ class Worker:
                 raise
             # Whoever is to publish it has to stage it anew, if he is still there; others leave it alone.
             lost.add(handed.batch)
-            _answered(partial(self._board.give_back, handed.claim.session))
+            answered(partial(self._board.give_back, handed.claim.session))
         except _ENDS_THE_WORKER:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.
@@ -198,7 +202,7 @@ class Worker:
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
         # What there is to say of it is staged with it, so that whoever publishes it hears of it.
         deliver(replace(job, stage=called), delivery)
-        _answered(partial(self._board.stage, handed))
+        answered(partial(self._board.stage, handed))
         return []
 
     def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
@@ -206,7 +210,7 @@ class Worker:
             # Nobody else may take it meanwhile in any case.
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
         with suppress(DeliveryTakenAway):
-            _answered(partial(self._board.nack, handed, _reason(error)))
+            answered(partial(self._board.nack, handed, _reason(error)))
 
 
 def _reason(error: Exception) -> str:
@@ -215,10 +219,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     said = first_line(error) if isinstance(error, DBAPIError) else str(error)
     return f"{type(error).__name__}: {said}"
-
-
-def _answered(ask: Callable[[], Answer]) -> Answer:
-    return Patience().until_answered(ask)
 
 
 @contextmanager

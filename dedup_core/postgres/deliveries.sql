@@ -275,9 +275,11 @@ SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
 SELECT EXISTS (SELECT FROM onceload.claim WHERE pipeline_id = :pipeline_id AND is_held);
 
 -- name: holders
+-- A claim that has ended may still stand there.
 SELECT DISTINCT session.name, deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
+   AND (work IS NOT NULL OR (deadline_at > clock_timestamp() AND delivery.epoch = session.epoch))
  ORDER BY 1 LIMIT 5;
 
 -- name: list_deliveries

@@ -284,6 +284,12 @@ class PostgresLedger:
                 SQL["renew_claims"], {"session_id": session_id, "epoch": session.epoch, "lease_s": lease_s}
             )
 
+    def drop_ended_claims(self, pipeline: str) -> None:
+        """Let go of what planners left that vanished."""
+        with translated(pipeline=pipeline, doing="dropping claims"), self._engine.begin() as connection:
+            found = lock_pipeline(connection, pipeline)
+            connection.execute(SQL["drop_ended_claims"], {"pipeline_id": found.pipeline_id})
+
     def release(self, claim: Claim) -> None:
         """Give a claim back: its spans fall back to what is consumed."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:

@@ -64,6 +64,8 @@ class Chunk:
     sealed: bool = False
     #: The columns that a CSV file's first line names, or that are declared for it.
     header: tuple[str, ...] = ()
+    #: What was planned of the file goes on behind it.
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

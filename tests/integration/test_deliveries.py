@@ -346,6 +346,25 @@ staged_steps = st.tuples(st.sampled_from(STAGED_MOVES), st.integers(0, 7), st.in
 numbers = count()
 
 
+def test_a_bundle_waits_until_it_is_first_for_all_of_its_files(engine: Engine) -> None:
+    twins = Twins(engine, Mode.KEY_SHARED, next(numbers))
+    one, other = 0, 1
+    twins.take(one, 0)
+    twins.take(other, 0)
+    # Each has a file, and more of that in its line; the bundle of both is in the line of the other.
+    for producers in ((0, 0), (1, 1), (0, 1)):
+        twins.offer(*producers)
+    twins.ack(1, 0)
+    twins.ack(0, 0)
+    twins.take(other, 0)
+    twins.ack(0, 0)
+
+    twins.take(other, 0)
+
+    twins.check()
+    assert [(state, keeper) for _, state, _, keeper, _ in twins._rows()] == [("waiting", "a"), ("waiting", "b")]
+
+
 @pytest.mark.parametrize("mode", Mode)
 @settings(
     max_examples=max(60, settings.get_profile("ci").max_examples // 20),

@@ -610,6 +610,97 @@ def test_what_was_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads,
     assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
 
 
+@WITH_TAKERS
+@DIRECT
+def test_a_follower_that_has_nothing_of_its_own_holds_nothing_of_others(loads, mode, monkeypatch):
+    declare(loads, mode)
+    numbers = write(loads)
+    board = offered(loads)
+    take = PostgresDeliveries._take
+    lost: list[Handed] = []
+
+    def losing_the_first(*arguments: Any, **named: Any) -> Handed | None:
+        handed = take(*arguments, **named)
+        if not lost and handed:
+            # There is no second look in this round.
+            lost.append(handed)
+            raise DatabaseLost("taking a delivery", "the connection was cut")
+        return None if len(lost) == 1 else handed
+
+    monkeypatch.setattr(PostgresDeliveries, "_take", losing_the_first)
+
+    def looks_again() -> bool:
+        lost.append(lost[0])
+        return len(lost) < 4
+
+    reports = list(
+        consume(loads.declared, settings(loads, wait_s=0), name=SessionName("a"), batch=new_batch(), pause=looks_again)
+    )
+
+    assert all(isinstance(report, Report) for report in reports)
+    assert board.states() == []
+    assert loads.rows() == numbers
+
+
+@STAGED
+@pytest.mark.parametrize("is_changed", [False, True], ids=["its stage is gone", "its pipeline file was changed"])
+def test_what_an_earlier_life_of_a_batch_left_is_not_waited_for_when_nothing_is_new(loads, is_changed):
+    declare(loads, Mode.SHARED)
+    write(loads)
+
+    class Killed(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            raise KeyboardInterrupt
+
+    with killed_while_planning(loads):
+        load(loads.declared, settings(loads), batch=Batch("run"), tasks=Killed())
+    for file in range(FILES):
+        (loads.folder / f"{file}.jsonl").unlink()
+    if is_changed:
+        loads.declared = replace(loads.declared, columns=loads.declared.columns[:2])
+
+    (report,) = at_once([partial(loads.load, batch="run")])
+
+    assert (report.loaded, report.notes[0].is_busy) == (0, False)
+    assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
+
+
+@DIRECT
+def test_what_others_hold_is_waited_for_once(loads):
+    declare(loads, Mode.SHARED, ack_deadline_s=1)
+    write(loads)
+    board = offered(loads)
+    board.take("other")
+    loads.ask(
+        "UPDATE onceload.delivery SET deadline_at = clock_timestamp() + interval '1 hour' WHERE state = 'held'"
+        " RETURNING 1"
+    )
+    waits_s, started = 4.0, time.monotonic()
+
+    report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=InThisProcess())
+
+    # The session itself waits for as long as a lease, and the load for as long as it was told.
+    assert waits_s <= time.monotonic() - started < 2 * waits_s
+    assert any("session other until" in note.reason for note in report.notes)
+
+
+@DIRECT
+def test_nobody_is_named_whose_claim_has_ended(loads):
+    declare(loads, Mode.SHARED)
+    write(loads)
+    board = offered(loads)
+    board.take("other")
+    ids = loads.ledger.register("events", [("gone.jsonl", 1)])
+    gone = loads.ledger.open_session("events", SessionName("gone"))
+    loads.ledger.claim(gone, dict.fromkeys(ids.values(), SpanSet()), batch=Batch("gone"), lease_s=60)
+    loads.ledger.open_session("events", SessionName("gone"))
+
+    report = consume_once(loads, "next", wait_s=0)
+
+    named = {name for note in report.notes for name in ("other", "gone") if f"session {name} until" in note.reason}
+    assert named == {"other"}
+
+
 def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
@@ -733,7 +824,8 @@ def test_what_a_killed_worker_held_is_taken_back_once_the_pipeline_publishes_at_
 def test_a_load_goes_on_when_the_database_was_away_between_two_rounds(loads, monkeypatch):
     declare(loads, Mode.SHARED, open_max=2)
     numbers = write(loads)
-    away = [(type(loads.ledger), name) for name in ("renew", "outlook")] + [(PostgresDeliveries, "open_work")]
+    away = [(type(loads.ledger), name) for name in ("renew", "outlook", "know", "register")]
+    away += [(PostgresDeliveries, name) for name in ("open_work", "expire")]
     for owner, name in away:
         monkeypatch.setattr(owner, name, lost_once(getattr(owner, name)))
 
@@ -936,13 +1028,31 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
     # What stands behind it in its file did not take effect first.
     assert loads.rows() == [number for number in numbers if not 140 <= number < 180]
     assert {note.name for note in report.notes if note.needs_a_person} == {"1.jsonl"}
-    assert board.states() == ["dead"] * 4
+    # Nothing stands behind the last of them, so that it is only planned anew.
+    assert board.states() == ["dead"] * 3
     hidden.rename(loads.folder / "1.jsonl")
     for (number,) in loads.ask("SELECT delivery_id FROM onceload.delivery"):
         board.board.redrive(number)
     loads.load()
     assert loads.rows() == numbers
     check_order(loads, Mode.KEY_SHARED)
+
+
+@DIRECT
+@pytest.mark.parametrize("tail", ["", '{"id": 9'], ids=["whole", "still written to"])
+def test_a_small_file_that_is_gone_takes_no_other_of_its_bundle_with_it(loads, monkeypatch, tail):
+    monkeypatch.setattr(work, "_SPARED_S", (0.01, 0.01))
+    declare(loads, Mode.KEY_SHARED, deliveries_max=2)
+    for number, name in enumerate("abc"):
+        loads.write(f"{name}.jsonl", line(100 + number) + (tail if name == "b" else ""))
+    board = offered(loads)
+    assert board.states() == ["waiting"]
+    (loads.folder / "b.jsonl").unlink()
+
+    loads.load()
+
+    assert loads.rows() == [100, 102]
+    assert board.states() == []
 
 
 @EVERY_MODE

@@ -656,8 +656,8 @@ BOARD_BUGS = (
     Bug(
         name="a fixed session ends while more is to be handed out to it",
         file="spark_jobs/load.py",
-        correct="is_others = not more and busy <=",
-        wrong="is_others = busy <=",
+        correct="return not (more and self._before_us(more, outlook)) and not answered(self._board.is_being_planned)",
+        wrong="return True",
         tests=(OF_SESSIONS,),
     ),
     Bug(
@@ -670,8 +670,8 @@ BOARD_BUGS = (
     Bug(
         name="what was handed out by an answer that was lost is kept by a heartbeat",
         file="spark_jobs/work.py",
-        correct="_answered(partial(self._board.give_back, session))",
-        wrong="_answered(partial(self._board.renew, session))",
+        correct="        answered(partial(self._board.give_back, session))",
+        wrong="        answered(partial(self._board.renew, session))",
         tests=(OF_SESSIONS,),
     ),
     Bug(
