@@ -667,17 +667,20 @@ def test_what_an_earlier_life_of_a_batch_left_is_not_waited_for_when_nothing_is_
 
 @DIRECT
 def test_what_others_hold_is_waited_for_once(loads):
-    declare(loads, Mode.SHARED, ack_deadline_s=1)
+    declare(loads, Mode.SHARED, sessions=1, ack_deadline_s=1)
     write(loads)
-    board = offered(loads)
-    board.take("other")
-    loads.ask(
-        "UPDATE onceload.delivery SET deadline_at = clock_timestamp() + interval '1 hour' WHERE state = 'held'"
-        " RETURNING 1"
-    )
-    waits_s, started = 4.0, time.monotonic()
 
-    report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=InThisProcess())
+    class BehindAnother(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            if "held" not in Board(loads).states():
+                Board(loads).take("other")
+                # It says that it is alive, and does not get on.
+                pass_time(loads, -3600)
+            return super().run(job, sessions)
+
+    waits_s, started = 6.0, time.monotonic()
+
+    report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=BehindAnother())
 
     # The session itself waits for as long as a lease, and the load for as long as it was told.
     assert waits_s <= time.monotonic() - started < 2 * waits_s
