@@ -85,6 +85,9 @@ CREATE TABLE onceload.delivery (
     -- What its rows are made by; whoever goes by another makes none of them.
     contract     text,
     offered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Of a claim: the stage that is whole, and waits to be audited and published.
+    stage        text,
+    CONSTRAINT delivery_names_a_stage_only_as_a_claim CHECK (stage IS NULL OR work IS NULL),
     CONSTRAINT delivery_state_is_known CHECK (
         state IN ('waiting', 'held', 'staged', 'acked', 'dead', 'abandoned')),
     CONSTRAINT delivery_without_work_is_a_claim CHECK (work IS NOT NULL OR state IN ('held', 'acked')),
@@ -95,6 +98,7 @@ CREATE INDEX deliveries_in_order ON onceload.delivery (pipeline_id, delivery_id)
 CREATE INDEX deliveries_to_be_taken ON onceload.delivery (pipeline_id, delivery_id) WHERE state = 'waiting';
 CREATE INDEX deliveries_in_hand ON onceload.delivery (session_id) WHERE state = 'held';
 CREATE INDEX deliveries_of_a_batch ON onceload.delivery (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX deliveries_that_keep_a_stage ON onceload.delivery (stage) WHERE stage IS NOT NULL;
 
 CREATE TABLE onceload.delivery_span (
     delivery_id  bigint NOT NULL REFERENCES onceload.delivery ON DELETE CASCADE,
@@ -243,3 +247,39 @@ CREATE TABLE onceload.quarantine (
         (state = 'held') = (settled_position IS NULL) AND settled_position > position)
 );
 CREATE INDEX quarantined_records_held ON onceload.quarantine (pipeline_id, quarantine_id) WHERE state = 'held';
+
+-- What an audit said of a staged batch, before it was published or not.
+CREATE TABLE onceload.audit (
+    audit_id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
+    batch        text NOT NULL,
+    -- No two attempts at a batch have one stage, so that an audit is of this one and no other.
+    stage        text NOT NULL,
+    suite        text NOT NULL,
+    rows         bigint NOT NULL,
+    passed       boolean NOT NULL,
+    audited_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Until then the stage of one that failed is there to be looked at.
+    kept_until   timestamptz,
+    CONSTRAINT audits_keep_only_what_failed CHECK (kept_until IS NULL OR NOT passed)
+);
+CREATE INDEX audits_of_a_pipeline ON onceload.audit (pipeline_id, audit_id);
+CREATE INDEX audits_of_a_stage ON onceload.audit (stage);
+
+-- The single expectations of an audit, in the order of their suite.
+CREATE TABLE onceload.quality_result (
+    audit_id     bigint NOT NULL REFERENCES onceload.audit ON DELETE CASCADE,
+    number       integer NOT NULL,
+    expectation  text NOT NULL,
+    -- The column, or whatever else it is about.
+    about        text,
+    severity     text NOT NULL,
+    success      boolean NOT NULL,
+    unexpected   bigint,
+    checked      bigint,
+    observed     text,
+    -- Some of the values that were not expected.
+    sample       text,
+    CONSTRAINT quality_results_have_no_twins PRIMARY KEY (audit_id, number),
+    CONSTRAINT quality_severity_is_known CHECK (severity IN ('critical', 'warning', 'info'))
+);

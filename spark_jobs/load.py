@@ -18,17 +18,26 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, DatabaseLost, NotAlone, OnceloadError
+from dedup_core.errors import (
+    AlreadyConsumed,
+    ClaimedElsewhere,
+    DatabaseLost,
+    NotAlone,
+    OnceloadError,
+    SettingRefused,
+)
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.postgres.batches import planner_of
 from dedup_core.postgres.connection import translated
 from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries, check_own_name, session_of
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
+from spark_jobs.kept import keep
 from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work, spans_of
 from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
@@ -63,6 +72,8 @@ class LoadSettings:
     session: SessionName | None = None
     #: Asked between deliveries.
     is_stopped: Callable[[], bool] = never
+    #: Left to another call, a batch that is published at once is staged, and kept.
+    publishes: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,8 @@ class Report:
     bytes: int = 0
     seconds: float = 0.0
     session_start_seconds: float = 0.0
+    #: Rows that wait to be published; nothing, where nothing was staged or all of it is published.
+    staged: int | None = None
     notes: tuple[Note, ...] = ()
 
     @property
@@ -113,12 +126,30 @@ def load(
 ) -> Report:
     """Load what is new; nothing new takes no Spark."""
     check_own_name("batch", batch)
+    if declared.is_direct and not settings.publishes:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        raise SettingRefused("staging", found, "a pipeline with publish: staged; call `onceload load` for this one")
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
             return _Load(declared, settings, engine, batch=batch, run=run, tasks=tasks, running=running).report()
     finally:
         engine.dispose()
+
+
+def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
+    """What a batch has done since a position: the ledger alone knows, whatever became of tasks and answers."""
+    outcome = ledger.outcome_of(pipeline, batch, after=after)
+    return Report(
+        pipeline=pipeline,
+        batch=batch,
+        position=outcome.position,
+        loaded=outcome.counts.loaded,
+        duplicates=outcome.counts.duplicate,
+        quarantined=outcome.counts.quarantined,
+        filtered=outcome.counts.filtered,
+        bytes=outcome.bytes,
+    )
 
 
 class _Load:
@@ -142,38 +173,28 @@ class _Load:
         self._starting_s = 0.0
         self._planned: int | None = 0
         self._handed_out: dict[ProducerId, SpanSet] = {}
+        self._kept: int | None = None
         self._ledger = PostgresLedger(engine, switch=settings.switch)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
         self._ledger.declare(declared.pipeline)
         refuse_another_target(engine, self._ledger, declared)
         # First of all, whatever an earlier life under this name still holds falls back.
         self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
-        self._session = self._ledger.open_session(declared.name, session_of(batch, "plan"))
+        self._session = self._ledger.open_session(declared.name, planner_of(batch))
         self._before = self._ledger.position(declared.name)
 
     def report(self) -> Report:
         try:
             notes = self._load()
         finally:
-            # What a worker held that was killed with its process is not waited for.
+            # What a worker held that was killed with its process is not waited for; and a batch that is kept is whole.
             with suppress(OnceloadError):
-                self._board.end_batch(self._batch, reason=None, life=self._session)
+                if self._kept is None:
+                    self._board.end_batch(self._batch, reason=None, life=self._session)
         PostgresSnapshots(self._engine).take_if_due(self._declared.name, now=datetime.now(UTC))
-        # The ledger alone knows what took effect, whatever became of tasks and answers.
-        outcome = self._ledger.outcome_of(self._declared.name, self._batch, after=self._before)
-        return Report(
-            pipeline=self._declared.name,
-            batch=self._batch,
-            position=outcome.position,
-            loaded=outcome.counts.loaded,
-            duplicates=outcome.counts.duplicate,
-            quarantined=outcome.counts.quarantined,
-            filtered=outcome.counts.filtered,
-            bytes=outcome.bytes,
-            seconds=time.monotonic() - self._started - self._starting_s,
-            session_start_seconds=self._starting_s,
-            notes=notes,
-        )
+        report = what_came_of(self._ledger, self._declared.name, self._batch, after=self._before)
+        seconds = time.monotonic() - self._started - self._starting_s
+        return replace(report, seconds=seconds, session_start_seconds=self._starting_s, staged=self._kept, notes=notes)
 
     def _load(self) -> tuple[Note, ...]:
         """Plan and work until nothing is left that is new; what others hold is waited for."""
@@ -181,6 +202,9 @@ class _Load:
         while True:
             self._tidy_up()
             plan, offered, is_cut = self._plan_and_offer(told)
+            if self._kept is not None:
+                # What came meanwhile is for the next run.
+                return self._notes(plan, told, busy={note.name for note in plan.notes if note.is_busy})
             told += self._help()
             if is_cut and offered and not self._settings.is_stopped():
                 continue
@@ -503,8 +527,9 @@ class _Load:
                     notes += [note for part in parts for note in part.notes]
                     broken = half_read(job, parts, notes)
                     if is_whole(parts, deliveries=len(some)) and not broken:
-                        publish(self._engine, self._ledger, job, stage, parts, claim=claim)
-                        return left_out + notes
+                        notes = left_out + notes
+                        self._publish_or_keep(job, stage, parts, claim, deliveries=len(some), notes=notes)
+                        return notes
                     if self._settings.is_stopped():
                         return left_out
                     dead = self._set_aside(claim)
@@ -514,6 +539,22 @@ class _Load:
                         left_out += _why_old_rows_stay(broken.values(), notes)
                         some = _without(some, deliveries=dead, producers=broken)
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
+
+    def _publish_or_keep(
+        self,
+        job: Job,
+        stage: Stage,
+        parts: Sequence[StagedPart],
+        claim: Claim,
+        *,
+        deliveries: int,
+        notes: Sequence[Note],
+    ) -> None:
+        if self._settings.publishes:
+            publish(self._engine, self._ledger, job, stage, parts, claim=claim)
+        elif any(part.advances for part in parts):
+            keep(self._engine, job, stage, claim, deliveries=deliveries, notes=notes)
+            self._kept = sum(part.rows for part in parts)
 
     def _staged(self, job: Job, some: Sequence[Bundle], claim: Claim) -> list[Note]:
         """Let everybody stage the batch, as often as a delivery of it comes back."""

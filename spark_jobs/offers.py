@@ -120,7 +120,8 @@ def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer
 def contract_of(declared: Declared) -> str:
     """What rows are made by, in short: wherever it is the same, the same rows are made of the same bytes."""
     source = replace(declared.source, path="", root=None, moved_from=None, chunk_bytes=1, sealed_after_s=None)
-    whole = (source, declared.columns, declared.target, declared.unknown_fields, declared.producer, declared.message_id)
+    of_rows = (declared.columns, declared.transform, declared.unknown_fields, declared.producer, declared.message_id)
+    whole = (source, declared.target, *of_rows)
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
 
 

@@ -4,6 +4,9 @@ One holds rows, the other which pieces they came from. A piece and its rows are 
 piece has a name that no two have: whoever reads it twice stages it once. Both tables are unlogged, so a crash of the
 server empties both, and whoever publishes finds that the piece is gone which is there from the start.
 
+A stage goes with the process that opened it, unless a claim names it: then the batch keeps it, for whoever publishes
+it, and with it what that has to know. One that an audit refused is kept for a while as well, to be looked at.
+
 Rows that a transform made are no piece that every try makes alike: each try has a table of its own, and Spark decides
 whose counts. Those tables are joined to the first by inheritance.
 """
@@ -47,8 +50,13 @@ _COLUMNS = text(
     " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
 )
 _STAGES = text(
-    "SELECT split_part(relname, ' ', 1) AS stage, CAST(array_agg(relname) AS text[]) AS tables FROM pg_class"
-    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r' GROUP BY 1"
+    "SELECT stage, CAST(array_agg(relname) AS text[]) AS tables FROM ("
+    "SELECT split_part(relname, ' ', 1) AS stage, CAST(relname AS text) AS relname FROM pg_class"
+    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r') AS there"
+    " WHERE (CAST(:name AS text) IS NULL OR stage = :name)"
+    " AND NOT EXISTS (SELECT FROM onceload.delivery WHERE delivery.stage = there.stage)"
+    " AND NOT EXISTS (SELECT FROM onceload.audit WHERE audit.stage = there.stage AND kept_until > clock_timestamp())"
+    " GROUP BY stage"
 )
 
 
@@ -158,10 +166,21 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         try:
             yield stage
         finally:
-            with suppress(DBAPIError), engine.begin() as connection:
-                run(connection, f"DROP TABLE IF EXISTS {stage.rows}, {stage.parts} CASCADE")
+            drop_stage(engine, name)
             with suppress(DBAPIError):
                 holder.execute(_LET_GO, {"name": name})
+
+
+def drop_stage(engine: Engine, name: str) -> None:
+    """Drop a stage, unless somebody keeps it; whoever opens the next one sweeps what could not be dropped now."""
+    with suppress(DBAPIError), engine.begin() as connection:
+        for _, tables in connection.execute(_STAGES, {"name": name}).all():
+            _drop(connection, tables)
+
+
+def _drop(connection: Connection, tables: Iterable[str]) -> None:
+    listed = ", ".join(f"{SCHEMA}.{quoted(table)}" for table in tables)
+    run(connection, f"DROP TABLE IF EXISTS {listed} CASCADE")
 
 
 def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
@@ -184,11 +203,12 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
 
 
 def _sweep(holder: Connection) -> None:
-    """Drop the stages that nobody holds."""
-    for name, tables in holder.execute(_STAGES).all():
+    """Drop the stages that nobody holds or keeps."""
+    for name, _ in holder.execute(_STAGES, {"name": None}).all():
         if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
-            listed = ", ".join(f"{SCHEMA}.{quoted(table)}" for table in tables)
-            run(holder, f"DROP TABLE IF EXISTS {listed} CASCADE")
+            # Asked again, as whoever held it may have let go because it is kept now.
+            for _, tables in holder.execute(_STAGES, {"name": name}).all():
+                _drop(holder, tables)
             holder.execute(_LET_GO, {"name": name})
 
 
@@ -290,6 +310,24 @@ def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]
     if not rows or rows[0].delivery != _OPENED:
         raise StageLost(stage.parts)
     return tuple(_read(row) for row in rows[1:])
+
+
+def write_word(connection: Connection, stage: Stage, word: str) -> None:
+    """Leave word with the stage for whoever publishes it; what empties the one empties the other."""
+    with still_there(stage):
+        statement = text(f"UPDATE {stage.parts} SET proof = :word WHERE delivery = {_OPENED}")
+        if connection.execute(statement, {"word": word}).rowcount != 1:
+            raise StageLost(stage.parts)
+
+
+def read_word(connection: Connection, stage: Stage) -> str:
+    with still_there(stage):
+        word: str | None = run(
+            connection, f"SELECT proof FROM {stage.parts} WHERE delivery = {_OPENED}"
+        ).scalar_one_or_none()
+    if word is None:
+        raise StageLost(stage.parts)
+    return word
 
 
 def check_kept(connection: Connection, stage: Stage, parts: int) -> None:

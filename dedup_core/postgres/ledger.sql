@@ -65,6 +65,8 @@ SELECT session_id FROM onceload.session JOIN onceload.pipeline USING (pipeline_i
 -- name: renew_claims
 UPDATE onceload.delivery SET deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
  WHERE session_id = :session_id AND epoch = :epoch AND state = 'held' AND work IS NULL
+   -- What a batch keeps has a longer one.
+   AND stage IS NULL
    AND deadline_at > clock_timestamp();
 
 -- name: open_session
@@ -124,8 +126,9 @@ INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
 SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
 
 -- name: release_claim
+-- What its batch keeps is no longer its planner's to release.
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
- WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch AND stage IS NULL
    AND session.session_id = delivery.session_id AND session.name = :session
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 

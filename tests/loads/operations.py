@@ -123,6 +123,8 @@ class Load:
     #: In which order tasks run, and which of them twice.
     seed: int = 0
     batch: str | None = None
+    #: One call stages it, and another publishes it.
+    is_in_two: bool = False
     #: Comes between plan and tasks.
     meanwhile: "FileChange | None" = None
 
@@ -176,6 +178,7 @@ _LOADS = st.builds(
     at=st.integers(0, 60),
     seed=st.integers(0, 3),
     batch=st.none() | st.just("again"),
+    is_in_two=st.booleans(),
     meanwhile=_weighed((7, st.none()), (1, _APPENDS), (1, _REWRITES), (1, _TRUNCATES)),
 )
 _RECOVERIES = st.sampled_from(

@@ -28,6 +28,7 @@ from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload import schema
+from spark_jobs.batch import publish_batch
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import (
     CsvOptions,
@@ -226,13 +227,15 @@ class World:
     def _run(self, asked: Load) -> Report | BaseException:
         """One loader's life; how it ended, if its fault ended it."""
         _PLUGGED.plug = plug = Plug(fault=asked.fault, at=asked.at, server_dsn=self.server_dsn)
+        declared, batch = self._declared(asked), Batch(asked.batch or f"batch {next(self._batches)}")
+        how = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
         try:
-            return load(
-                self._declared(asked),
-                LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0),
-                batch=Batch(asked.batch or f"batch {next(self._batches)}"),
-                tasks=Tasks(self, asked, plug),
-            )
+            if declared.is_direct or not asked.is_in_two:
+                return load(declared, how, batch=batch, tasks=Tasks(self, asked, plug))
+            staged = load(declared, replace(how, publishes=False), batch=batch, tasks=Tasks(self, asked, plug))
+            if staged.staged is None:
+                return staged
+            return staged.and_then(publish_batch(declared, how, batch=batch))
         except (Killed, CallAgain, AskTheLedger) as error:
             return error
         finally:

@@ -1,0 +1,59 @@
+-- name: keep_stage
+-- From now on the batch holds what its planner claimed. No row changes if the claim has ended: then somebody else may
+-- have what it covered.
+UPDATE onceload.delivery
+   SET stage = :stage, contract = :contract, deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
+  FROM onceload.session, onceload.pipeline
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+   AND session.session_id = delivery.session_id AND session.name = :session AND session.epoch = :epoch
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+
+-- name: kept_batch
+-- Only of the last life of whoever planned it: a later one has planned anew.
+SELECT delivery.delivery_id, delivery.stage, delivery.contract, session.epoch,
+       coalesce((SELECT passed FROM onceload.audit
+                  WHERE audit.stage = delivery.stage ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
+  FROM onceload.delivery
+  JOIN onceload.session USING (session_id)
+  JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+ WHERE pipeline.name = :pipeline AND session.name = :session AND delivery.batch = :batch
+   AND delivery.stage IS NOT NULL AND delivery.state = 'held' AND delivery.epoch = session.epoch;
+
+-- name: published_at
+-- Where the last life of whoever planned the batch has published it; what a plan notes by itself has read no byte.
+SELECT max(ledger.position)
+  FROM onceload.ledger
+  JOIN onceload.pipeline USING (pipeline_id)
+  JOIN onceload.session ON session.pipeline_id = ledger.pipeline_id AND session.name = ledger.session
+       AND session.epoch = ledger.epoch
+ WHERE pipeline.name = :pipeline AND session.name = :session AND ledger.batch = :batch
+   AND ledger.kind = 'load' AND ledger.bytes > 0;
+
+-- name: give_up
+-- What a batch keeps falls back; its stage is swept by whoever stages next.
+DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
+ WHERE session.session_id = delivery.session_id AND pipeline.pipeline_id = session.pipeline_id
+   AND pipeline.name = :pipeline AND session.name = :session AND delivery.batch = :batch
+   AND delivery.work IS NULL AND delivery.stage IS NOT NULL;
+
+-- name: record_audit
+INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, rows, passed, kept_until)
+VALUES (:pipeline_id, :batch, :stage, :suite, :rows, :passed,
+        clock_timestamp() + make_interval(secs => CAST(:kept_s AS double precision)))
+RETURNING audit_id;
+
+-- name: keep_no_other
+-- A pipeline that fails every few minutes keeps one stage, not all of them.
+UPDATE onceload.audit SET kept_until = NULL
+ WHERE pipeline_id = :pipeline_id AND audit_id <> :audit_id AND kept_until IS NOT NULL;
+
+-- name: record_results
+INSERT INTO onceload.quality_result (audit_id, number, expectation, about, severity, success, unexpected, checked,
+                                     observed, sample)
+SELECT :audit_id, found.number, found.expectation, found.about, found.severity, found.success, found.unexpected,
+       found.checked, found.observed, found.sample
+  FROM unnest(
+    CAST(:expectations AS text[]), CAST(:abouts AS text[]), CAST(:severities AS text[]), CAST(:successes AS boolean[]),
+    CAST(:unexpecteds AS bigint[]), CAST(:checkeds AS bigint[]), CAST(:observeds AS text[]), CAST(:samples AS text[])
+  ) WITH ORDINALITY
+    AS found (expectation, about, severity, success, unexpected, checked, observed, sample, number);

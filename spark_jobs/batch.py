@@ -1,0 +1,145 @@
+"""What becomes of a batch that was staged and kept: it is published, or given up.
+
+Both may be called again, by any process, at any time, and twice at once: one commit at most publishes a stage.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
+from dedup_core.postgres.batches import KEPT_S, KeptBatch, PostgresBatches
+from dedup_core.postgres.connection import translated
+from dedup_core.postgres.deliveries import check_own_name
+from dedup_core.replay import Run
+from spark_jobs.declared import Declared
+from spark_jobs.kept import Word, word_of
+from spark_jobs.load import LoadSettings, Report, what_came_of
+from spark_jobs.loading import Job
+from spark_jobs.offers import contract_of
+from spark_jobs.publish import publish
+from spark_jobs.stage import Stage, StagedPart, StageLost, drop_stage, is_whole, staged_parts
+from spark_jobs.work import renewed
+
+_BEATS_PER_LEASE = 60
+
+
+@dataclass(eq=False)
+class NothingKept(CallAgain):
+    """There is no stage of this batch, and none was published."""
+
+    pipeline: str
+    batch: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} should be staged and wait to be published, but "
+            f"{self.found}; nothing of it was published, and the next load plans the same records again: stage it "
+            "again under that name"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    """A kept batch, with all that publishing takes."""
+
+    job: Job
+    stage: Stage
+    parts: tuple[StagedPart, ...]
+    kept: KeptBatch
+    word: Word
+
+
+def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
+    """Publish a kept batch; what was published before stays as it is."""
+    started = time.monotonic()
+    with _engine(declared, settings, batch, doing="publishing") as engine:
+        ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
+        try:
+            with _waiting(engine, declared, settings, batch, run=run) as waiting:
+                before = ledger.position(declared.name)
+                publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
+        except (NothingKept, StageLost, DeliveryTakenAway, AlreadyConsumed) as error:
+            # An earlier call has published it, or another that came at the same time.
+            if (position := batches.published_at(batch)) is not None:
+                return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
+            if not isinstance(error, StageLost):
+                raise
+            # Nobody has to wait for what cannot be published any more.
+            batches.give_up(batch)
+            raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from error
+        drop_stage(engine, waiting.kept.stage)
+        PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
+        report = what_came_of(ledger, declared.name, batch, after=before)
+    return replace(report, seconds=time.monotonic() - started, notes=waiting.word.notes)
+
+
+def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
+    """Let go of a kept batch, so that the next load plans the same records anew; whether there was one."""
+    with _engine(declared, settings, batch, doing="giving up") as engine:
+        batches = PostgresBatches(engine, declared.name)
+        kept = batches.find(batch)
+        is_given_up = batches.give_up(batch)
+        if kept is not None:
+            drop_stage(engine, kept.stage)
+    return is_given_up
+
+
+@contextmanager
+def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: str) -> Iterator[Engine]:
+    check_own_name("batch", batch)
+    if declared.is_direct:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        raise SettingRefused(doing, found, "a pipeline with publish: staged; call `onceload load` for this one")
+    engine = connect(settings.ledger)
+    try:
+        with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _waiting(
+    engine: Engine, declared: Declared, settings: LoadSettings, batch: Batch, *, run: Run | None
+) -> Iterator[_Waiting]:
+    """A kept batch, which stays so while the block runs."""
+    batches = PostgresBatches(engine, declared.name)
+    kept = batches.find(batch)
+    if kept is None:
+        raise NothingKept(declared.name, batch, "there is no stage of it")
+    if kept.contract != contract_of(declared):
+        raise NothingKept(declared.name, batch, "it was staged by a pipeline file that said otherwise")
+    keep_on = partial(batches.keep, kept.claim, stage=kept.stage, contract=kept.contract)
+    # Whoever else may load the same comes only after this one has let go.
+    keep_on()
+    with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
+        stage = Stage.called(kept.stage, (), declared.target, lineage=True)
+        word = word_of(engine, declared.name, stage)
+        with engine.begin() as connection:
+            parts = staged_parts(connection, stage)
+        if not is_whole(parts, deliveries=word.deliveries):
+            raise StageLost(stage.parts)
+        stage = replace(stage, columns=word.written, lineage=word.has_lineage)
+        job = Job(
+            declared=declared,
+            columns=word.written,
+            written=word.written,
+            ledger=settings.ledger,
+            switch=settings.switch,
+            session=kept.claim.session,
+            batch=batch,
+            run=run,
+            replaced=word.replaced,
+            stage=stage,
+            has_lineage=word.has_lineage,
+        )
+        yield _Waiting(job=job, stage=stage, parts=parts, kept=kept, word=word)

@@ -1,0 +1,217 @@
+"""A batch that one call stages and another publishes: once, by whoever comes first, or not at all."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings
+from spark_jobs.batch import NothingKept, give_up, publish_batch
+from spark_jobs.declared import OnRewrite, Publish, RecordProducer, Target, Write
+from spark_jobs.load import LoadSettings, load
+from spark_jobs.sources.records import LINEAGE
+from tests.loads.conftest import InThisProcess, line
+
+STAGES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+def settings_of(loads, *, publishes=True):
+    return LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=publishes)
+
+
+def stage(loads, batch="one", **changes):
+    declared = replace(loads.declared, **changes)
+    return load(declared, settings_of(loads, publishes=False), batch=Batch(batch), tasks=InThisProcess())
+
+
+def publish_now(loads, batch="one", **changes):
+    return publish_batch(replace(loads.declared, **changes), settings_of(loads), batch=Batch(batch))
+
+
+def test_what_one_call_stages_another_publishes_once(loads):
+    loads.write("a.jsonl", line(1) + line(2) + "not json\n")
+    staged = stage(loads)
+    before = loads.rows()
+
+    first, again = publish_now(loads), publish_now(loads)
+
+    assert (staged.staged, staged.loaded, before) == (2, 0, [])
+    assert (first.loaded, first.quarantined, first.position) == (2, 1, 1)
+    assert (again.loaded, again.quarantined, again.position) == (2, 1, 1)
+    assert loads.rows() == [1, 2]
+    assert loads.ask(STAGES) == [(0,)]
+    assert loads.load().loaded == 0
+
+
+def test_as_long_as_a_batch_is_kept_nobody_else_loads_it_or_sweeps_its_stage(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    loads.write("b.jsonl", line(2))
+
+    other = loads.load()
+
+    assert loads.rows() == [2]
+    assert [(note.name, note.is_busy) for note in other.notes] == [("a.jsonl", True)]
+    assert publish_now(loads).loaded == 1
+    assert loads.rows() == [1, 2]
+
+
+def test_a_batch_that_is_staged_again_takes_the_place_of_what_was_staged_of_it_before(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    loads.write("b.jsonl", line(2))
+    stage(loads)
+
+    assert publish_now(loads).loaded == 2
+    assert loads.rows() == [1, 2]
+    assert loads.ask(STAGES) == [(0,)]
+
+
+def test_what_an_earlier_run_of_a_batch_published_does_not_pass_for_that_of_a_later_one(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    publish_now(loads)
+    loads.write("b.jsonl", line(2))
+    stage(loads)
+    give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+
+    with pytest.raises(NothingKept, match="there is no stage of it"):
+        publish_now(loads)
+    stage(loads)
+
+    assert publish_now(loads).loaded == 1
+    assert loads.rows() == [1, 2]
+
+
+def test_nothing_new_keeps_nothing(loads):
+    staged = stage(loads)
+
+    assert staged.staged is None
+    with pytest.raises(NothingKept, match="batch one should be staged"):
+        publish_now(loads)
+
+
+def test_what_is_given_up_is_planned_anew(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+
+    assert give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+    assert not give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+    assert loads.ask(STAGES) == [(0,)]
+    assert loads.load().loaded == 1
+    with pytest.raises(NothingKept):
+        publish_now(loads)
+    assert loads.rows() == [1]
+
+
+def test_a_batch_that_nobody_worked_on_for_too_long_is_anybodys(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    with loads.engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.delivery SET deadline_at = clock_timestamp()"))
+
+    assert loads.load().loaded == 1
+    with pytest.raises(NothingKept):
+        publish_now(loads)
+    assert loads.rows() == [1]
+
+
+def test_a_batch_whose_time_is_over_is_published_all_the_same_if_nobody_else_came(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    with loads.engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.delivery SET deadline_at = clock_timestamp()"))
+
+    assert publish_now(loads).loaded == 1
+    assert loads.rows() == [1]
+
+
+@pytest.mark.parametrize("lost", ["TRUNCATE", "DROP TABLE"])
+def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    tables = loads.ask(
+        "SELECT format('onceload_stage.%I', relname) FROM pg_class"
+        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
+    )
+    with loads.engine.begin() as connection:
+        # What a crash leaves of unlogged tables, and what an administrator may do.
+        connection.execute(text(f"{lost} {', '.join(table for (table,) in tables)}"))
+
+    with pytest.raises(NothingKept, match="the server crashed, and emptied its stage"):
+        publish_now(loads)
+    assert loads.load().loaded == 1
+    assert loads.rows() == [1]
+
+
+def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+
+    with pytest.raises(NothingKept, match="staged by a pipeline file that said otherwise"):
+        publish_now(loads, columns=loads.declared.columns[:1])
+    assert loads.rows() == []
+
+
+def test_two_that_publish_at_once_publish_once(loads):
+    for number in range(20):
+        loads.write(f"{number}.jsonl", line(number))
+    stage(loads)
+
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: publish_now(loads), range(4)))
+
+    assert [report.loaded for report in reports] == [20] * 4
+    assert loads.rows() == list(range(20))
+    assert loads.ask("SELECT count(*) FROM onceload.ledger WHERE loaded > 0") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producer": RecordProducer(name="note", sequence="id")},
+        {"target": Target(schema="public", table="target", write=Write.MERGE, key=("id",))},
+        {"on_rewrite": OnRewrite.REPLACE},
+    ],
+    ids=["record producers", "merge", "replace"],
+)
+def test_whatever_is_published_at_once_may_be_published_later(loads, changes):
+    loads.write("a.jsonl", line(1) + line(2) + line(2))
+    stage(loads, **changes)
+    publish_now(loads, **changes)
+    loads.write("a.jsonl", line(3) + line(4) + line(4) + line(5))
+    if "on_rewrite" not in changes:
+        loads.write("a.jsonl", line(1) + line(2) + line(2) + line(3))
+    stage(loads, batch="two", **changes)
+    report = publish_now(loads, batch="two", **changes)
+
+    expected = {"producer": [1, 2, 3], "target": [1, 2, 3], "on_rewrite": [3, 4, 4, 5]}
+    assert loads.rows() == expected[next(iter(changes))]
+    assert report.position == 2
+    assert {f"{field.name}" for field in LINEAGE} <= {name for (name,) in loads.ask(COLUMNS_THERE)}
+
+
+COLUMNS_THERE = "SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass('target')"
+
+
+def test_what_could_not_be_read_is_told_by_whoever_publishes(loads):
+    loads.write("a.jsonl", line(1))
+    loads.write("b.jsonl.gz", b"no gzip at all, but long enough")
+    stage(loads)
+
+    assert [note.name for note in publish_now(loads).notes] == ["b.jsonl.gz"]
+
+
+def test_what_commits_chunk_by_chunk_has_nothing_to_publish_later(loads):
+    with pytest.raises(SettingRefused, match="publish: staged"):
+        publish_now(loads, publish=Publish.DIRECT)
+    with pytest.raises(SettingRefused, match="publish: staged"):
+        stage(loads, publish=Publish.DIRECT)
