@@ -164,6 +164,24 @@ def load(arguments: Arguments, settings: Settings) -> ExitCode:
         return load_commands.load(arguments, settings, dsn)
 
 
+def stage(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Stage what is new, for `publish`."""
+    with ready_database(settings) as dsn:
+        return load_commands.load(arguments, settings, dsn, publishes=False)
+
+
+def audit(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Ask the suite about a staged batch."""
+    with ready_database(settings) as dsn:
+        return load_commands.audit(arguments, settings, dsn)
+
+
+def publish(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Publish a staged batch."""
+    with ready_database(settings) as dsn:
+        return load_commands.publish(arguments, settings, dsn)
+
+
 def consume(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load as one session among others, without Spark."""
     with ready_database(settings) as dsn:
@@ -299,6 +317,17 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         load_commands.file_arguments(command)
         if name == "load":
             load_commands.load_arguments(command)
+    for name, run, teaches in (
+        ("stage", stage, "read what is new, and keep it where nobody sees it yet"),
+        ("audit", audit, "ask the pipeline's suite about a staged batch"),
+        ("publish", publish, "let a staged batch take effect, in one commit"),
+    ):
+        command = _command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
+        load_commands.file_arguments(command)
+        if name == "stage":
+            load_commands.load_arguments(command)
+        else:
+            load_commands.batch_argument(command)
 
 
 def _verify_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -317,6 +346,7 @@ _VIEWS: dict[View, str] = {
     "producers": "the files or devices of a pipeline, and what is consumed of each",
     "ledger": "the commits of a pipeline, newest first",
     "sessions": "who loads for a pipeline, in which epoch, and what they hold",
+    "audits": "what suites said of the batches of a pipeline, newest first",
 }
 
 
@@ -326,10 +356,12 @@ _NOTHING: dict[View, str] = {
     "ledger": "commit",
     "sessions": "session",
     "snapshots": "snapshot",
+    "audits": "audit",
 }
 _LEFT_OUT: dict[View, tuple[str, ...]] = {
     "producers": ("generation", "size"),
     "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
+    "audits": ("suite", "checked", "observed", "sample", "audited_at"),
 }
 
 

@@ -48,6 +48,7 @@ def _against_direct(declared: Declared) -> Iterator[Contradiction]:
         ("producer", declared.producer, "records are compared with the whole batch", "remove producer"),
         ("transform", declared.transform, "a transform sees the whole batch", "remove transform"),
         ("message_id", declared.message_id, "business ids are compared with the whole batch", "remove message_id"),
+        ("quality.suite", declared.suite, "all rows of a batch are audited before any is seen", "remove suite"),
         (
             "on_rewrite",
             declared.on_rewrite is OnRewrite.REPLACE,
@@ -146,6 +147,10 @@ def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:
             yield Contradiction(at=place, about=(f"columns.{name}",), sentence=sentence)
 
 
+#: What staged rows have besides.
+_OF_STAGED_ROWS = ("_producer_id", "_sequence")
+
+
 def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
     """Where the file names a column, and which."""
     if declared.producer:
@@ -158,6 +163,9 @@ def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
         yield from (("target.key", name) for name in declared.target.key)
         if declared.target.deleted:
             yield "target.deleted", declared.target.deleted
+        if declared.suite and declared.unknown_fields is not UnknownFields.ADD:
+            of_suite = (name for expectation in declared.suite.expectations for name in expectation.columns)
+            yield from (("quality.suite", name) for name in of_suite if name not in _OF_STAGED_ROWS)
 
 
 def _typed_columns(declared: Declared) -> Iterator[tuple[str, str, tuple[Kind, ...], str]]:

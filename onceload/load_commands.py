@@ -30,7 +30,7 @@ from onceload.terminal import (
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.declared import Declared
-    from spark_jobs.load import Report
+    from spark_jobs.load import LoadSettings, Report
     from spark_jobs.plan import FileToRead, Note, Plan
     from spark_jobs.progress import Progress
 
@@ -64,30 +64,73 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 
 
-def load(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
-    """Load what is new, exactly once."""
-    from spark_jobs.load import LoadSettings, new_batch
+def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool = True) -> ExitCode:
+    """Load what is new, exactly once; or stage it, for `publish`."""
     from spark_jobs.load import load as load_now
+    from spark_jobs.load import new_batch
 
     declared = read_declared(arguments)
-    on_terminal(f"pipeline {declared.name}: loading")
+    on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
     with watching(declared.name, arguments) as tell:
-        report = load_now(
-            declared,
-            LoadSettings(
-                ledger=LedgerSettings(dsn=dsn),
-                switch=settings.guarantee,
-                master=arguments.master,
-                spark_options=pairs("--conf", arguments.conf),
-                tell=tell,
-                wait_s=seconds("--wait", arguments.wait),
-            ),
-            batch=Batch(arguments.batch) if arguments.batch else new_batch(),
+        how = replace(
+            _how(settings, dsn),
+            master=arguments.master,
+            spark_options=pairs("--conf", arguments.conf),
+            tell=tell,
+            wait_s=seconds("--wait", arguments.wait),
+            publishes=publishes,
         )
-    tell_report(report, and_then=f" and {report.session_start_seconds:.1f} s to start Spark")
+        report = load_now(declared, how, batch=Batch(arguments.batch) if arguments.batch else new_batch())
+    started = f" and {report.session_start_seconds:.1f} s to start Spark"
+    if report.staged is not None:
+        words(
+            f"pipeline {declared.name}: {report.staged:,} rows are staged as batch {report.batch}, in"
+            f" {report.seconds:.1f} s{started}; nobody sees them until `onceload publish` is called for that batch"
+        )
+    else:
+        tell_report(report, and_then=started)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
-    return code_of(report.notes, is_idle=not report.records)
+    # What is to be said of files is said by whoever publishes the others.
+    return ExitCode.DONE if report.staged is not None else code_of(report.notes, is_idle=not report.records)
+
+
+def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    """Publish a staged batch, once."""
+    from spark_jobs.batch import publish_batch
+
+    report = publish_batch(read_declared(arguments), _how(settings, dsn), batch=Batch(arguments.batch))
+    tell_report(report)
+    if arguments.json:
+        show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+    return code_of(report.notes)
+
+
+def audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    """Ask the suite about a staged batch, before anybody sees it."""
+    from spark_jobs.audit import in_words
+    from spark_jobs.batch import audit_batch
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: auditing")
+    said = audit_batch(declared, _how(settings, dsn), batch=Batch(arguments.batch))
+    for finding in said.findings:
+        if not finding.success:
+            words(in_words(finding))
+    met = sum(each.success for each in said.findings)
+    words(
+        f"pipeline {declared.name}: {said.rows:,} rows of batch {said.batch} meet {met} of {len(said.findings)}"
+        f" expectations of {said.suite}, and all that are critical; they may be published"
+    )
+    if arguments.json:
+        show_json({**asdict(said), "passed": said.passed})
+    return ExitCode.DONE
+
+
+def _how(settings: Settings, dsn: str) -> "LoadSettings":
+    from spark_jobs.load import LoadSettings
+
+    return LoadSettings(ledger=LedgerSettings(dsn=dsn), switch=settings.guarantee, docs=settings.home / "quality")
 
 
 def tell_report(report: "Report", *, and_then: str = "") -> None:
@@ -143,6 +186,10 @@ def seconds(option: str, given: str) -> float:
     if match is None:
         raise SettingRefused(option, repr(given), "a time with its unit, such as 30s, 10m or 1h")
     return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
+
+
+def batch_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--batch", metavar="NAME", required=True, help="the batch, as it was staged")
 
 
 def load_arguments(command: argparse.ArgumentParser) -> None:

@@ -19,7 +19,6 @@ from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
 from onceload.pipeline_yaml import (
-    FILE_BYTES_MAX,
     NAME_BYTES_MAX,
     PROBLEMS_MAX,
     Document,
@@ -37,6 +36,7 @@ from onceload.pipeline_yaml import (
     text,
     whole_number,
 )
+from onceload.suite_file import read_suite
 from spark_jobs.columns import RESERVED, Column, ColumnType, Kind, parse_column
 from spark_jobs.declared import (
     CsvOptions,
@@ -50,6 +50,7 @@ from spark_jobs.declared import (
     QuarantineLimit,
     RecordProducer,
     Source,
+    Suite,
     Target,
     UnknownFields,
     Write,
@@ -84,8 +85,8 @@ class PipelineFileRefused(WrongUse):
 def read_pipeline(path: Path, *, values: Mapping[str, str] = {}) -> Declared:
     """Read one file and fill its placeholders; what is wrong with it is said all at once."""
     document = Document(str(path))
-    root = _opened(document, path)
-    declared = None if root is None else _declared(root, values)
+    root = document.open(path)
+    declared = None if root is None else _declared(root, values, beside=path.parent)
     if declared is not None:
         document.refuse_unknown_keys()
         # What was refused already would only be repeated in other words.
@@ -108,21 +109,9 @@ def find_pipelines(folder: Path) -> list[Path]:
     )
 
 
-def _opened(document: Document, path: Path) -> Section | None:
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        document.refuse_line(1, f"expected a file that can be read, found: {reason}; check the path")
-        return None
-    return document.read(content)
-
-
-def _declared(root: Section, values: Mapping[str, str]) -> Declared:
+def _declared(root: Section, values: Mapping[str, str], *, beside: Path) -> Declared:
     message_id = _message_id(root.section("message_id"))
     quality = root.section("quality")
-    quality.refuse_unbuilt("suite")
     source = _source(root.section("source"), values)
     return Declared(
         pipeline=replace(
@@ -142,6 +131,7 @@ def _declared(root: Section, values: Mapping[str, str]) -> Declared:
         delivery=_delivery(root.section("delivery")),
         on_rewrite=root.take("on_rewrite", one_of(OnRewrite), default=Declared.on_rewrite),
         quarantine_limit=quality.take("quarantined_max", quarantine_limit, default=None) or QuarantineLimit(),
+        suite=_suite(quality, beside),
         schedule=root.take("schedule", cron, default=None),
     )
 
@@ -255,6 +245,20 @@ def _message_id(message_id: Section) -> MessageId | None:
         columns=message_id.need("columns", _some_names, example="columns: [id]", stand_in=()),
         keep_days=message_id.need("keep", whole_days, example="keep: 30d", stand_in=1),
     )
+
+
+def _suite(quality: Section, beside: Path) -> Suite | None:
+    """A suite lies beside the pipeline file, or below that; what is wrong with it is said with its own lines."""
+    kept_s = quality.take("keep", duration(least_s=0, most_s=_INT4_MAX), default=Suite.kept_s)
+    named = quality.take("suite", some_text, default=None)
+    if named is None:
+        return None
+    path = beside / named
+    document = Document(str(path))
+    expectations = read_suite(document, path)
+    for problem in document.problems:
+        quality.refuse("suite", problem)
+    return Suite(name=Path(named).stem, path=str(path), expectations=expectations, kept_s=kept_s)
 
 
 def _delivery(delivery: Section) -> Rules:

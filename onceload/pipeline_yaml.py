@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 import yaml
@@ -62,6 +63,17 @@ class Document:
             return None
         self.stands("", node)
         return self.section("", node)
+
+    def open(self, path: Path) -> "Section | None":
+        """Take a file apart that may not even be readable."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.refuse_line(1, f"expected a file that can be read, found: {reason}; check the path")
+            return None
+        return self.read(content)
 
     def section(self, where: str, node: yaml.MappingNode | None) -> "Section":
         self._sections.append(Section(self, where, node))
@@ -164,10 +176,23 @@ class Section:
             self.refuse(key, f"expected keys with values below it, found {shown(node)}")
         return self._document.section(self.place(key), node if isinstance(node, yaml.MappingNode) else None)
 
-    def refuse_unbuilt(self, key: str) -> None:
-        """Refuse a key that may mean something one day: until then, nothing would come of it."""
-        if self._nodes.pop(key, None) is not None:
-            self.refuse(key, "not built yet; remove it")
+    def sections(self, key: str) -> list["Section"]:
+        """Go one level down into each element of a list."""
+        node = self._ask(key)
+        if node is None or _is_nothing(node):
+            return []
+        if not isinstance(node, yaml.SequenceNode):
+            self.refuse(key, f"expected a list, each element with a - before it, found {shown(node)}")
+            return []
+        found = []
+        for number, each in enumerate(node.value, 1):
+            name = f"{key}.{number}"
+            self._document.stands(self.place(name), each)
+            if isinstance(each, yaml.MappingNode):
+                found.append(self._document.section(self.place(name), each))
+            else:
+                self.refuse(name, f"expected keys with values below it, found {shown(each)}")
+        return found
 
     def refuse_unknown_keys(self) -> None:
         for name in [each for each in self._nodes if each not in self._asked]:
@@ -383,7 +408,10 @@ def _compose(content: bytes) -> yaml.MappingNode:
     except yaml.MarkedYAMLError as error:
         raise _broken(written, error) from None
     if node is None:
-        raise _NotAPipeline(1, "expected a pipeline, found an empty file; begin with `pipeline: <name>`")
+        raise _NotAPipeline(
+            1,
+            "expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+        )
     if not isinstance(node, yaml.MappingNode):
         expected = "keys with values, such as `pipeline: events`"
         raise _NotAPipeline(_line(node), f"expected {expected}, found {shown(node)}")

@@ -1,6 +1,6 @@
-"""What becomes of a batch that was staged and kept: it is published, or given up.
+"""What becomes of a batch that was staged and kept: it is audited, published, or given up.
 
-Both may be called again, by any process, at any time, and twice at once: one commit at most publishes a stage.
+Each may be called again, by any process, at any time, and twice at once: one commit at most publishes a stage.
 """
 
 import time
@@ -12,13 +12,14 @@ from functools import partial
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused
+from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused, WrongUse
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
-from dedup_core.postgres.batches import KEPT_S, KeptBatch, PostgresBatches
+from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
 from dedup_core.postgres.connection import translated
 from dedup_core.postgres.deliveries import check_own_name
 from dedup_core.replay import Run
+from spark_jobs.audit import audit_stage, check
 from spark_jobs.declared import Declared
 from spark_jobs.kept import Word, word_of
 from spark_jobs.load import LoadSettings, Report, what_came_of
@@ -47,6 +48,21 @@ class NothingKept(CallAgain):
         )
 
 
+@dataclass(eq=False)
+class NotAudited(WrongUse):
+    """A batch of a pipeline with a suite, which nobody has asked yet."""
+
+    pipeline: str
+    batch: str
+    suite: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} should have passed suite {self.suite} before it is "
+            "published, but it was not audited; nothing was published, and it stays staged: call `onceload audit` first"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
     """A kept batch, with all that publishing takes."""
@@ -64,22 +80,39 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
     with _engine(declared, settings, batch, doing="publishing") as engine:
         ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
         try:
-            with _waiting(engine, declared, settings, batch, run=run) as waiting:
+            with (
+                _said_of_lost(declared, batch, batches),
+                _waiting(engine, declared, settings, batch, run=run) as waiting,
+            ):
+                if declared.suite is not None and not waiting.kept.has_passed:
+                    raise NotAudited(declared.name, batch, declared.suite.name)
                 before = ledger.position(declared.name)
                 publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
-        except (NothingKept, StageLost, DeliveryTakenAway, AlreadyConsumed) as error:
+        except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
             # An earlier call has published it, or another that came at the same time.
-            if (position := batches.published_at(batch)) is not None:
-                return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
-            if not isinstance(error, StageLost):
+            if (position := batches.published_at(batch)) is None:
                 raise
-            # Nobody has to wait for what cannot be published any more.
-            batches.give_up(batch)
-            raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from error
+            return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
         drop_stage(engine, waiting.kept.stage)
         PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
         report = what_came_of(ledger, declared.name, batch, after=before)
     return replace(report, seconds=time.monotonic() - started, notes=waiting.word.notes)
+
+
+def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
+    """Audit a kept batch; one that fails is given up, and its rows are kept to be looked at."""
+    with _engine(declared, settings, batch, doing="auditing") as engine:
+        ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
+        with (
+            _said_of_lost(declared, batch, batches),
+            _waiting(engine, declared, settings, batch, run=None) as waiting,
+        ):
+            audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.parts, docs=settings.docs)
+        if not audit.passed:
+            # The next load plans the same records again.
+            batches.give_up(batch)
+        check(audit, waiting.job, waiting.stage)
+    return audit
 
 
 def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
@@ -91,6 +124,17 @@ def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool
         if kept is not None:
             drop_stage(engine, kept.stage)
     return is_given_up
+
+
+@contextmanager
+def _said_of_lost(declared: Declared, batch: Batch, batches: PostgresBatches) -> Iterator[None]:
+    """Say what to do about a stage that is gone, and let nobody wait for what cannot be published any more."""
+    try:
+        yield
+    except StageLost as lost:
+        if batches.published_at(batch) is None:
+            batches.give_up(batch)
+        raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from lost
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A pipeline as its file declares it: what to read, as what, and where to put it. The face reads the YAML."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -146,6 +147,44 @@ class QuarantineLimit:
         return self.share is not None and quarantined > self.share * records
 
 
+class Severity(StrEnum):
+    """What comes of an expectation that is not met."""
+
+    #: Nothing is published.
+    CRITICAL = "critical"
+    #: It is told.
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """One of Great Expectations, by the names that it gives."""
+
+    type: str
+    kwargs: Mapping[str, object]
+    severity: Severity = Severity.CRITICAL
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What it is about."""
+        named = (self.kwargs.get(key) for key in ("column", "column_A", "column_B", "column_list", "column_set"))
+        each = (name for some in named for name in (some if isinstance(some, list) else [some]))
+        return tuple(name for name in each if isinstance(name, str))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """What all rows of a batch are expected to meet before it is published."""
+
+    name: str
+    #: The file that it was read from, for people.
+    path: str
+    expectations: tuple[Expectation, ...]
+    #: How long the rows of a batch that failed are kept, to be looked at.
+    kept_s: float = 86_400.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A pipeline file, whole and without contradictions."""
@@ -164,6 +203,7 @@ class Declared:
     delivery: Rules = field(default_factory=Rules)
     on_rewrite: OnRewrite = OnRewrite.STOP
     quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
+    suite: Suite | None = None
     #: A cron text; left out, somebody else says when.
     schedule: str | None = None
 

@@ -73,7 +73,8 @@ class _Sieve:
     def clear(self) -> None:
         tables = (self._named, self._ids, self._new_ids, self._by_producer, self._by_message, self._offered)
         with self._engine.begin() as connection:
-            run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)}")
+            # An audit that was killed has left a view of them.
+            run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
     def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
         """Leave out what took effect before, or stands twice in the batch; the first of each stays."""

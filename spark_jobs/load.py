@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import islice
+from pathlib import Path
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine
@@ -35,6 +36,7 @@ from dedup_core.postgres.connection import translated
 from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries, check_own_name, session_of
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.audit import audit_stage, check
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.kept import keep
@@ -74,6 +76,8 @@ class LoadSettings:
     is_stopped: Callable[[], bool] = never
     #: Left to another call, a batch that is published at once is staged, and kept.
     publishes: bool = True
+    #: The folder that what audits say is shown in, as pages.
+    docs: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -551,6 +555,9 @@ class _Load:
         notes: Sequence[Note],
     ) -> None:
         if self._settings.publishes:
+            if self._declared.suite is not None:
+                audit = audit_stage(self._engine, self._ledger, job, stage, parts, docs=self._settings.docs)
+                check(audit, job, stage)
             publish(self._engine, self._ledger, job, stage, parts, claim=claim)
         elif any(part.advances for part in parts):
             keep(self._engine, job, stage, claim, deliveries=deliveries, notes=notes)

@@ -58,6 +58,11 @@ class Finding:
     #: Some of the values that were not expected.
     sample: str | None = None
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether nothing may be published because of it: what is not critical warns, and stops nothing."""
+        return self.severity == "critical" and not self.success
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
@@ -71,8 +76,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether it may be published: what is not critical warns, and stops nothing."""
-        return all(each.success or each.severity != "critical" for each in self.findings)
+        return not any(each.is_refusal for each in self.findings)
 
 
 class PostgresBatches:

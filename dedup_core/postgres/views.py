@@ -9,7 +9,7 @@ from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import statements, translated
 
 SQL = statements("views.sql")
-View = Literal["status", "producers", "ledger", "sessions", "snapshots"]
+View = Literal["status", "producers", "ledger", "sessions", "snapshots", "audits"]
 
 
 def look(

@@ -41,3 +41,10 @@ SELECT session.name AS session, session.epoch,
 SELECT snapshot.position, snapshot.producers, snapshot.taken_at
   FROM onceload.snapshot JOIN onceload.pipeline USING (pipeline_id)
  WHERE pipeline.name = :pipeline ORDER BY snapshot.position DESC LIMIT :at_most;
+
+-- name: audits
+SELECT audit.batch, audit.passed, result.expectation, result.about, result.severity, result.success, result.unexpected,
+       audit.rows, audit.suite, result.checked, result.observed, result.sample, audit.audited_at
+  FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id)
+  LEFT JOIN onceload.quality_result AS result USING (audit_id)
+ WHERE pipeline.name = :pipeline ORDER BY audit.audit_id DESC, result.number LIMIT :at_most;

@@ -33,6 +33,10 @@ COMMANDS = [
     ["validate"],
     ["plan"],
     ["load"],
+    ["stage"],
+    ["audit"],
+    ["publish"],
+    ["audits"],
     ["verify"],
     ["why"],
     ["quarantine", "list"],
@@ -117,7 +121,7 @@ def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
     done = onceload("validate", str(tmp_path / "p.yaml"))
 
     assert done.returncode == 2
-    assert f"\n{tmp_path}/p.yaml:2: quality.suite: not built yet; remove it\n" in done.stderr
+    assert f"\n{tmp_path}/p.yaml:2: quality.suite: {tmp_path}/a.yaml:1: expected a file that can be" in done.stderr
 
 
 def test_init_makes_the_schema_and_may_be_repeated(dsn):
@@ -148,7 +152,8 @@ NEEDED = {
     "show": ["1"],
     "discard": ["--id", "1"],
     "why": [SAMPLE, "2026-11-20.jsonl"],
-    **{name: [SAMPLE] for name in ("plan", "load", "verify", "rewind", "rebuild", "retry")},
+    **{name: [SAMPLE, "--batch", "one"] for name in ("audit", "publish")},
+    **{name: [SAMPLE] for name in ("stage", "plan", "load", "verify", "rewind", "rebuild", "retry")},
 }
 
 
@@ -170,6 +175,47 @@ def test_tables_for_people_fit_80_columns_and_json_holds_everything(loaded, dsn,
     assert len(json.loads(document.stdout)[view]) == len(lines) - 1
     if view == "producers":
         assert {row["name"] for row in json.loads(document.stdout)[view]} == {LONG, "\x1b[31mred\n"}
+
+
+def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
+    onceload("init", ONCELOAD_DSN=dsn)
+    here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
+    orders = str(Path(SAMPLE).with_name("orders.yaml"))
+
+    staged = onceload("stage", orders, "--batch", "today", "--json", **here)
+    too_early = onceload("publish", orders, "--batch", "today", **here)
+    audited = onceload("audit", orders, "--batch", "today", "--json", **here)
+    first, again = (onceload("publish", orders, "--batch", "today", "--json", **here) for _ in range(2))
+    audits = onceload("audits", "--json", **here)
+
+    assert [each.returncode for each in (staged, too_early, audited, first, again)] == [0, 2, 0, 0, 0]
+    assert "call `onceload audit` first" in too_early.stderr
+    rows = json.loads(staged.stdout)["staged"]
+    assert json.loads(audited.stdout)["rows"] == rows > 100
+    assert [json.loads(each.stdout)["loaded"] for each in (first, again)] == [rows, rows]
+    assert [row["success"] for row in json.loads(audits.stdout)["audits"]] == [True, True, True]
+    assert (tmp_path / "quality" / "index.html").exists()
+
+
+def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, tmp_path):
+    onceload("init", ONCELOAD_DSN=dsn)
+    here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
+    (tmp_path / "suite.yaml").write_text(
+        "expectations:\n  - type: expect_column_values_to_be_between\n    kwargs: {column: n, max_value: 10}\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        f"pipeline: p\nsource: {{path: {tmp_path}/*.jsonl, format: jsonl}}\ncolumns: {{n: bigint}}\n"
+        "target: {table: public.p}\nquality: {suite: suite.yaml, keep: 2h}\n"
+    )
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 11}\n')
+
+    done = onceload("load", str(tmp_path / "p.yaml"), "--json", **here)
+
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["error"] == "AuditFailed"
+    assert "expect_column_values_to_be_between n: 1 of 2 are unexpected; such as a.jsonl 9: 11" in done.stderr
+    assert "nothing was published" in done.stderr
+    assert " for 2 h" in done.stderr
 
 
 def test_an_empty_answer_is_said_in_words(dsn, engine):

@@ -158,7 +158,7 @@ def test_what_yaml_does_not_read_as_text_is_refused_with_what_to_quote(tmp_path,
         (plain(added="delivery: {deliveries_max: 0}"), "17: delivery.deliveries_max: expected a whole number"),
         (plain(added="delivery: {open_max: 100001}"), "17: delivery.open_max: expected a whole number"),
         (plain(added="on_rewrite: ignore"), "17: on_rewrite: expected one of stop, new_generation, replace"),
-        (plain(added="quality: {suite: quality/events.yaml}"), "17: quality.suite: not built yet; remove it"),
+        (plain(added="quality: {keep: 1w}"), "17: quality.keep: expected a duration with its unit"),
         (plain(added="quality: {quarantined_max: 0.1}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
         (plain(added="quality: {quarantined_max: 101%}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
         (plain(added="quality: {quarantined_max: -1}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
@@ -181,8 +181,14 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_line(tmp_path, content
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "1: expected a pipeline, found an empty file; begin with `pipeline: <name>`"),
-        ("# only words\n", "1: expected a pipeline, found an empty file; begin with `pipeline: <name>`"),
+        (
+            "",
+            "1: expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+        ),
+        (
+            "# only words\n",
+            "1: expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+        ),
         ("# words\n- a\n", "2: expected keys with values, such as `pipeline: events`, found a list"),
         ("events", "1: expected keys with values, such as `pipeline: events`, found 'events'"),
         (b"a: 1\nb: \xff\n", "2: expected UTF-8, found the byte 0xff; save the file as UTF-8"),

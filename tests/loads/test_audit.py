@@ -1,0 +1,207 @@
+"""Audits: what a suite says of staged rows, and what comes of it. Great Expectations itself is asked."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch
+from spark_jobs.audit import AuditFailed
+from spark_jobs.batch import NotAudited, NothingKept, audit_batch, give_up
+from spark_jobs.declared import Expectation, Publish, RecordProducer, Severity, Suite
+from spark_jobs.load import load
+from tests.loads.conftest import InThisProcess, line
+from tests.loads.test_kept import STAGES, publish_now, settings_of, stage
+
+POSITIVE = Expectation(
+    type="expect_column_values_to_be_between", kwargs={"column": "amount", "min_value": 0, "max_value": 100}
+)
+UNIQUE = Expectation(type="expect_column_values_to_be_unique", kwargs={"column": "id"})
+FEW = Expectation(
+    type="expect_table_row_count_to_be_between", kwargs={"min_value": 1, "max_value": 3}, severity=Severity.WARNING
+)
+RESULTS = (
+    "SELECT audit.passed, result.expectation, result.about, result.severity, result.success, result.unexpected,"
+    " result.checked FROM onceload.audit JOIN onceload.quality_result AS result USING (audit_id)"
+    " ORDER BY audit_id, number"
+)
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+@pytest.fixture
+def audited(loads):
+    suite = Suite(name="events", path="quality/events.yaml", expectations=(POSITIVE, UNIQUE, FEW))
+    loads.declared = replace(loads.declared, suite=suite)
+    return loads
+
+
+def audit_now(loads, batch="one", docs=None):
+    return audit_batch(loads.declared, replace(settings_of(loads), docs=docs), batch=Batch(batch))
+
+
+def test_what_meets_its_suite_is_published(audited):
+    audited.write("a.jsonl", "".join(line(number) for number in range(5)))
+
+    stage(audited)
+    audit = audit_now(audited)
+    report = publish_now(audited)
+
+    assert audit.passed
+    assert audit.rows == report.loaded == 5
+    assert audited.ask(RESULTS) == [
+        (True, POSITIVE.type, "amount", "critical", True, 0, 5),
+        (True, UNIQUE.type, "id", "critical", True, 0, 5),
+        (True, FEW.type, None, "warning", False, None, None),
+    ]
+
+
+def test_nothing_is_published_of_a_batch_that_fails_and_its_rows_stay_to_be_looked_at(audited):
+    audited.write("a.jsonl", line(1) + line(2, amount="-3.00") + line(3))
+    stage(audited)
+
+    with pytest.raises(AuditFailed) as failed:
+        audit_now(audited)
+    with pytest.raises(NothingKept):
+        publish_now(audited)
+
+    assert audited.rows() == []
+    said = str(failed.value)
+    assert (
+        f"expect_column_values_to_be_between amount: 1 of 3 are unexpected; such as a.jsonl {len(line(1))}: -3.0"
+        in said
+    )
+    assert audited.ask(f"SELECT id, amount FROM {failed.value.stage} WHERE amount < 0")[0][0] == 2
+    # It is no longer held, so that the next load plans it again: here, once it is mended.
+    audited.write("a.jsonl", line(1) + line(2, amount="+3.00") + line(3))
+    assert audited.load().loaded == 3
+    assert audited.rows() == [1, 2, 3]
+
+
+def test_of_a_pipeline_that_goes_on_failing_one_stage_is_kept_and_only_for_a_while(audited):
+    audited.write("a.jsonl", line(1, amount="-3.00"))
+    for batch in ("one", "two"):
+        stage(audited, batch)
+        with pytest.raises(AuditFailed):
+            audit_now(audited, batch)
+    audited.write("other.jsonl", line(2))
+    stage(audited, "three")
+    kept = audited.ask(STAGES)
+    give_up(audited.declared, settings_of(audited), batch=Batch("three"))
+    with audited.engine.begin() as connection:
+        connection.execute(text("UPDATE onceload.audit SET kept_until = clock_timestamp() WHERE NOT passed"))
+    stage(audited, "four")
+
+    # Two tables each: of the last that failed, and of the one that waits; then of that alone.
+    assert kept == [(4,)]
+    assert audited.ask(STAGES) == [(2,)]
+
+
+def test_a_load_audits_before_it_publishes(audited):
+    audited.write("a.jsonl", line(1, amount="-3.00"))
+
+    with pytest.raises(AuditFailed):
+        audited.load()
+
+    assert audited.rows() == []
+    audited.write("a.jsonl", line(1, amount="+3.00"))
+    assert audited.load().loaded == 1
+
+
+def test_what_was_not_audited_is_not_published(audited):
+    audited.write("a.jsonl", line(1))
+    stage(audited)
+
+    with pytest.raises(NotAudited, match="call `onceload audit` first"):
+        publish_now(audited)
+    audit_now(audited)
+    assert publish_now(audited).loaded == 1
+
+
+def test_an_audit_of_an_earlier_stage_says_nothing_of_a_later_one(audited):
+    audited.write("a.jsonl", line(1))
+    stage(audited)
+    audit_now(audited)
+    audited.write("b.jsonl", line(2, amount="-3.00"))
+    stage(audited)
+
+    with pytest.raises(NotAudited):
+        publish_now(audited)
+
+
+def test_audited_is_what_would_be_published(audited):
+    """Records that took effect before, or stand twice in the batch, are no twins of anything."""
+    declared = replace(audited.declared, producer=RecordProducer(name="note", sequence="id"))
+    audited.write("a.jsonl", line(1) + line(1) + line(2))
+    settings = settings_of(audited)
+
+    first = load(declared, settings, batch=Batch("first"), tasks=InThisProcess())
+    audited.write("b.jsonl", line(2) + line(3))
+    again = load(declared, settings, batch=Batch("again"), tasks=InThisProcess())
+
+    assert (first.loaded, again.loaded, again.duplicates) == (2, 1, 1)
+    assert audited.ask("SELECT rows FROM onceload.audit ORDER BY audit_id") == [(2,), (1,)]
+
+
+def test_nothing_new_meets_every_suite(audited):
+    declared = replace(audited.declared, producer=RecordProducer(name="note", sequence="id"))
+    audited.write("a.jsonl", line(1, amount="3.00"))
+    load(declared, settings_of(audited), batch=Batch("first"), tasks=InThisProcess())
+    audited.write("b.jsonl", line(1, amount="-3.00"))
+
+    assert load(declared, settings_of(audited), batch=Batch("again"), tasks=InThisProcess()).duplicates == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Expectation(type="expect_column_values_to_be_nonsense", kwargs={"column": "id"}),
+        Expectation(type="expect_column_values_to_be_between", kwargs={"column": "id", "least": 1}),
+    ],
+    ids=["no such expectation", "no such kwarg"],
+)
+def test_a_suite_that_cannot_be_asked_is_refused_with_its_file(audited, wrong):
+    audited.declared = replace(audited.declared, suite=replace(audited.declared.suite, expectations=(wrong,)))
+    audited.write("a.jsonl", line(1))
+    stage(audited)
+
+    with pytest.raises(SettingRefused, match=r"suite quality/events.yaml, expectation 1 \(expect_column_values_to_be"):
+        audit_now(audited)
+    assert audited.rows() == []
+
+
+def test_an_expectation_that_cannot_be_looked_at_is_not_met(audited):
+    wrong = replace(POSITIVE, kwargs={"column": "note", "min_value": 0})
+    audited.declared = replace(audited.declared, suite=replace(audited.declared.suite, expectations=(wrong,)))
+    audited.write("a.jsonl", line(1))
+    stage(audited)
+
+    with pytest.raises(AuditFailed, match="it could not be looked at"):
+        audit_now(audited)
+
+
+def test_the_pages_show_each_audit(audited, tmp_path):
+    docs = tmp_path / "docs"
+    for number in range(2):
+        audited.write(f"{number}.jsonl", line(number))
+        stage(audited, f"batch {number}")
+        audit_now(audited, f"batch {number}", docs=docs)
+        publish_now(audited, f"batch {number}")
+
+    shown = [path for path in docs.glob("validations/**/*.html") if "amount" in path.read_text()]
+    assert (docs / "index.html").exists()
+    assert len(shown) == 2
+
+
+def test_no_password_of_the_database_is_in_the_pages(audited, tmp_path):
+    audited.write("a.jsonl", line(1))
+    audited.dsn = audited.dsn.replace("@", ":very-secret@") if "@" in audited.dsn else audited.dsn
+    stage(audited)
+    audit_now(audited, docs=tmp_path / "docs")
+
+    said = [path for path in (tmp_path / "docs").rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
+    assert said == []
