@@ -10,6 +10,7 @@ OnceloadError
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
 │   ├── StageLost            the server lost the rows that waited to be published
+│   ├── NothingKept          no rows of this batch wait to be published
 │   ├── Unreadable           a source's file is gone, or its store fails
 │   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up
@@ -17,6 +18,7 @@ OnceloadError
 │   └── Incomplete           a compressed file breaks off: it is still being written
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
+│   ├── NotAudited           a batch that was not asked what its pipeline expects
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
 │   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
@@ -25,6 +27,7 @@ OnceloadError
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
+    ├── AuditFailed          staged rows that do not meet a critical expectation
     ├── BatchIncomplete      a part of a batch that is published whole could not be staged
     ├── Damaged              a compressed file that does not unpack
     ├── FileRefused          a file that is not of its format, or not of the declared columns

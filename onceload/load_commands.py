@@ -73,14 +73,15 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
     on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
     with watching(declared.name, arguments) as tell:
         how = replace(
-            _how(settings, dsn),
+            how_of(settings, dsn),
             master=arguments.master,
             spark_options=pairs("--conf", arguments.conf),
             tell=tell,
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
         )
-        report = load_now(declared, how, batch=Batch(arguments.batch) if arguments.batch else new_batch())
+        batch = Batch(arguments.batch) if arguments.batch else new_batch()
+        report = load_now(declared, how, batch=batch, run=settings.run)
     started = f" and {report.session_start_seconds:.1f} s to start Spark"
     if report.staged is not None:
         words(
@@ -99,7 +100,8 @@ def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     """Publish a staged batch, once."""
     from spark_jobs.batch import publish_batch
 
-    report = publish_batch(read_declared(arguments), _how(settings, dsn), batch=Batch(arguments.batch))
+    declared, batch = read_declared(arguments), Batch(arguments.batch)
+    report = publish_batch(declared, how_of(settings, dsn), batch=batch, run=settings.run)
     tell_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
@@ -113,7 +115,7 @@ def audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: auditing")
-    said = audit_batch(declared, _how(settings, dsn), batch=Batch(arguments.batch))
+    said = audit_batch(declared, how_of(settings, dsn), batch=Batch(arguments.batch))
     for finding in said.findings:
         if not finding.success:
             words(in_words(finding))
@@ -127,7 +129,8 @@ def audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     return ExitCode.DONE
 
 
-def _how(settings: Settings, dsn: str) -> "LoadSettings":
+def how_of(settings: Settings, dsn: str) -> "LoadSettings":
+    """How to load, as far as the environment says."""
     from spark_jobs.load import LoadSettings
 
     return LoadSettings(ledger=LedgerSettings(dsn=dsn), switch=settings.guarantee, docs=settings.home / "quality")

@@ -6,7 +6,7 @@ while they are read, and what they say together is checked on the declared pipel
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -82,11 +82,14 @@ class PipelineFileRefused(WrongUse):
         return "\n".join((*self.problems, f"{self.path}: nothing was started; mend the file and call again"))
 
 
-def read_pipeline(path: Path, *, values: Mapping[str, str] = {}) -> Declared:
-    """Read one file and fill its placeholders; what is wrong with it is said all at once."""
+def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mapping[str, str] = {}) -> Declared:
+    """Read one file and fill its placeholders; what is wrong with it is said all at once.
+
+    Values have to be asked for by the file; what is only offered need not be.
+    """
     document = Document(str(path))
     root = document.open(path)
-    declared = None if root is None else _declared(root, values, beside=path.parent)
+    declared = None if root is None else _declared(root, _Values(values, offered), beside=path.parent)
     if declared is not None:
         document.refuse_unknown_keys()
         # What was refused already would only be repeated in other words.
@@ -109,7 +112,13 @@ def find_pipelines(folder: Path) -> list[Path]:
     )
 
 
-def _declared(root: Section, values: Mapping[str, str], *, beside: Path) -> Declared:
+@dataclass(frozen=True)
+class _Values:
+    given: Mapping[str, str]
+    offered: Mapping[str, str] = field(default_factory=dict)
+
+
+def _declared(root: Section, values: _Values, *, beside: Path) -> Declared:
     message_id = _message_id(root.section("message_id"))
     quality = root.section("quality")
     source = _source(root.section("source"), values)
@@ -157,7 +166,7 @@ def _pipeline(root: Section, message_id: MessageId | None) -> Pipeline:
     )
 
 
-def _source(source: Section, values: Mapping[str, str]) -> Source:
+def _source(source: Section, values: _Values) -> Source:
     chunk, record = size(least=1, most=2**30), size(least=1, most=2**28)
     file_format = source.need("format", one_of(Format), example="format: jsonl", stand_in=Format.CSV)
     if file_format is Format.PARQUET and source.has("sealed"):
@@ -297,7 +306,7 @@ def pipeline_name(node: yaml.Node) -> str:
     return Pipeline(name=text(node)).name
 
 
-def path_pattern(node: yaml.Node, *, values: Mapping[str, str]) -> tuple[str, str | None]:
+def path_pattern(node: yaml.Node, *, values: _Values) -> tuple[str, str | None]:
     """Fill the placeholders once, and say which folder the filled names start below.
 
     What a value says is never filled again.
@@ -308,19 +317,20 @@ def path_pattern(node: yaml.Node, *, values: Mapping[str, str]) -> tuple[str, st
     if "{{" in (rest := _PLACEHOLDER.sub("", pattern)) or "}}" in rest:
         raise not_what(node, "placeholders that are names, such as {{ ds }}")
     asked = dict.fromkeys(_PLACEHOLDER.findall(pattern))
-    if unknown := [name for name in values if name not in asked]:
+    if unknown := [name for name in values.given if name not in asked]:
         expected = (
             f"--set to name its placeholders ({', '.join(asked)})" if asked else "no --set: it has no placeholder"
         )
         raise SettingRefused("value", ", ".join(map(repr, unknown)), expected)
-    if missing := [name for name in asked if name not in values]:
+    filled = {**values.offered, **values.given}
+    if missing := [name for name in asked if name not in filled]:
         fix = " ".join(f"--set {name}={_EXAMPLES.get(name, '...')}" for name in missing)
         raise SettingRefused("value", f"none; add {fix}", f"a value for {', '.join(missing)}")
     for name in asked:
-        _check_value(name, values[name])
+        _check_value(name, filled[name])
     # A part of the path that holds a placeholder is as open as one with a wildcard.
     root = root_of(_PLACEHOLDER.sub("?", pattern)) if asked else None
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], pattern), root
+    return _PLACEHOLDER.sub(lambda match: filled[match[1]], pattern), root
 
 
 def _check_value(name: str, value: str) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Guarantee
+from dedup_core.replay import Run
 from onceload import embedded
 
 _SCHEMES = ("postgresql", "postgres")
@@ -26,6 +27,8 @@ class Settings:
     home: Path = Path(".onceload")
     #: The global switch; a pipeline's own word wins over it.
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    #: The task of Airflow's that called; the ledger keeps it with each commit.
+    run: Run | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -35,7 +38,16 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         dsn=_checked(dsn) if dsn else None,
         home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
         guarantee=_guarantee(environment.get("ONCELOAD_GUARANTEE") or "on"),
+        run=_run(environment),
     )
+
+
+def _run(environment: Mapping[str, str]) -> Run | None:
+    """What Airflow tells the processes that its tasks start."""
+    dag_id, run_id, tried = (environment.get(f"AIRFLOW_CTX_{name}") for name in ("DAG_ID", "DAG_RUN_ID", "TRY_NUMBER"))
+    if not dag_id or not run_id or not tried or not tried.isdecimal():
+        return None
+    return Run(dag_id=dag_id, run_id=run_id, try_number=int(tried))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The server looks at the rows; only what it counts, and a few of the values that 
 what would be published: a record that took effect before, or stands twice in the batch, is left out.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ class AuditFailed(NeedsAPerson):
     expectations: int
     failed: tuple[str, ...]
     stage: str
-    kept_s: float
+    kept_s: int
 
     def __str__(self) -> str:
         told = "".join(f"\n  {each}" for each in self.failed)
@@ -86,7 +87,7 @@ def check(audit: Audit, job: Job, stage: Stage) -> None:
         expectations=len(audit.findings),
         failed=tuple(in_words(each) for each in audit.findings if each.is_refusal),
         stage=stage.rows,
-        kept_s=suite.kept_s,
+        kept_s=int(suite.kept_s),
     )
 
 
@@ -123,6 +124,7 @@ def _ask(
 ) -> tuple[Finding, ...]:
     # It reports home unless it is told not to, and it is told when it is imported.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # It takes seconds to import.

@@ -49,6 +49,8 @@ _NO_ROWS = "rows bigint"
 
 #: How often a task may fail by no fault of a delivery: the local scheduler's own default is not once.
 _TASK_FAILURES = 4
+#: Set by spark-submit for the program that it runs.
+_LAUNCHED = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).parent / "log4j2.properties"
 _OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
@@ -169,8 +171,16 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
     # A delivery that kills whoever has it must have all its tries before Spark gives its session up.
     failures_max = _TASK_FAILURES + tries
     ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
+    if is_submitted := _LAUNCHED in os.environ:
+        # What spark-submit was told is known to the JVM that it has started.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
+        master = master or SparkConf().get("spark.master")
+    conf = SparkConf().setAppName(f"onceload {name}")
     ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
-    conf = SparkConf().setAppName(f"onceload {name}").setMaster(master or f"local[*,{failures_max}]")
+    if master is None or (is_submitted and master.startswith("local[") and "," not in master):
+        # Alone, the local scheduler gives a task up at its first failure.
+        master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
+    conf.setMaster(master)
     context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
     context.setLogLevel("ERROR")
     return context

@@ -1,0 +1,67 @@
+"""What a scheduler asks before and after a load: whether there is anything to do, and what has come of it."""
+
+import time
+from dataclasses import dataclass
+
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import PostgresLedger, connect
+from dedup_core.postgres.deliveries import PostgresDeliveries
+from onceload import schema
+from spark_jobs.declared import Declared
+from spark_jobs.load import LoadSettings, Report, what_came_of
+from spark_jobs.plan import make_plan
+from spark_jobs.target import refuse_another_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a load would do."""
+
+    files: int
+    bytes: int
+    #: Deliveries that wait or are in hand.
+    open: int
+    lines: tuple[str, ...]
+    #: Files that no load can go on with, in words; empty if there are none.
+    needs_a_person: str
+
+    @property
+    def is_anything_new(self) -> bool:
+        return bool(self.files or self.open)
+
+
+def look(declared: Declared, how: LoadSettings) -> Found:
+    """Look for what is new, without Spark and without changing anything."""
+    engine = connect(how.ledger)
+    try:
+        schema.check(engine)
+        ledger = PostgresLedger(engine)
+        ledger.declare(declared.pipeline)
+        refuse_another_target(engine, ledger, declared)
+        plan = make_plan(declared, ledger, now_s=time.time())
+        board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        left = board.open_work(Batch(""), is_staged=not declared.is_direct)
+    finally:
+        engine.dispose()
+    of_people = [f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person]
+    size = sum(file.bytes for file in plan.to_read)
+    return Found(
+        files=len(plan.to_read),
+        bytes=size,
+        open=left.count,
+        lines=(
+            f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without, {left.count:,} open"
+            " deliveries",
+            *(f"{note.name}: {note.reason}" for note in plan.notes),
+        ),
+        needs_a_person="; ".join(of_people),
+    )
+
+
+def outcome(declared: Declared, how: LoadSettings, *, batch: Batch) -> Report:
+    """What a batch has come to, all its calls together."""
+    engine = connect(how.ledger)
+    try:
+        return what_came_of(PostgresLedger(engine), declared.name, batch, after=Position(0))
+    finally:
+        engine.dispose()

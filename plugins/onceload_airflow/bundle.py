@@ -1,0 +1,64 @@
+"""A bundle of DAGs: one for each pipeline file of a folder.
+
+Airflow parses Python files, and an error in one of them breaks all DAGs that it holds. So each pipeline file has a file
+of its own here, of two lines, which is written when the bundle is looked at, and goes when the pipeline file goes.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from airflow.dag_processing.bundles.base import BaseDagBundle
+
+from onceload.pipeline_file import find_pipelines
+
+_DAG = '''"""The DAG of {path}."""
+
+from pathlib import Path
+
+from onceload_airflow.ingest import dag_of
+
+dag = dag_of(Path({path!r}))
+'''
+
+
+class PipelinesBundle(BaseDagBundle):
+    """The pipelines folder, as DAGs."""
+
+    supports_versioning = False
+
+    def __init__(self, *, pipelines: str, **others: Any) -> None:  # noqa: ANN401 - of the class above.
+        super().__init__(**others)
+        self._pipelines = Path(pipelines).absolute()
+
+    @property
+    def path(self) -> Path:
+        return self.base_dir
+
+    def initialize(self) -> None:
+        self.refresh()
+        super().initialize()
+
+    def refresh(self) -> None:
+        """Write what has changed; whoever reads meanwhile finds each file whole."""
+        self.base_dir.mkdir(parents=True, exist_ok=True)
+        wanted = {self._name_of(path): _DAG.format(path=str(path)) for path in find_pipelines(self._pipelines)}
+        for name, content in wanted.items():
+            file = self.base_dir / name
+            if not file.exists() or file.read_text(encoding="utf-8") != content:
+                with NamedTemporaryFile("w", dir=self.base_dir, suffix=".new", delete=False, encoding="utf-8") as new:
+                    new.write(content)
+                Path(new.name).replace(file)
+        for file in self.base_dir.glob("ingest__*.py"):
+            if file.name not in wanted:
+                with suppress(FileNotFoundError):
+                    file.unlink()
+
+    @staticmethod
+    def _name_of(path: Path) -> str:
+        # Two suffixes are two files.
+        return f"ingest__{path.name.replace('.', '_')}.py"
+
+    def get_current_version(self) -> None:
+        return None

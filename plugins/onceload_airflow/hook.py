@@ -1,0 +1,59 @@
+"""Where Onceload's database is: an Airflow connection, or else the environment."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from urllib.parse import unquote, urlsplit
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from onceload.settings import Settings, database, read_settings
+
+CONNECTION = "onceload"
+
+
+class OnceloadHook(BaseHook):
+    """The database of one connection (type postgres); there need be none where ONCELOAD_DSN says it."""
+
+    conn_name_attr = "onceload_conn_id"
+    default_conn_name = CONNECTION
+    hook_name = "Onceload"
+
+    def __init__(self, onceload_conn_id: str = CONNECTION) -> None:
+        super().__init__()
+        self._conn_id = onceload_conn_id
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the environment says, with the connection's database."""
+        settings = read_settings(os.environ)
+        return replace(settings, dsn=_address(self._conn_id) or settings.dsn)
+
+    @contextmanager
+    def opened(self) -> Iterator[str]:
+        """The address of the database, which no log shows the password of."""
+        with database(self.settings) as dsn:
+            mask_secret(dsn)
+            if password := urlsplit(dsn).password:
+                mask_secret(password)
+                mask_secret(unquote(password))
+            yield dsn
+
+    def environment(self, dsn: str) -> Mapping[str, str]:
+        """What a process has to be told that loads for us."""
+        home = self.settings.home.absolute()
+        return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
+
+
+def _address(conn_id: str) -> str | None:
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        return None
+    scheme, _, rest = connection.get_uri().partition("://")
+    # Airflow's own name of the scheme is an older one.
+    return f"postgresql://{rest}" if scheme in ("postgres", "postgresql") else None

@@ -1,0 +1,76 @@
+"""The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it asks nobody but the file."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, Param
+
+from onceload.pipeline_file import read_pipeline
+from onceload_airflow.operators import GIVEN, Audit, Load, Plan, Publish, Report, placeholders
+
+_DEFAULTS: dict[str, Any] = {
+    "owner": "onceload",
+    "retries": 3,
+    "retry_delay": timedelta(seconds=30),
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=10),
+    "execution_timeout": timedelta(hours=6),
+}
+_ABOUT = """Loads `{source}` into `{target}`, exactly once: from `{file}`.
+
+Every run loads whatever is new, and nothing twice: clearing a task, running it again, two runs at once and a backfill
+of what is in already are all harmless. A run that finds nothing new skips its other tasks.
+"""
+_PLAN = "What is new? Asks the source and the ledger, in a second, without Spark. Nothing new: the rest is skipped."
+_STAGE = "Spark reads what is new, and stages it where nobody sees it. Tried again, it begins anew and stages it once."
+_LOAD = "Spark reads what is new; each chunk commits itself, rows and proof in one transaction."
+_AUDIT = "Asks the suite about the staged rows. A critical expectation that fails stops the run: nothing is published."
+_PUBLISH = "One commit: all rows of the batch, and the proof of what was consumed. A second call changes nothing."
+_REPORT = (
+    "What has come of the run, as the ledger says; an asset event carries the numbers. Fails if files need a person."
+)
+
+
+def dag_of(path: Path) -> DAG:
+    """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
+    asked = placeholders(path, dict.fromkeys(GIVEN, ""))
+    declared = read_pipeline(path, offered=dict.fromkeys(GIVEN, "0"))
+    table = f"{declared.target.schema}.{declared.target.table}"
+    params = {}
+    if asked:
+        params["date"] = Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            description="The day that {{ ds }} stands for; left out, the day of the run.",
+        )
+    with DAG(
+        dag_id="ingest__" + re.sub(r"[^A-Za-z0-9_.-]", "_", declared.name),
+        description=f"Load {declared.name} into {table}, exactly once",
+        doc_md=_ABOUT.format(source=declared.source.path, target=table, file=path.name),
+        schedule=declared.schedule,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        default_args=_DEFAULTS,
+        params=params,
+        tags=["onceload", "ingest"],
+    ) as dag:
+        of_file: dict[str, Any] = {"pipeline_file": str(path)}
+        asset = Asset(name=table, uri=f"onceload://{declared.name}/{table}")
+        plan = Plan(task_id="plan", doc_md=_PLAN, **of_file)
+        load = Load(
+            task_id="load", is_direct=declared.is_direct, doc_md=_LOAD if declared.is_direct else _STAGE, **of_file
+        )
+        report = Report(task_id="report", outlet=asset, doc_md=_REPORT, **of_file)
+        if declared.is_direct:
+            plan >> load >> report
+        else:
+            publish = Publish(task_id="publish", doc_md=_PUBLISH, **of_file)
+            audited = [Audit(task_id="audit", doc_md=_AUDIT, **of_file)] if declared.suite else []
+            last: Any = plan >> load
+            for step in (*audited, publish, report):
+                last = last >> step
+    return dag

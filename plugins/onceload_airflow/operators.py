@@ -1,0 +1,275 @@
+"""The steps of a run: context in, one call, result out. What they may do, and refuse, is decided below them."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.python import ShortCircuitOperator
+from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
+
+import onceload.__main__
+from dedup_core.errors import ExitCode, OnceloadError
+from dedup_core.names import Batch
+from onceload.pipeline_file import read_pipeline
+from onceload_airflow.hook import CONNECTION, OnceloadHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from spark_jobs.declared import Declared
+    from spark_jobs.load import LoadSettings
+    from spark_jobs.load import Report as LoadReport
+
+SPARK_CONNECTION = "onceload_spark"
+#: What Airflow gives to the placeholders of a source's path.
+GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
+#: Nothing gets better by trying these again.
+_FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
+_EXITED = re.compile(r"Error code is: (\d+)")
+
+
+def given_values(context: "Context") -> dict[str, str]:
+    """The day and the data interval of a run; one without a logical date goes by when it was asked for."""
+    run: Any = context["dag_run"]
+    at = run.logical_date or run.run_after
+    start, end = (each or at for each in (run.data_interval_start, run.data_interval_end))
+    day = str((context.get("params") or {}).get("date") or f"{at:%Y-%m-%d}")
+    return {
+        "ds": day,
+        "ds_nodash": day.replace("-", ""),
+        "ts_nodash": f"{at:%Y%m%dT%H%M%S}",
+        "data_interval_start": f"{start:%Y-%m-%dT%H:%M:%S}",
+        "data_interval_end": f"{end:%Y-%m-%dT%H:%M:%S}",
+    }
+
+
+@contextmanager
+def in_airflows_words() -> Iterator[None]:
+    """Airflow tries again what may be tried again, and nothing else."""
+    try:
+        yield
+    except OnceloadError as error:
+        if error.exit_code in _FINAL:
+            raise AirflowFailException(str(error)) from error
+        raise AirflowException(str(error)) from error
+
+
+class _OfPipeline(BaseOperator):
+    """A step of the run of one pipeline file; the batch is named like the run, so that a later try fences this one."""
+
+    template_fields: Sequence[str] = ("pipeline_file",)
+
+    def __init__(self, *, pipeline_file: str, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
+        super().__init__(**others)
+        self.pipeline_file = pipeline_file
+        self.onceload_conn_id = onceload_conn_id
+
+    def declared(self, context: "Context") -> "Declared":
+        return read_pipeline(Path(self.pipeline_file), offered=given_values(context))
+
+    @contextmanager
+    def how(self) -> "Iterator[LoadSettings]":
+        from onceload.load_commands import how_of
+
+        hook = OnceloadHook(self.onceload_conn_id)
+        with in_airflows_words(), hook.opened() as dsn:
+            yield how_of(hook.settings, dsn)
+
+    @contextmanager
+    def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
+        """Nothing was staged because others were faster: then there is nothing left to do."""
+        from onceload.runs import look
+        from spark_jobs.batch import NothingKept
+
+        try:
+            yield
+        except NothingKept as error:
+            if look(self.declared(context), how).is_anything_new:
+                raise
+            raise AirflowSkipException(
+                "nothing was staged, as nothing is new any more: others have loaded it"
+            ) from error
+
+
+def batch_of(context: "Context") -> Batch:
+    return Batch(str(context["run_id"]))
+
+
+class Plan(ShortCircuitOperator, _OfPipeline):
+    """Look for what is new; where there is nothing, the rest of the run is skipped, and Spark is not started."""
+
+    template_fields: Sequence[str] = ("pipeline_file",)
+
+    def __init__(self, *, pipeline_file: str, **others: Any) -> None:  # noqa: ANN401
+        super().__init__(pipeline_file=pipeline_file, python_callable=self._is_anything_new, **others)
+
+    def execute(self, context: "Context") -> Any:  # noqa: ANN401 - as the operator above it has it.
+        self.op_kwargs = {"context": context}
+        return super().execute(context)
+
+    def _is_anything_new(self, context: "Context") -> bool:
+        from onceload.runs import look
+
+        with self.how() as how:
+            found = look(self.declared(context), how)
+        for line in found.lines:
+            self.log.info(line)
+        if not found.is_anything_new and found.needs_a_person:
+            raise AirflowFailException("nothing new can be loaded, and these need a person: " + found.needs_a_person)
+        return found.is_anything_new
+
+
+class Load(SparkSubmitOperator):
+    """Stage a batch, or load it where each chunk commits itself: `onceload stage | load`, launched by spark-submit."""
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
+
+    def __init__(
+        self,
+        *,
+        pipeline_file: str,
+        is_direct: bool,
+        onceload_conn_id: str = CONNECTION,
+        conn_id: str = SPARK_CONNECTION,
+        conf: Mapping[str, str] = {},
+        **others: Any,  # noqa: ANN401
+    ) -> None:
+        quiet = Path(onceload.__main__.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
+        super().__init__(
+            application=onceload.__main__.__file__,
+            conn_id=conn_id,
+            conf={
+                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
+                "spark.ui.enabled": "false",
+                **conf,
+            },
+            # A retry is another life of the batch, which fences this one: never the same job again.
+            durable=False,
+            **others,
+        )
+        self.pipeline_file = pipeline_file
+        self.is_direct = is_direct
+        self.onceload_conn_id = onceload_conn_id
+
+    def execute(self, context: "Context") -> None:
+        self._check_connection()
+        values = given_values(context)
+        with in_airflows_words():
+            asked = placeholders(Path(self.pipeline_file), values)
+        self.name = str(context["run_id"])
+        self.application_args = ["load" if self.is_direct else "stage", self.pipeline_file]
+        self.application_args += ["--batch", batch_of(context), *(f"--set={name}={values[name]}" for name in asked)]
+        hook = OnceloadHook(self.onceload_conn_id)
+        with in_airflows_words(), hook.opened() as dsn:
+            # Not before now: what is rendered is shown in the UI, and this may hold a password.
+            self.env_vars = {**(self.env_vars or {}), "PYSPARK_PYTHON": sys.executable, **hook.environment(dsn)}
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                code = _EXITED.search(str(error))
+                if code and int(code[1]) in _FINAL:
+                    raise AirflowFailException("see what it says above; trying again would not help") from error
+                raise AirflowException("see what it says above; it may be tried again, and nothing is lost") from error
+
+    def on_kill(self) -> None:
+        """End Spark, and give back what it held, so that nobody has to wait for its lease."""
+        from spark_jobs.batch import give_back
+
+        super().on_kill()
+        run_id = os.environ.get("AIRFLOW_CTX_DAG_RUN_ID")
+        hook = OnceloadHook(self.onceload_conn_id)
+        with suppress(OnceloadError), hook.opened() as dsn:
+            from onceload.load_commands import how_of
+
+            if run_id:
+                declared = read_pipeline(Path(self.pipeline_file), offered=dict.fromkeys(GIVEN, "0"))
+                give_back(declared, how_of(hook.settings, dsn), batch=Batch(run_id))
+
+    def _check_connection(self) -> None:
+        try:
+            BaseHook.get_connection(self._conn_id)
+        except AirflowNotFoundException as error:
+            raise AirflowFailException(
+                f"connection {self._conn_id} should say where Spark runs, and is not there; nothing was started: "
+                f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
+            ) from error
+
+
+def placeholders(path: Path, values: Mapping[str, str]) -> list[str]:
+    """Which of the values a pipeline file asks for."""
+    said = path.read_text(encoding="utf-8")
+    return [name for name in values if re.search(r"\{\{\s*" + name + r"\s*\}\}", said)]
+
+
+class Audit(_OfPipeline):
+    """Ask the suite about the staged batch; what fails is not published, and not tried again."""
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        from spark_jobs.audit import in_words
+        from spark_jobs.batch import audit_batch
+
+        with self.how() as how, self.skipped_without_rows(context, how):
+            said = audit_batch(self.declared(context), how, batch=batch_of(context))
+        for finding in said.findings:
+            self.log.info(in_words(finding))
+        return {"suite": said.suite, "rows": said.rows, "passed": said.passed, "expectations": len(said.findings)}
+
+
+class Publish(_OfPipeline):
+    """Let the staged batch take effect, in one commit; what is published already stays as it is."""
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        from spark_jobs.batch import publish_batch
+
+        with self.how() as how, self.skipped_without_rows(context, how):
+            report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())
+        return _counts(report)
+
+
+class Report(_OfPipeline):
+    """Say what the run has come to, as the ledger knows it; files that need a person fail it, at the end."""
+
+    def __init__(self, *, outlet: Any = None, **others: Any) -> None:  # noqa: ANN401 - an asset.
+        super().__init__(outlets=[outlet] if outlet else [], **others)
+        self._asset = outlet
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        from onceload.runs import look, outcome
+
+        with self.how() as how:
+            declared = self.declared(context)
+            report = outcome(declared, how, batch=batch_of(context))
+            found = look(declared, how)
+        counts = _counts(report)
+        if self._asset is not None:
+            context["outlet_events"][self._asset].extra = counts
+        self.log.info("%s", counts)
+        if found.needs_a_person:
+            raise AirflowFailException("all others are loaded, and these need a person: " + found.needs_a_person)
+        return counts
+
+
+def read_run() -> Any:  # noqa: ANN401 - of the core.
+    from onceload.settings import read_settings
+
+    return read_settings(os.environ).run
+
+
+def _counts(report: "LoadReport") -> dict[str, Any]:
+    said = asdict(report)
+    return {
+        name: said[name]
+        for name in ("pipeline", "position", "loaded", "duplicates", "quarantined", "filtered", "bytes")
+    }

@@ -1,0 +1,94 @@
+"""Airflow in processes of its own: a home, the bundle of a folder of pipelines, and a database for its metadata."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+#: What a process says that parses all DAGs of the bundle.
+_PARSE = """
+import json, socket, sys
+from pathlib import Path
+
+def refuse(*_):
+    raise AssertionError("a DAG asked the network while it was parsed")
+
+from airflow.dag_processing.dagbag import DagBag
+from onceload_airflow.bundle import PipelinesBundle
+
+socket.socket.connect = socket.create_connection = refuse
+bundle = PipelinesBundle(name="pipelines", pipelines=sys.argv[1])
+bundle.initialize()
+bag = DagBag(bundle.path, bundle_path=bundle.path, bundle_name="pipelines")
+print(json.dumps({
+    "errors": bag.import_errors,
+    "heavy": [name for name in ("pyspark", "great_expectations") if name in sys.modules],
+    "dags": {
+        dag.dag_id: {
+            "doc": dag.doc_md, "tags": sorted(dag.tags), "schedule": str(dag.schedule), "catchup": dag.catchup,
+            "params": {name: [dag.params.get_param(name).schema, dag.params.get_param(name).description]
+                       for name in dag.params},
+            "tasks": {task.task_id: {"doc": task.doc_md, "owner": task.owner, "retries": task.retries,
+                                     "then": sorted(task.downstream_task_ids)} for task in dag.tasks},
+        }
+        for dag in bag.dags.values()
+    },
+}, default=str))
+"""
+
+
+@dataclass(frozen=True)
+class Airflow:
+    """One home of Airflow's."""
+
+    home: Path
+    pipelines: Path
+    dsn: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        bundle = {
+            "name": "pipelines",
+            "classpath": "onceload_airflow.bundle.PipelinesBundle",
+            "kwargs": {"pipelines": str(self.pipelines)},
+        }
+        settings = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.home / "logs"),
+            "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "ONCELOAD_HOME": str(self.home / "onceload"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONWARNINGS": "ignore",
+        }
+        return {**os.environ, **settings, **({"ONCELOAD_DSN": self.dsn} if self.dsn else {})}
+
+    def parsed(self) -> Any:
+        """All DAGs and errors, as a process sees them that may not ask the network."""
+        done = self._run([sys.executable, "-c", _PARSE, str(self.pipelines)])
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """`airflow` with these arguments."""
+        return self._run([str(Path(sys.executable).with_name("airflow")), *arguments], **environment)
+
+    def _run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env={**self.environment, **environment},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )

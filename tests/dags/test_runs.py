@@ -1,0 +1,112 @@
+"""Runs of a pipeline under Airflow, each task as Airflow runs it, with a real Spark and a real Postgres."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from tests.dags.stand import Airflow
+from tests.servers import execute
+
+SECRET = "very-secret-9317"
+PIPELINE = """\
+pipeline: readings
+source: {{path: "{folder}/{{{{ ds }}}}/*.jsonl", format: jsonl, sealed: always}}
+columns: {{n: bigint not null, amount: "numeric(12,2)"}}
+target: {{table: public.readings}}
+quality: {{suite: suite.yaml}}
+"""
+SUITE = """\
+expectations:
+  - type: expect_column_values_to_be_between
+    kwargs: {column: amount, min_value: 0}
+"""
+
+
+@pytest.fixture
+def airflow(tmp_path, dsn):
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    (pipelines / "readings.yaml").write_text(PIPELINE.format(folder=tmp_path / "landing"))
+    (pipelines / "suite.yaml").write_text(SUITE)
+    (tmp_path / "landing").mkdir()
+    engine = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(engine)
+    engine.dispose()
+    # The server of these tests asks for no password, so that any is right.
+    with_password = dsn.replace("postgresql://postgres@", f"postgresql://postgres:{SECRET}@")
+    assert SECRET in with_password
+    airflow = Airflow(home=tmp_path / "airflow", pipelines=pipelines, dsn=with_password)
+    migrated = airflow.call("db", "migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    return airflow
+
+
+def write(tmp_path, day, *lines):
+    folder = tmp_path / "landing" / day
+    folder.mkdir(exist_ok=True)
+    (folder / f"{len(list(folder.iterdir()))}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def run(airflow, day):
+    return airflow.call("dags", "test", "ingest__readings", day)
+
+
+def states(airflow):
+    """Of each run, the states of its tasks, oldest first."""
+    with closing(sqlite3.connect(airflow.home / "airflow.db")) as connection:
+        rows = connection.execute(
+            "SELECT run_id, task_id, task_instance.state FROM task_instance JOIN dag_run USING (dag_id, run_id)"
+            " ORDER BY dag_run.id"
+        ).fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for run_id, task_id, state in rows:
+        found.setdefault(run_id, {})[task_id] = state
+    return list(found.values())
+
+
+STEPS = ("plan", "load", "audit", "publish", "report")
+
+
+def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}', "no json")
+    write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
+
+    # A second run of the same day finds nothing new.
+    said = [run(airflow, at) for at in ("2026-03-01", "2026-03-01T12:00:00", "2026-03-02")]
+
+    assert states(airflow) == [
+        dict.fromkeys(STEPS, "success"),
+        {"plan": "success", **dict.fromkeys(STEPS[1:], "skipped")},
+        dict.fromkeys(STEPS, "success"),
+    ]
+    assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,)]
+    assert execute(dsn, "SELECT loaded, quarantined, dag_id, try_number FROM onceload.ledger ORDER BY position") == [
+        (2, 1, "ingest__readings", 1),
+        (1, 0, "ingest__readings", 1),
+    ]
+    shown = [each.stdout + each.stderr for each in said]
+    assert not any(SECRET in each for each in shown)
+    everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow, dsn, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "-2.5"}')
+
+    done = run(airflow, "2026-03-01")
+
+    assert states(airflow) == [
+        {
+            "plan": "success",
+            "load": "success",
+            "audit": "failed",
+            "publish": "upstream_failed",
+            "report": "upstream_failed",
+        }
+    ]
+    assert "1 of 2 are unexpected; such as 2026-03-01/0.jsonl 26: -2.5" in done.stdout + done.stderr
+    assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
+    assert execute(dsn, "SELECT passed FROM onceload.audit") == [(False,)]
