@@ -7,7 +7,7 @@ import pytest
 
 # Imported for the errors that they add to the tree.
 import onceload.cli  # noqa: F401
-import spark_jobs.batch  # noqa: F401
+import spark_jobs.batch
 import spark_jobs.spark  # noqa: F401
 from dedup_core import errors
 from dedup_core.errors import ExitCode, LimitReached, OnceloadError
