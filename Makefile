@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check test faults mutants bench lock clean
+.PHONY: help setup check test run faults mutants bench lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -15,6 +15,9 @@ check: setup ## Lint, check the format, the types and the import contracts
 
 test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
 	.venv/bin/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
+	.venv/bin/onceload run $(ARGS)
 
 faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
 	.venv/bin/python -m tests.fault.report $(ARGS)

@@ -282,6 +282,17 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
         return recover_commands.rebuild(arguments, settings, dsn)
 
 
+def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Run an embedded Postgres, Airflow and growing samples until somebody says stop."""
+    from onceload import stack
+
+    if settings.dsn is not None:
+        expected = "no ONCELOAD_DSN: this brings a Postgres of its own, below ONCELOAD_HOME"
+        raise SettingRefused("onceload run", "ONCELOAD_DSN", expected)
+    stack.run(settings.home, port=arguments.port, pipelines=arguments.pipelines)
+    return ExitCode.DONE
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Every command, with help that teaches."""
     parser = argparse.ArgumentParser(
@@ -304,6 +315,16 @@ def build_parser() -> argparse.ArgumentParser:
     _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
+    teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
+    everything = _command(commands, "run", run_all, teaches, "onceload run --port 8090")
+    everything.add_argument("--port", type=_positive, default=8080, metavar="N", help="of Airflow (default: 8080)")
+    everything.add_argument(
+        "--pipelines",
+        type=Path,
+        default=Path("pipelines"),
+        metavar="FOLDER",
+        help="the pipeline files, each of which becomes a DAG (default: pipelines)",
+    )
     return parser
 
 

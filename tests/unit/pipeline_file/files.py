@@ -9,7 +9,7 @@ from onceload.pipeline_file import PipelineFileRefused, read_pipeline
 from spark_jobs.declared import Declared
 
 ROOT = Path(__file__).parents[3]
-SAMPLES = (ROOT / "pipelines/events.yaml", ROOT / "pipelines/orders.yaml")
+SAMPLES = tuple(sorted((ROOT / "pipelines").glob("*.yaml")))
 
 #: Sixteen lines, so that what is added stands on line 17.
 PLAIN = """\

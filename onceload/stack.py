@@ -1,0 +1,286 @@
+"""Everything on one machine: an embedded Postgres, Airflow on it, and sample files that keep growing.
+
+    make run        or: onceload run
+
+Airflow's own data is in a database of the same server. All of it lives below the home folder, listens on 127.0.0.1
+alone, and ends with this process: the kernel's lock on a file says whether it runs, however it ended before.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psycopg2
+
+from dedup_core.errors import CallAgain, SettingRefused
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import embedded, schema
+from onceload.samples import growing
+from onceload.terminal import words
+
+_ROOT = Path(__file__).resolve().parents[1]
+_HOST = "127.0.0.1"
+_USER = "admin"
+_STARTS_IN_S = 180.0
+_ENDS_IN_S = 30.0
+#: Of Airflow, in the order in which they are started; all need what stands before.
+_PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+
+@dataclass(eq=False)
+class NotStarted(CallAgain):
+    """A part of Airflow ended, or did not answer in time."""
+
+    part: str
+    log: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"Airflow's {self.part} should run until it is stopped, but {self.reason}; everything was stopped, and "
+            f"nothing is lost: see {self.log}, and call again"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Where everything is."""
+
+    address: str
+    user: str
+    password: str
+    #: Shown once; the next time it is in the file.
+    is_new: bool
+    password_file: Path
+    dsn: str
+    environment: Mapping[str, str]
+
+
+@contextmanager
+def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> Iterator[Running]:
+    """Start all of it, and stop all of it when the block ends."""
+    home = home.absolute()
+    with ExitStack() as stack:
+        stack.enter_context(_alone(home))
+        _check_port(port)
+        dsn = stack.enter_context(embedded.running(home))
+        _make_databases(dsn)
+        airflow = home / "airflow"
+        airflow.mkdir(exist_ok=True)
+        password, is_new = _password(airflow / "passwords.json")
+        environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
+        _migrate(airflow, environment)
+        parts = {part: _started(part, airflow, environment, port=port) for part in _PARTS}
+        stack.callback(_stop, list(parts.values()))
+        address = f"http://{_HOST}:{port}"
+        _wait_until_ready(address, parts, airflow)
+        if samples:
+            stack.enter_context(growing(home / "landing"))
+        yield Running(
+            address=address,
+            user=_USER,
+            password=password,
+            is_new=is_new,
+            password_file=airflow / "passwords.json",
+            dsn=dsn,
+            environment=environment,
+        )
+
+
+def run(home: Path, *, port: int, pipelines: Path) -> None:
+    """Run until somebody says stop, and say where everything is."""
+    words("starting Postgres and Airflow; this takes about a minute")
+    with _asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines) as all_of_it:
+        login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
+        words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
+        words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
+        words(f"samples:   {home / 'landing'} grows all the time, and {pipelines}/readings.yaml loads it every minute")
+        words("Ctrl-C stops all of it")
+        while not stopped():
+            time.sleep(0.2)
+        words("stopping")
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator["Stopped"]:
+    stopped = Stopped()
+    before = {number: signal.signal(number, stopped.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Stopped:
+    """Whether somebody has asked to stop."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+
+    def ask(self, *_: object) -> None:
+        self._is_asked = True
+
+    def __call__(self) -> bool:
+        return self._is_asked
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "run.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            expected = "one at a time below a home: stop that one, or set ONCELOAD_HOME to another folder"
+            raise SettingRefused("onceload run", f"another one that runs below {home}", expected) from error
+        yield
+
+
+def _check_port(port: int) -> None:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            raise SettingRefused("--port", f"{port}, which is taken", "a free one, such as --port 8090") from error
+
+
+def _make_databases(dsn: str) -> None:
+    engine = connect(LedgerSettings(dsn=dsn))
+    try:
+        schema.upgrade(engine)
+    finally:
+        engine.dispose()
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT FROM pg_database WHERE datname = 'airflow'")
+            if cursor.fetchone() is None:
+                cursor.execute("CREATE DATABASE airflow")
+
+
+def _password(file: Path) -> tuple[str, bool]:
+    """Airflow reads it from there; nobody else may."""
+    if file.exists():
+        return str(json.loads(file.read_text(encoding="utf-8"))[_USER]), False
+    password = secrets.token_urlsafe(12)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        json.dump({_USER: password}, opened)
+    return password, True
+
+
+def _secret(file: Path) -> str:
+    if not file.exists():
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(secrets.token_urlsafe(32))
+    return file.read_text()
+
+
+def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: Path) -> dict[str, str]:
+    metadata = dsn.replace("/postgres?", "/airflow?")
+    bundle = {
+        "name": "pipelines",
+        "classpath": "onceload_airflow.bundle.PipelinesBundle",
+        "kwargs": {"pipelines": str(pipelines)},
+    }
+    settings = {
+        "AIRFLOW_HOME": str(airflow),
+        "AIRFLOW__API__BASE_URL": f"http://{_HOST}:{port}",
+        "AIRFLOW__API__HOST": _HOST,
+        "AIRFLOW__API__SECRET_KEY": _secret(airflow / "api.secret"),
+        "AIRFLOW__API_AUTH__JWT_SECRET": _secret(airflow / "jwt.secret"),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow / "passwords.json"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(airflow / "bundles"),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.replace("postgresql://", "postgresql+psycopg2://"),
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(airflow / "logs"),
+        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+        "ONCELOAD_DSN": dsn,
+        "ONCELOAD_HOME": str(home),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+    return {**os.environ, **settings}
+
+
+def _migrate(airflow: Path, environment: Mapping[str, str]) -> None:
+    log = airflow / "migrate.log"
+    with log.open("w") as output:
+        command = [sys.executable, "-m", "airflow", "db", "migrate"]
+        if subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode:
+            raise NotStarted("db migrate", str(log), "its database could not be made")
+
+
+def _started(part: str, airflow: Path, environment: Mapping[str, str], *, port: int) -> subprocess.Popen[bytes]:
+    options = ["--host", _HOST, "--port", str(port), "--workers", "1"] if part == "api-server" else []
+    with (airflow / f"{part}.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "airflow", part, *options],
+            env=environment,
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # Ctrl-C is for us; they are stopped one after the other.
+            start_new_session=True,
+        )
+
+
+def _wait_until_ready(address: str, parts: Mapping[str, subprocess.Popen[bytes]], airflow: Path) -> None:
+    until = time.monotonic() + _STARTS_IN_S
+    while time.monotonic() < until:
+        for part, process in parts.items():
+            if process.poll() is not None:
+                raise NotStarted(part, str(airflow / f"{part}.log"), f"it ended with exit code {process.returncode}")
+        try:
+            with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
+                health = json.load(answer)
+            if all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer")):
+                return
+        except (URLError, OSError, ValueError, KeyError):
+            pass
+        time.sleep(0.5)
+    raise NotStarted("api-server", str(airflow / "api-server.log"), f"it did not answer within {_STARTS_IN_S:g} s")
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ask all of them, the last one first; whoever does not listen is killed, with all that it has started."""
+    for process in reversed(processes):
+        _signal(process, signal.SIGTERM)
+    until = time.monotonic() + _ENDS_IN_S
+    for process in reversed(processes):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.1, until - time.monotonic()))
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return

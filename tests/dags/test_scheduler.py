@@ -1,0 +1,124 @@
+"""Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
+
+import json
+import socket
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+
+from dedup_core.errors import SettingRefused
+from onceload import stack
+from tests.servers import execute, temporary_home
+
+_PATIENCE_S = 240
+PIPELINE = """\
+pipeline: readings
+source: {{path: "{folder}/*.jsonl", format: jsonl}}
+columns: {{n: bigint not null}}
+target: {{table: public.readings}}
+quality: {{suite: suite.yaml}}
+"""
+SUITE = """\
+expectations:
+  - type: expect_column_values_to_be_between
+    kwargs: {column: n, min_value: 0}
+"""
+DAG = "/api/v2/dags/ingest__readings"
+
+
+class Api:
+    """Airflow as a program sees it that has logged in."""
+
+    def __init__(self, running: stack.Running) -> None:
+        self._address = running.address
+        self._token = None
+        login = {"username": running.user, "password": running.password}
+        self._token = self.ask("/auth/token", login)["access_token"]
+
+    def ask(self, path: str, said: object = None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        body = None if said is None else json.dumps(said).encode()
+        with urlopen(Request(self._address + path, data=body, headers=headers), timeout=30) as answer:
+            return json.load(answer)
+
+    def until(self, path: str, is_so: Any) -> Any:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not is_so(found := self.ask(path)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+        return found
+
+    def run(self, name: str) -> dict[str, str]:
+        """Trigger a run, and wait for what becomes of its tasks."""
+        self.ask(f"{DAG}/dagRuns", {"dag_run_id": name, "logical_date": None})
+        run = f"{DAG}/dagRuns/{quote(name)}"
+        self.until(run, lambda found: found["state"] in ("success", "failed"))
+        return {each["task_id"]: each["state"] for each in self.ask(f"{run}/taskInstances")["task_instances"]}
+
+
+@pytest.fixture(scope="module")
+def landing():
+    with temporary_home() as home:
+        (home / "landing").mkdir()
+        (home / "pipelines").mkdir()
+        (home / "pipelines" / "readings.yaml").write_text(PIPELINE.format(folder=home / "landing"))
+        (home / "pipelines" / "suite.yaml").write_text(SUITE)
+        yield home / "landing"
+
+
+@pytest.fixture(scope="module")
+def running(landing):
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    before = {each.pid for each in psutil.process_iter()}
+    with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
+        yield running
+        with pytest.raises(SettingRefused, match="another one that runs below"):
+            stack.running(landing.parent, port=port, pipelines=landing, samples=False).__enter__()
+    # Nothing of it is left.
+    assert [each for each in _of(landing.parent) if each.pid not in before] == []
+
+
+def _of(home: Path) -> list[psutil.Process]:
+    there = psutil.process_iter(["environ"])
+    return [each for each in there if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(home)]
+
+
+def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
+    api = Api(running)
+    (landing / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 1)
+
+    first = api.run("first")
+    again = api.run("again")
+    (landing / "b.jsonl").write_text('{"n": 3}\n{"n": -4}\n')
+    failed = api.run("bad")
+    (landing / "b.jsonl").write_text('{"n": 3}\n{"n": 40}\n')
+    mended = api.run("mended")
+
+    assert set(first.values()) == {"success"}
+    assert again == {"plan": "success", **dict.fromkeys(("load", "audit", "publish", "report"), "skipped")}
+    assert (failed["load"], failed["audit"], failed["publish"]) == ("success", "failed", "upstream_failed")
+    assert set(mended.values()) == {"success"}
+    assert execute(running.dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,), (40,)]
+    assert execute(running.dsn, "SELECT run_id, loaded FROM onceload.ledger ORDER BY position") == [
+        ("first", 2),
+        ("mended", 2),
+    ]
+    events = api.ask("/api/v2/assets/events")["asset_events"]
+    assert [each["extra"]["loaded"] for each in events] == [2, 2]
+
+
+def test_whoever_has_not_logged_in_sees_nothing(running):
+    with pytest.raises(OSError, match="401"), urlopen(running.address + DAG, timeout=30):
+        pass
+    assert oct(running.password_file.stat().st_mode & 0o777) == "0o600"
