@@ -17,6 +17,7 @@ from onceload import (
     delivery_commands,
     doctor,
     load_commands,
+    maintain_commands,
     quarantine_commands,
     recover_commands,
     schema,
@@ -282,6 +283,12 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
         return recover_commands.rebuild(arguments, settings, dsn)
 
 
+def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Let go of what has ended, of every pipeline."""
+    with open_database(settings) as engine:
+        return maintain_commands.maintain(arguments, engine)
+
+
 def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
     """Run an embedded Postgres, Airflow and growing samples until somebody says stop."""
     from onceload import stack
@@ -315,6 +322,8 @@ def build_parser() -> argparse.ArgumentParser:
     _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
+    teaches = "let go of what has ended: old names, old audits, stages that nobody keeps"
+    _command(commands, "maintain", maintain, teaches, "onceload maintain")
     teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
     everything = _command(commands, "run", run_all, teaches, "onceload run --port 8090")
     everything.add_argument("--port", type=_positive, default=8080, metavar="N", help="of Airflow (default: 8080)")

@@ -202,14 +202,22 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
         run(holder, f"ALTER TABLE {stage.rows} {', '.join(changes)}")
 
 
-def _sweep(holder: Connection) -> None:
-    """Drop the stages that nobody holds or keeps."""
+def sweep(engine: Engine) -> int:
+    """Drop the stages that nobody holds or keeps: how many."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
+        return _sweep(holder)
+
+
+def _sweep(holder: Connection) -> int:
+    swept = 0
     for name, _ in holder.execute(_STAGES, {"name": None}).all():
         if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
             # Asked again, as whoever held it may have let go because it is kept now.
             for _, tables in holder.execute(_STAGES, {"name": name}).all():
                 _drop(holder, tables)
+                swept += 1
             holder.execute(_LET_GO, {"name": name})
+    return swept
 
 
 def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer) -> None:

@@ -27,7 +27,9 @@ SELECT max(ledger.position)
   JOIN onceload.session ON session.pipeline_id = ledger.pipeline_id AND session.name = ledger.session
        AND session.epoch = ledger.epoch
  WHERE pipeline.name = :pipeline AND session.name = :session AND ledger.batch = :batch
-   AND ledger.kind = 'load' AND ledger.bytes > 0;
+   AND ledger.kind = 'load' AND ledger.bytes > 0
+   -- A name that was forgotten begins at its first epoch again.
+   AND ledger.committed_at >= session.opened_at;
 
 -- name: give_up
 -- What a batch keeps falls back; its stage is swept by whoever stages next.

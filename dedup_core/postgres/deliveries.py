@@ -23,19 +23,19 @@ from dedup_core.spans import SpanSet
 
 SQL = statements("deliveries.sql")
 #: Between the name of a batch and those of its sessions; no batch and no consumer has it in its own name.
-_OF_BATCH = "/"
+OF_BATCH = "/"
 
 
 def session_of(batch: Batch, name: str) -> SessionName:
     """The name of a session that only this batch has, so that a later life of the batch finds it."""
-    return SessionName(f"{batch}{_OF_BATCH}{name}")
+    return SessionName(f"{batch}{OF_BATCH}{name}")
 
 
 def check_own_name(what: str, name: str) -> None:
     """Refuse a name that could be taken for a session of some batch."""
     check_name(what, name)
-    if _OF_BATCH in name or not name.isprintable():
-        raise SettingRefused(what, repr(name), f"a printable name without {_OF_BATCH}")
+    if OF_BATCH in name or not name.isprintable():
+        raise SettingRefused(what, repr(name), f"a printable name without {OF_BATCH}")
 
 
 @dataclass(frozen=True, kw_only=True)

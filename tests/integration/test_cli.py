@@ -38,6 +38,7 @@ COMMANDS = [
     ["publish"],
     ["audits"],
     ["run"],
+    ["maintain"],
     ["verify"],
     ["why"],
     ["quarantine", "list"],

@@ -9,10 +9,12 @@ from sqlalchemy import text
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.upkeep import tidy
 from spark_jobs.batch import NothingKept, give_up, publish_batch
 from spark_jobs.declared import OnRewrite, Publish, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, load
 from spark_jobs.sources.records import LINEAGE
+from spark_jobs.stage import sweep
 from tests.loads.conftest import InThisProcess, line
 
 STAGES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
@@ -200,6 +202,37 @@ def test_whatever_is_published_at_once_may_be_published_later(loads, changes):
 
 
 COLUMNS_THERE = "SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass('target')"
+
+
+def test_upkeep_lets_go_of_what_has_ended_and_of_nothing_else(loads):
+    for batch in ("long ago", "kept"):
+        loads.write(f"{batch}.jsonl", line(1))
+        stage(loads, batch=batch)
+        if batch == "long ago":
+            publish_now(loads, batch=batch)
+    with loads.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE onceload.session SET opened_at = opened_at - interval '1 year',"
+                " lease_until = lease_until - interval '1 year'"
+            )
+        )
+        connection.execute(text('CREATE UNLOGGED TABLE onceload_stage."abandoned rows" ()'))
+
+    done = tidy(loads.engine, "events")
+
+    assert done.sessions > 0
+    assert sweep(loads.engine) == 1
+    # Its deliveries go when it is published.
+    assert {name for (name,) in loads.ask("SELECT name FROM onceload.session")} == {"kept/plan", "kept/1"}
+    assert publish_now(loads, batch="kept").loaded == 1
+    # A name that begins anew has published nothing yet.
+    loads.write("new.jsonl", line(2))
+    stage(loads, batch="long ago")
+    give_up(loads.declared, settings_of(loads), batch=Batch("long ago"))
+    with pytest.raises(NothingKept):
+        publish_now(loads, batch="long ago")
+    assert loads.load().loaded == 1
 
 
 def test_what_could_not_be_read_is_told_by_whoever_publishes(loads):

@@ -1,0 +1,14 @@
+-- name: pipelines
+SELECT name FROM onceload.pipeline ORDER BY name;
+
+-- name: drop_ended_sessions
+-- What was called so long ago that no life of it can still be there; whoever holds anything stays.
+DELETE FROM onceload.session
+ WHERE pipeline_id = :pipeline_id AND strpos(name, :of_batch) > 0
+   AND greatest(opened_at, lease_until) < clock_timestamp() - make_interval(secs => :kept_s)
+   AND NOT EXISTS (SELECT FROM onceload.delivery WHERE delivery.session_id = session.session_id);
+
+-- name: drop_old_audits
+DELETE FROM onceload.audit
+ WHERE pipeline_id = :pipeline_id AND audited_at < clock_timestamp() - make_interval(secs => :kept_s)
+   AND coalesce(kept_until < clock_timestamp(), true);
