@@ -1,7 +1,6 @@
 """Upkeep: what frees room, and what nothing depends on."""
 
 import argparse
-from dataclasses import asdict
 
 from sqlalchemy import Engine
 
@@ -15,16 +14,22 @@ Arguments = argparse.Namespace
 
 def maintain(arguments: Arguments, engine: Engine) -> ExitCode:
     """Let go of what has ended, of every pipeline."""
+    gone = let_go(engine)
+    if arguments.json:
+        show_json(gone)
+    for what, count in gone.items():
+        words(f"{what.replace('_', ' ')}: {count:,}")
+    return ExitCode.DONE
+
+
+def let_go(engine: Engine) -> dict[str, int]:
+    """How many of each kind went."""
     from spark_jobs.stage import sweep
 
     kept = [tidy(engine, name) for name in pipelines(engine)]
-    days = PostgresLedger(engine).forget_messages()
-    stages = sweep(engine)
-    if arguments.json:
-        show_json({"pipelines": [asdict(each) for each in kept], "message_days": len(days), "stages": stages})
-    for each in kept:
-        words(
-            f"pipeline {each.pipeline}: {each.sessions:,} sessions of old batches and {each.audits:,} old audits went"
-        )
-    words(f"{stages:,} stages that nobody keeps and {len(days):,} days of business ids went")
-    return ExitCode.DONE
+    return {
+        "sessions_of_old_batches": sum(each.sessions for each in kept),
+        "old_audits": sum(each.audits for each in kept),
+        "days_of_business_ids": len(PostgresLedger(engine).forget_messages()),
+        "stages_that_nobody_keeps": sweep(engine),
+    }

@@ -196,6 +196,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "classpath": "onceload_airflow.bundle.PipelinesBundle",
         "kwargs": {"pipelines": str(pipelines)},
     }
+    by_hand = {"name": "dags", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}}
     settings = {
         "AIRFLOW_HOME": str(airflow),
         "AIRFLOW__API__BASE_URL": f"http://{_HOST}:{port}",
@@ -212,7 +213,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow / "passwords.json"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
-        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle, by_hand]),
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(airflow / "bundles"),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.replace("postgresql://", "postgresql+psycopg2://"),
@@ -221,6 +222,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[*]"}),
         "ONCELOAD_DSN": dsn,
+        "ONCELOAD_PIPELINES": str(pipelines),
         "ONCELOAD_HOME": str(home),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }

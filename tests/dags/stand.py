@@ -24,6 +24,9 @@ socket.socket.connect = socket.create_connection = refuse
 bundle = PipelinesBundle(name="pipelines", pipelines=sys.argv[1])
 bundle.initialize()
 bag = DagBag(bundle.path, bundle_path=bundle.path, bundle_name="pipelines")
+by_hand = Path(sys.argv[2])
+for file in sorted(by_hand.glob("*.py")):
+    bag.process_file(str(file))
 print(json.dumps({
     "errors": bag.import_errors,
     "heavy": [name for name in ("pyspark", "great_expectations") if name in sys.modules],
@@ -48,9 +51,15 @@ class Airflow:
     home: Path
     pipelines: Path
     dsn: str | None = None
+    by_hand: Path = ROOT / "dags"
 
     @property
     def environment(self) -> dict[str, str]:
+        by_hand = {
+            "name": "dags",
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {"path": str(self.by_hand)},
+        }
         bundle = {
             "name": "pipelines",
             "classpath": "onceload_airflow.bundle.PipelinesBundle",
@@ -61,7 +70,7 @@ class Airflow:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
-            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle, by_hand]),
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.home / "logs"),
             "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
@@ -70,11 +79,12 @@ class Airflow:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONWARNINGS": "ignore",
         }
+        settings["ONCELOAD_PIPELINES"] = str(self.pipelines)
         return {**os.environ, **settings, **({"ONCELOAD_DSN": self.dsn} if self.dsn else {})}
 
     def parsed(self) -> Any:
         """All DAGs and errors, as a process sees them that may not ask the network."""
-        done = self._run([sys.executable, "-c", _PARSE, str(self.pipelines)])
+        done = self._run([sys.executable, "-c", _PARSE, str(self.pipelines), str(self.by_hand)])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -18,10 +18,10 @@ from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240
 PIPELINE = """\
-pipeline: readings
-source: {{path: "{folder}/*.jsonl", format: jsonl}}
+pipeline: {name}
+source: {{path: "{folder}/{name}/*.jsonl", format: jsonl}}
 columns: {{n: bigint not null}}
-target: {{table: public.readings}}
+target: {{table: public.{name}}}
 quality: {{suite: suite.yaml}}
 """
 SUITE = """\
@@ -29,6 +29,7 @@ expectations:
   - type: expect_column_values_to_be_between
     kwargs: {column: n, min_value: 0}
 """
+NAMES = ("readings", "others")
 DAG = "/api/v2/dags/ingest__readings"
 
 
@@ -56,10 +57,10 @@ class Api:
             time.sleep(0.5)
         return found
 
-    def run(self, name: str) -> dict[str, str]:
+    def run(self, name: str, *, dag: str = DAG, **params: object) -> dict[str, str]:
         """Trigger a run, and wait for what becomes of its tasks."""
-        self.ask(f"{DAG}/dagRuns", {"dag_run_id": name, "logical_date": None})
-        run = f"{DAG}/dagRuns/{quote(name)}"
+        self.ask(f"{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params})
+        run = f"{dag}/dagRuns/{quote(name)}"
         self.until(run, lambda found: found["state"] in ("success", "failed"))
         return {each["task_id"]: each["state"] for each in self.ask(f"{run}/taskInstances")["task_instances"]}
 
@@ -67,9 +68,10 @@ class Api:
 @pytest.fixture(scope="module")
 def landing():
     with temporary_home() as home:
-        (home / "landing").mkdir()
         (home / "pipelines").mkdir()
-        (home / "pipelines" / "readings.yaml").write_text(PIPELINE.format(folder=home / "landing"))
+        for name in NAMES:
+            (home / "landing" / name).mkdir(parents=True)
+            (home / "pipelines" / f"{name}.yaml").write_text(PIPELINE.format(name=name, folder=home / "landing"))
         (home / "pipelines" / "suite.yaml").write_text(SUITE)
         yield home / "landing"
 
@@ -95,14 +97,14 @@ def _of(home: Path) -> list[psutil.Process]:
 
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
     api = Api(running)
-    (landing / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 1)
+    (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
 
     first = api.run("first")
     again = api.run("again")
-    (landing / "b.jsonl").write_text('{"n": 3}\n{"n": -4}\n')
+    (landing / "readings" / "b.jsonl").write_text('{"n": 3}\n{"n": -4}\n')
     failed = api.run("bad")
-    (landing / "b.jsonl").write_text('{"n": 3}\n{"n": 40}\n')
+    (landing / "readings" / "b.jsonl").write_text('{"n": 3}\n{"n": 40}\n')
     mended = api.run("mended")
 
     assert set(first.values()) == {"success"}
@@ -110,12 +112,32 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
     assert (failed["load"], failed["audit"], failed["publish"]) == ("success", "failed", "upstream_failed")
     assert set(mended.values()) == {"success"}
     assert execute(running.dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,), (40,)]
-    assert execute(running.dsn, "SELECT run_id, loaded FROM onceload.ledger ORDER BY position") == [
+    assert execute(
+        running.dsn, "SELECT run_id, loaded FROM onceload.ledger WHERE dag_id = 'ingest__readings' ORDER BY position"
+    ) == [
         ("first", 2),
         ("mended", 2),
     ]
-    events = api.ask("/api/v2/assets/events")["asset_events"]
-    assert [each["extra"]["loaded"] for each in events] == [2, 2]
+    events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
+    assert [extra["loaded"] for extra in events if extra["pipeline"] == "readings"] == [2, 2]
+
+
+def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
+    api = Api(running)
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
+    (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')
+    assert set(api.run("before", dag="/api/v2/dags/ingest__others").values()) == {"success"}
+
+    snapshot = api.run("now", dag="/api/v2/dags/snapshot", pipeline="others")
+    upkeep = api.run("now", dag="/api/v2/dags/maintain")
+    whole = api.run("whole", dag="/api/v2/dags/verify", pipeline="others", deep=True)
+    execute(running.dsn, "DELETE FROM others")
+    damaged = api.run("damaged", dag="/api/v2/dags/verify", pipeline="others")
+
+    assert (snapshot, upkeep) == ({"snapshot": "success"}, {"maintain": "success"})
+    assert (whole, damaged) == ({"verify": "success"}, {"verify": "failed"})
+    of_others = "FROM onceload.{} JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'others'"
+    assert execute(running.dsn, "SELECT max(snapshot.position) " + of_others.format("snapshot")) == [(1,)]
 
 
 def test_whoever_has_not_logged_in_sees_nothing(running):

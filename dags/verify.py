@@ -1,0 +1,24 @@
+"""The proof that what was loaded is still there, as it was: an airflow DAG."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, Param
+from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
+from onceload_airflow.operators import Verify
+
+with DAG(
+    "verify",
+    description="Compare files and rows with the ledger",
+    doc_md="Reads the sources of a pipeline again, and compares bytes and rows with the receipts. What differs is "
+    "named in the log of the task, which fails. It changes nothing.",
+    schedule=None,
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    default_args=DEFAULTS,
+    params={
+        "pipeline": pipeline_param(),
+        "deep": Param(default=False, type="boolean", description="Parse the files as well, and compare every value."),
+    },
+    tags=["onceload", "proof"],
+):
+    Verify(task_id="verify", pipelines=PIPELINES, doc_md="Fails if anything differs, and lists what.")
