@@ -12,7 +12,7 @@ with DAG(
     doc_md="Sessions of old batches, old audits, days of business ids beyond their window, stages that nobody keeps. "
     "Nothing depends on it but the room that it frees.",
     schedule="17 * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     default_args=DEFAULTS,

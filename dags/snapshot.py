@@ -12,7 +12,7 @@ with DAG(
     doc_md="Loads take snapshots by themselves, by count and by time, as the pipeline file says. This takes one more, "
     "for instance before something is tried out.",
     schedule=None,
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
     default_args=DEFAULTS,
     params={"pipeline": pipeline_param()},

@@ -256,6 +256,8 @@ CREATE TABLE onceload.audit (
     -- No two attempts at a batch have one stage, so that an audit is of this one and no other.
     stage        text NOT NULL,
     suite        text NOT NULL,
+    -- Its expectations, in short: another suite has said nothing of what this one would say.
+    asked        text NOT NULL,
     rows         bigint NOT NULL,
     passed       boolean NOT NULL,
     audited_at   timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -101,6 +101,13 @@ def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mappin
     return declared
 
 
+def placeholders(path: Path) -> tuple[str, ...]:
+    """The names that a file's path wants values for."""
+    root = Document(str(path)).open(path)
+    pattern = "" if root is None else root.section("source").take("path", some_text, default="")
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(pattern)))
+
+
 def find_pipelines(folder: Path) -> list[Path]:
     """The pipeline files of a folder, hidden ones left out."""
     if not folder.is_dir():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, connect
+from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
 from spark_jobs.declared import Declared
@@ -22,15 +23,19 @@ class Found:
     #: Deliveries that wait or are in hand.
     open: int
     lines: tuple[str, ...]
+    #: Whether an earlier call of the same batch holds something, which a later one takes over.
+    is_held: bool
+    #: Whether others are loading something.
+    is_busy: bool
     #: Files that no load can go on with, in words; empty if there are none.
     needs_a_person: str
 
     @property
     def is_anything_new(self) -> bool:
-        return bool(self.files or self.open)
+        return bool(self.files or self.open or self.is_held)
 
 
-def look(declared: Declared, how: LoadSettings) -> Found:
+def look(declared: Declared, how: LoadSettings, *, batch: Batch) -> Found:
     """Look for what is new, without Spark and without changing anything."""
     engine = connect(how.ledger)
     try:
@@ -40,7 +45,8 @@ def look(declared: Declared, how: LoadSettings) -> Found:
         refuse_another_target(engine, ledger, declared)
         plan = make_plan(declared, ledger, now_s=time.time())
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
-        left = board.open_work(Batch(""), is_staged=not declared.is_direct)
+        left = board.open_work(batch, is_staged=not declared.is_direct)
+        is_held = PostgresBatches(engine, declared.name).is_held(batch)
     finally:
         engine.dispose()
     of_people = [f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person]
@@ -54,6 +60,8 @@ def look(declared: Declared, how: LoadSettings) -> Found:
             " deliveries",
             *(f"{note.name}: {note.reason}" for note in plan.notes),
         ),
+        is_held=is_held,
+        is_busy=any(note.is_busy for note in plan.notes),
         needs_a_person="; ".join(of_people),
     )
 

@@ -6,6 +6,7 @@ Airflow's own data is in a database of the same server. All of it lives below th
 alone, and ends with this process: the kernel's lock on a file says whether it runs, however it ended before.
 """
 
+import ctypes
 import fcntl
 import json
 import os
@@ -82,8 +83,10 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
-        parts = {part: _started(part, airflow, environment, port=port) for part in _PARTS}
-        stack.callback(_stop, list(parts.values()))
+        parts: dict[str, subprocess.Popen[bytes]] = {}
+        stack.callback(_stop, parts)
+        for part in _PARTS:
+            parts[part] = _started(part, airflow, environment, port=port)
         address = f"http://{_HOST}:{port}"
         _wait_until_ready(address, parts, airflow)
         if samples:
@@ -116,7 +119,7 @@ def run(home: Path, *, port: int, pipelines: Path) -> None:
 @contextmanager
 def _asked_to_stop() -> Iterator["Stopped"]:
     stopped = Stopped()
-    before = {number: signal.signal(number, stopped.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stopped.ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stopped
     finally:
@@ -249,7 +252,14 @@ def _started(part: str, airflow: Path, environment: Mapping[str, str], *, port: 
             stderr=log,
             # Ctrl-C is for us; they are stopped one after the other.
             start_new_session=True,
+            preexec_fn=_end_with_us,  # noqa: PLW1509 - no thread of ours runs yet.
         )
+
+
+def _end_with_us() -> None:
+    """Whoever started this may be killed without a chance to stop it."""
+    set_parents_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parents_death_signal, signal.SIGTERM)
 
 
 def _wait_until_ready(address: str, parts: Mapping[str, subprocess.Popen[bytes]], airflow: Path) -> None:
@@ -269,8 +279,9 @@ def _wait_until_ready(address: str, parts: Mapping[str, subprocess.Popen[bytes]]
     raise NotStarted("api-server", str(airflow / "api-server.log"), f"it did not answer within {_STARTS_IN_S:g} s")
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def _stop(parts: Mapping[str, subprocess.Popen[bytes]]) -> None:
     """Ask all of them, the last one first; whoever does not listen is killed, with all that it has started."""
+    processes = list(parts.values())
     for process in reversed(processes):
         _signal(process, signal.SIGTERM)
     until = time.monotonic() + _ENDS_IN_S

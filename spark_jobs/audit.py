@@ -70,7 +70,9 @@ def audit_stage(
         if new.count:
             with _view(engine, job, stage, source=new.source) as view:
                 findings = _ask(engine, suite, view, job.batch, docs=docs, is_traced=stage.lineage)
-    audit = Audit(batch=job.batch, stage=stage.name, suite=suite.name, rows=new.count, findings=findings)
+    audit = Audit(
+        batch=job.batch, stage=stage.name, suite=suite.name, asked=suite.digest, rows=new.count, findings=findings
+    )
     PostgresBatches(engine, job.declared.name).record(audit, kept_s=suite.kept_s)
     return audit
 
@@ -139,13 +141,11 @@ def _ask(
             kwargs={"creator": lambda: _connection(engine)},
         )
         rows = source.add_table_asset("rows", table_name=view, schema_name=SCHEMA)
-        if any(each.name == suite.name for each in context.suites.all()):
-            context.suites.delete(suite.name)
         asked = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_expectations(suite)))
         definition = gx.ValidationDefinition(
             name=suite.name, data=rows.add_batch_definition_whole_table("all"), suite=asked
         )
-        definition = context.validation_definitions.add_or_update(definition)
+        definition = context.validation_definitions.add(definition)
         traced = {"unexpected_index_column_names": [field.name for field in LINEAGE]} if is_traced else {}
         said = definition.run(
             result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN, **traced},
@@ -193,20 +193,11 @@ def _context(docs: Path | None) -> Any:  # noqa: ANN401 - of a library that is i
     common: dict[str, Any] = {"analytics_enabled": False, "progress_bars": ProgressBarsConfig(globally=False)}
     if docs is None:
         return DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(), **common)
-    stores = {
-        "expectations_store": "ExpectationsStore",
-        "validation_results_store": "ValidationResultsStore",
-        "checkpoint_store": "CheckpointStore",
-        "validation_definition_store": "ValidationDefinitionStore",
-    }
+    # What is asked is of this audit alone; only what was said is kept, for the pages.
+    backend: Any = InMemoryStoreBackendDefaults()
+    backend.stores[backend.validation_results_store_name]["store_backend"] = _folder(docs / "results")
     return DataContextConfig(
-        stores={
-            name: {"class_name": kind, "store_backend": _folder(docs / "store" / name.removesuffix("_store"))}
-            for name, kind in stores.items()
-        },
-        expectations_store_name="expectations_store",
-        validation_results_store_name="validation_results_store",
-        checkpoint_store_name="checkpoint_store",
+        store_backend_defaults=backend,
         data_docs_sites={
             "site": {
                 "class_name": "SiteBuilder",

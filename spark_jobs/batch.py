@@ -80,10 +80,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
     with _engine(declared, settings, batch, doing="publishing") as engine:
         ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
         try:
-            with (
-                _said_of_lost(declared, batch, batches),
-                _waiting(engine, declared, settings, batch, run=run) as waiting,
-            ):
+            with _waiting(engine, declared, settings, batch, run=run) as waiting:
                 if declared.suite is not None and not waiting.kept.has_passed:
                     raise NotAudited(declared.name, batch, declared.suite.name)
                 before = ledger.position(declared.name)
@@ -103,14 +100,11 @@ def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> 
     """Audit a kept batch; one that fails is given up, and its rows are kept to be looked at."""
     with _engine(declared, settings, batch, doing="auditing") as engine:
         ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
-        with (
-            _said_of_lost(declared, batch, batches),
-            _waiting(engine, declared, settings, batch, run=None) as waiting,
-        ):
+        with _waiting(engine, declared, settings, batch, run=None) as waiting:
             audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.parts, docs=settings.docs)
-        if not audit.passed:
-            # The next load plans the same records again.
-            batches.give_up(batch)
+            if not audit.passed:
+                # The next load plans the same records again.
+                batches.give_up(waiting.kept)
         check(audit, waiting.job, waiting.stage)
     return audit
 
@@ -120,10 +114,10 @@ def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool
     with _engine(declared, settings, batch, doing="giving up") as engine:
         batches = PostgresBatches(engine, declared.name)
         kept = batches.find(batch)
-        is_given_up = batches.give_up(batch)
         if kept is not None:
+            batches.give_up(kept)
             drop_stage(engine, kept.stage)
-    return is_given_up
+    return kept is not None
 
 
 def give_back(declared: Declared, settings: LoadSettings, *, batch: Batch) -> None:
@@ -135,17 +129,6 @@ def give_back(declared: Declared, settings: LoadSettings, *, batch: Batch) -> No
         PostgresLedger(engine).drop_ended_claims(declared.name)
     finally:
         engine.dispose()
-
-
-@contextmanager
-def _said_of_lost(declared: Declared, batch: Batch, batches: PostgresBatches) -> Iterator[None]:
-    """Say what to do about a stage that is gone, and let nobody wait for what cannot be published any more."""
-    try:
-        yield
-    except StageLost as lost:
-        if batches.published_at(batch) is None:
-            batches.give_up(batch)
-        raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from lost
 
 
 @contextmanager
@@ -168,10 +151,29 @@ def _waiting(
 ) -> Iterator[_Waiting]:
     """A kept batch, which stays so while the block runs."""
     batches = PostgresBatches(engine, declared.name)
-    kept = batches.find(batch)
-    if kept is None:
+    if (found := batches.find(batch)) is None:
         raise NothingKept(declared.name, batch, "there is no stage of it")
+    with batches.alone_with(found):
+        # Whoever was there before may have published it, or given it up.
+        kept = batches.find(batch, asked=declared.suite.digest if declared.suite else None)
+        if kept is None or kept.stage != found.stage:
+            raise NothingKept(declared.name, batch, "there is no stage of it")
+        try:
+            with _held(engine, declared, settings, kept, batch=batch, run=run) as waiting:
+                yield waiting
+        except StageLost as lost:
+            # Nobody has to wait for what cannot be published any more.
+            batches.give_up(kept)
+            raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from lost
+
+
+@contextmanager
+def _held(
+    engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
+) -> Iterator[_Waiting]:
+    batches = PostgresBatches(engine, declared.name)
     if kept.contract != contract_of(declared):
+        batches.give_up(kept)
         raise NothingKept(declared.name, batch, "it was staged by a pipeline file that said otherwise")
     keep_on = partial(batches.keep, kept.claim, stage=kept.stage, contract=kept.contract)
     # Whoever else may load the same comes only after this one has let go.

@@ -1,5 +1,6 @@
 """A pipeline as its file declares it: what to read, as what, and where to put it. The face reads the YAML."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -183,6 +184,11 @@ class Suite:
     expectations: tuple[Expectation, ...]
     #: How long the rows of a batch that failed are kept, to be looked at.
     kept_s: float = 86_400.0
+
+    @property
+    def digest(self) -> str:
+        """What it expects, in short: another one has said nothing of what this one would say."""
+        return hashlib.sha256(repr(self.expectations).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

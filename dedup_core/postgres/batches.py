@@ -9,10 +9,11 @@ claim names the stage: from then on the batch itself holds it, and any process m
 A later life of the planner (the same batch, run again) plans anew: what an earlier one kept is refused from then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from dedup_core.errors import DeliveryTakenAway
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, SessionName
@@ -71,6 +72,8 @@ class Audit:
     batch: Batch
     stage: str
     suite: str
+    #: The suite's expectations, in short.
+    asked: str
     rows: int
     findings: tuple[Finding, ...]
 
@@ -96,9 +99,11 @@ class PostgresBatches:
                     self._pipeline, claim.delivery_id, session.name, session.epoch, "not held by it"
                 )
 
-    def find(self, batch: Batch) -> KeptBatch | None:
+    def find(self, batch: Batch, *, asked: str | None = None) -> KeptBatch | None:
+        """A batch that waits, and what an audit said of it that asked the same."""
+        binds = {**self._binds(batch), "asked": asked}
         with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
-            row = connection.execute(SQL["kept_batch"], self._binds(batch)).one_or_none()
+            row = connection.execute(SQL["kept_batch"], binds).one_or_none()
         if row is None:
             return None
         session = Session(pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch))
@@ -111,10 +116,30 @@ class PostgresBatches:
             position = connection.execute(SQL["published_at"], self._binds(batch)).scalar_one()
         return None if position is None else Position(position)
 
-    def give_up(self, batch: Batch) -> bool:
-        """Let go of a batch, so that the next load plans it anew; whether there was one."""
+    def is_held(self, batch: Batch) -> bool:
+        """Whether an earlier call of the same batch holds something, staged or not."""
+        with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
+            return bool(connection.execute(SQL["is_held"], self._binds(batch)).scalar_one())
+
+    @contextmanager
+    def alone_with(self, kept: KeptBatch) -> Iterator[None]:
+        """Nobody else audits or publishes it meanwhile; whoever waits for that for too long may call again."""
+        lock = text("SELECT pg_advisory_lock(hashtextextended('onceload.batch ' || :stage, 0))")
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            with translated(pipeline=self._pipeline, doing="waiting for a batch"):
+                connection.execute(lock, {"stage": kept.stage})
+            yield
+        finally:
+            # The lock goes with its connection, however this ends.
+            connection.invalidate()
+            connection.close()
+
+    def give_up(self, kept: KeptBatch) -> None:
+        """Let go of a batch, so that the next load plans the same records anew."""
+        binds = holder_binds(kept.claim)
         with translated(pipeline=self._pipeline, doing="giving a batch up"), self._engine.begin() as connection:
-            return connection.execute(SQL["give_up"], self._binds(batch)).rowcount > 0
+            connection.execute(SQL["give_up"], binds)
 
     def record(self, audit: Audit, *, kept_s: float) -> None:
         """Write down what an audit said; of a pipeline the stage of the last one that failed is kept for a while."""
@@ -125,6 +150,7 @@ class PostgresBatches:
                 "batch": audit.batch,
                 "stage": audit.stage,
                 "suite": audit.suite,
+                "asked": audit.asked,
                 "rows": audit.rows,
                 "passed": audit.passed,
                 "kept_s": None if audit.passed else kept_s,

@@ -12,7 +12,7 @@ UPDATE onceload.delivery
 -- Only of the last life of whoever planned it: a later one has planned anew.
 SELECT delivery.delivery_id, delivery.stage, delivery.contract, session.epoch,
        coalesce((SELECT passed FROM onceload.audit
-                  WHERE audit.stage = delivery.stage ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
+                  WHERE audit.stage = delivery.stage AND audit.asked = :asked ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
   FROM onceload.delivery
   JOIN onceload.session USING (session_id)
   JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
@@ -32,15 +32,23 @@ SELECT max(ledger.position)
    AND ledger.committed_at >= session.opened_at;
 
 -- name: give_up
--- What a batch keeps falls back; its stage is swept by whoever stages next.
+-- What a batch keeps falls back; its stage is swept by whoever stages next. What was staged of it since is another's.
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
- WHERE session.session_id = delivery.session_id AND pipeline.pipeline_id = session.pipeline_id
-   AND pipeline.name = :pipeline AND session.name = :session AND delivery.batch = :batch
-   AND delivery.work IS NULL AND delivery.stage IS NOT NULL;
+ WHERE delivery_id = :delivery_id AND delivery.epoch = :epoch AND delivery.stage IS NOT NULL
+   AND session.session_id = delivery.session_id AND session.name = :session
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+
+-- name: is_held
+SELECT EXISTS (
+       SELECT FROM onceload.delivery
+         JOIN onceload.session USING (session_id)
+         JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+        WHERE pipeline.name = :pipeline AND session.name = :session AND delivery.work IS NULL
+          AND delivery.state = 'held' AND delivery.epoch = session.epoch);
 
 -- name: record_audit
-INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, rows, passed, kept_until)
-VALUES (:pipeline_id, :batch, :stage, :suite, :rows, :passed,
+INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed, kept_until)
+VALUES (:pipeline_id, :batch, :stage, :suite, :asked, :rows, :passed,
         clock_timestamp() + make_interval(secs => CAST(:kept_s AS double precision)))
 RETURNING audit_id;
 

@@ -19,6 +19,7 @@ CREATE TABLE onceload.audit (
     batch        text NOT NULL,
     stage        text NOT NULL,
     suite        text NOT NULL,
+    asked        text NOT NULL,
     rows         bigint NOT NULL,
     passed       boolean NOT NULL,
     audited_at   timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -4,6 +4,7 @@ Airflow parses Python files, and an error in one of them breaks all DAGs that it
 of its own here, of two lines, which is written when the bundle is looked at, and goes when the pipeline file goes.
 """
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -57,8 +58,8 @@ class PipelinesBundle(BaseDagBundle):
 
     @staticmethod
     def _name_of(path: Path) -> str:
-        # Two suffixes are two files.
-        return f"ingest__{path.name.replace('.', '_')}.py"
+        # Names that differ in what a module cannot be called are told apart by what they are in short.
+        return f"ingest__{path.name.replace('.', '_')}_{hashlib.sha256(path.name.encode()).hexdigest()[:8]}.py"
 
     def get_current_version(self) -> None:
         return None

@@ -1,5 +1,6 @@
 """The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it asks nobody but the file."""
 
+import hashlib
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param
 
-from onceload.pipeline_file import read_pipeline
-from onceload_airflow.operators import GIVEN, Audit, Load, Plan, Publish, Report, placeholders
+from onceload.pipeline_file import placeholders, read_pipeline
+from onceload_airflow.operators import GIVEN, Audit, Load, Plan, Publish, Report
 
 _DEFAULTS: dict[str, Any] = {
     "owner": "onceload",
@@ -35,11 +36,10 @@ _REPORT = (
 
 def dag_of(path: Path) -> DAG:
     """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
-    asked = placeholders(path, dict.fromkeys(GIVEN, ""))
     declared = read_pipeline(path, offered=dict.fromkeys(GIVEN, "0"))
     table = f"{declared.target.schema}.{declared.target.table}"
     params = {}
-    if asked:
+    if set(placeholders(path)) & set(GIVEN):
         params["date"] = Param(
             None,
             type=["null", "string"],
@@ -47,11 +47,11 @@ def dag_of(path: Path) -> DAG:
             description="The day that {{ ds }} stands for; left out, the day of the run.",
         )
     with DAG(
-        dag_id="ingest__" + re.sub(r"[^A-Za-z0-9_.-]", "_", declared.name),
+        dag_id=f"ingest__{_as_id(declared.name)}",
         description=f"Load {declared.name} into {table}, exactly once",
         doc_md=_ABOUT.format(source=declared.source.path, target=table, file=path.name),
         schedule=declared.schedule,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        start_date=datetime(2000, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
         default_args=_DEFAULTS,
@@ -74,3 +74,9 @@ def dag_of(path: Path) -> DAG:
             for step in (*audited, publish, report):
                 last = last >> step
     return dag
+
+
+def _as_id(name: str) -> str:
+    """A name that Airflow takes; what has to be changed says so, as two names may come to look alike."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

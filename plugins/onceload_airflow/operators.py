@@ -25,7 +25,7 @@ from dedup_core.names import Batch
 from dedup_core.postgres import PostgresSnapshots
 from onceload.cli import opened
 from onceload.maintain_commands import let_go
-from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
+from onceload.pipeline_file import PipelineFileRefused, find_pipelines, placeholders, read_pipeline
 from onceload_airflow.hook import CONNECTION, OnceloadHook
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ SPARK_CONNECTION = "onceload_spark"
 GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
 #: Nothing gets better by trying these again.
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
+#: What the report fails for, told by the tasks before it.
+_OF_PEOPLE = "needs_a_person"
 _EXITED = re.compile(r"Error code is: (\d+)")
 
 
@@ -100,7 +102,8 @@ class _OfPipeline(BaseOperator):
         try:
             yield
         except NothingKept as error:
-            if look(self.declared(context), how).is_anything_new:
+            found = look(self.declared(context), how, batch=batch_of(context))
+            if found.is_anything_new or found.is_busy or found.needs_a_person:
                 raise
             raise AirflowSkipException(
                 "nothing was staged, as nothing is new any more: others have loaded it"
@@ -127,7 +130,7 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         from onceload.runs import look
 
         with self.how() as how:
-            found = look(self.declared(context), how)
+            found = look(self.declared(context), how, batch=batch_of(context))
         for line in found.lines:
             self.log.info(line)
         if not found.is_anything_new and found.needs_a_person:
@@ -171,18 +174,22 @@ class Load(SparkSubmitOperator):
         self._check_connection()
         values = given_values(context)
         with in_airflows_words():
-            asked = placeholders(Path(self.pipeline_file), values)
+            asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
         self.name = str(context["run_id"])
         self.application_args = ["load" if self.is_direct else "stage", self.pipeline_file]
         self.application_args += ["--batch", batch_of(context), *(f"--set={name}={values[name]}" for name in asked)]
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
-            # Not before now: what is rendered is shown in the UI, and this may hold a password.
-            self.env_vars = {**(self.env_vars or {}), "PYSPARK_PYTHON": sys.executable, **hook.environment(dsn)}
+            # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
+            os.environ.update({"PYSPARK_PYTHON": sys.executable, **hook.environment(dsn)})
             try:
                 super().execute(context)
             except AirflowException as error:
                 code = _EXITED.search(str(error))
+                if code and int(code[1]) == ExitCode.NEEDS_A_PERSON and self.is_direct:
+                    # What could be loaded is in; the report says that this needs somebody.
+                    context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
+                    return
                 if code and int(code[1]) in _FINAL:
                     raise AirflowFailException("see what it says above; trying again would not help") from error
                 raise AirflowException("see what it says above; it may be tried again, and nothing is lost") from error
@@ -211,12 +218,6 @@ class Load(SparkSubmitOperator):
             ) from error
 
 
-def placeholders(path: Path, values: Mapping[str, str]) -> list[str]:
-    """Which of the values a pipeline file asks for."""
-    said = path.read_text(encoding="utf-8")
-    return [name for name in values if re.search(r"\{\{\s*" + name + r"\s*\}\}", said)]
-
-
 class Audit(_OfPipeline):
     """Ask the suite about the staged batch; what fails is not published, and not tried again."""
 
@@ -239,6 +240,8 @@ class Publish(_OfPipeline):
 
         with self.how() as how, self.skipped_without_rows(context, how):
             report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())
+        if told := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
+            context["ti"].xcom_push(key=_OF_PEOPLE, value=told)
         return _counts(report)
 
 
@@ -255,13 +258,15 @@ class Report(_OfPipeline):
         with self.how() as how:
             declared = self.declared(context)
             report = outcome(declared, how, batch=batch_of(context))
-            found = look(declared, how)
+            found = look(declared, how, batch=batch_of(context))
+        told = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_OF_PEOPLE) or []
+        of_people = "; ".join(dict.fromkeys(filter(None, [*told, found.needs_a_person])))
         counts = _counts(report)
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
-        if found.needs_a_person:
-            raise AirflowFailException("all others are loaded, and these need a person: " + found.needs_a_person)
+        if of_people:
+            raise AirflowFailException("all others are loaded, and these need a person: " + of_people)
         return counts
 
 

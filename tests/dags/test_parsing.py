@@ -59,7 +59,7 @@ def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_mend(a
 
     assert set(parsed["dags"]) == SAMPLES
     ((file, said),) = parsed["errors"].items()
-    assert file == "ingest__bad_yaml.py"
+    assert file.startswith("ingest__bad_yaml_")
     assert f"{airflow.pipelines}/bad.yaml:2: source.format: expected one of jsonl, csv, parquet, found 'jsn'" in said
 
 
@@ -68,6 +68,17 @@ def test_a_pipeline_file_that_goes_takes_its_dag_with_it(airflow):
     (airflow.pipelines / "events.yaml").unlink()
 
     assert set(airflow.parsed()["dags"]) == SAMPLES - {"ingest__events"}
+
+
+def test_files_whose_names_look_alike_are_two_dags_and_a_comment_asks_for_nothing(airflow):
+    for file, name in (("a.b.yaml", "one"), ("a_b.yaml", "two")):
+        content = PLAIN.format(name=name).replace("{{ ds }}/", "")
+        (airflow.pipelines / file).write_text(f"# use {{{{ ds }}}} for a day\n{content}")
+
+    parsed = airflow.parsed()
+
+    assert set(parsed["dags"]) == {*SAMPLES, "ingest__one", "ingest__two"}
+    assert parsed["dags"]["ingest__one"]["params"] == {}
 
 
 def test_a_hundred_pipelines_are_a_hundred_dags(airflow):

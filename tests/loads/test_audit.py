@@ -1,5 +1,6 @@
 """Audits: what a suite says of staged rows, and what comes of it. Great Expectations itself is asked."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -131,6 +132,30 @@ def test_an_audit_of_an_earlier_stage_says_nothing_of_a_later_one(audited):
 
     with pytest.raises(NotAudited):
         publish_now(audited)
+
+
+def test_an_audit_that_asked_something_else_says_nothing_of_this_suite(audited):
+    audited.write("a.jsonl", line(1, amount="50.00"))
+    stage(audited)
+    audit_now(audited)
+    stricter = replace(POSITIVE, kwargs={"column": "amount", "max_value": 10})
+    audited.declared = replace(audited.declared, suite=replace(audited.declared.suite, expectations=(stricter,)))
+
+    with pytest.raises(NotAudited):
+        publish_now(audited)
+    with pytest.raises(AuditFailed):
+        audit_now(audited)
+
+
+def test_two_that_audit_at_once_say_the_same(audited, tmp_path):
+    audited.write("a.jsonl", line(1))
+    stage(audited)
+
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda _: audit_now(audited, docs=tmp_path / "docs"), range(2)))
+
+    assert [each.passed for each in said] == [True, True]
+    assert publish_now(audited).loaded == 1
 
 
 def test_audited_is_what_would_be_published(audited):

@@ -9,7 +9,9 @@ from sqlalchemy import text
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
+from onceload.runs import look
 from spark_jobs.batch import NothingKept, give_up, publish_batch
 from spark_jobs.declared import OnRewrite, Publish, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, load
@@ -154,6 +156,30 @@ def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
     assert loads.rows() == [1]
 
 
+def test_what_was_staged_anew_is_not_given_up_with_what_was_staged_before(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    before = PostgresBatches(loads.engine, "events").find(Batch("one"))
+    assert before is not None
+    stage(loads)
+
+    PostgresBatches(loads.engine, "events").give_up(before)
+
+    assert publish_now(loads).loaded == 1
+
+
+def test_a_later_run_of_a_batch_has_something_to_do_as_long_as_an_earlier_one_holds_it(loads):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+
+    own = look(loads.declared, settings_of(loads), batch=Batch("one"))
+    other = look(loads.declared, settings_of(loads), batch=Batch("two"))
+
+    assert (own.is_anything_new, other.is_anything_new, other.is_busy) == (True, False, True)
+    publish_now(loads)
+    assert not look(loads.declared, settings_of(loads), batch=Batch("one")).is_anything_new
+
+
 def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
@@ -161,9 +187,12 @@ def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(l
     with pytest.raises(NothingKept, match="staged by a pipeline file that said otherwise"):
         publish_now(loads, columns=loads.declared.columns[:1])
     assert loads.rows() == []
+    assert loads.load().loaded == 1
 
 
-def test_two_that_publish_at_once_publish_once(loads):
+@pytest.mark.parametrize("producer", [None, RecordProducer(name="note", sequence="id")], ids=["files", "records"])
+def test_two_that_publish_at_once_publish_once(loads, producer):
+    loads.declared = replace(loads.declared, producer=producer)
     for number in range(20):
         loads.write(f"{number}.jsonl", line(number))
     stage(loads)
