@@ -203,7 +203,10 @@ def test_the_samples_are_read_and_name_files_that_are_there(path, monkeypatch):
     declared = read_pipeline(path)
 
     assert declared.name == path.stem
-    assert len(list(path.parents[1].glob(declared.source.path))) == 2
+    # Those of the readings are written by `make run`, and belong to nobody's checkout.
+    expected = 0 if declared.source.path.startswith(".onceload/") else 2
+    there = [each for each in path.parents[1].glob(declared.source.path) if ".onceload" not in each.parts]
+    assert len(there) == expected
 
 
 def test_the_pipelines_of_a_folder_come_in_order(tmp_path):
