@@ -11,6 +11,7 @@ OnceloadError
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── NothingKept          no rows of this batch wait to be published
+│   ├── NotStarted           a part of Airflow ended, or did not answer in time
 │   ├── Unreadable           a source's file is gone, or its store fails
 │   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up

@@ -6,7 +6,8 @@ from dataclasses import fields
 import pytest
 
 # Imported for the errors that they add to the tree.
-import onceload.cli  # noqa: F401
+import onceload.cli
+import onceload.stack  # noqa: F401
 import spark_jobs.batch
 import spark_jobs.spark  # noqa: F401
 from dedup_core import errors
