@@ -26,10 +26,10 @@ def let_go(engine: Engine) -> dict[str, int]:
     """How many of each kind went."""
     from spark_jobs.stage import sweep
 
-    kept = [tidy(engine, name) for name in pipelines(engine)]
+    gone = [tidy(engine, name) for name in pipelines(engine)]
     return {
-        "sessions_of_old_batches": sum(each.sessions for each in kept),
-        "old_audits": sum(each.audits for each in kept),
+        "sessions_of_old_batches": sum(each.sessions for each in gone),
+        "old_audits": sum(each.audits for each in gone),
         "days_of_business_ids": len(PostgresLedger(engine).forget_messages()),
         "stages_that_nobody_keeps": sweep(engine),
     }

@@ -28,6 +28,7 @@ import psycopg2
 from dedup_core.errors import CallAgain, SettingRefused
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import embedded, schema
+from onceload.delivery_commands import asked_to_stop
 from onceload.samples import growing
 from onceload.terminal import words
 
@@ -66,7 +67,6 @@ class Running:
     is_new: bool
     password_file: Path
     dsn: str
-    environment: Mapping[str, str]
 
 
 @contextmanager
@@ -98,46 +98,20 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
             is_new=is_new,
             password_file=airflow / "passwords.json",
             dsn=dsn,
-            environment=environment,
         )
 
 
 def run(home: Path, *, port: int, pipelines: Path) -> None:
     """Run until somebody says stop, and say where everything is."""
     words("starting Postgres and Airflow; this takes about a minute")
-    with _asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines) as all_of_it:
+    with asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines) as all_of_it:
         login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
         words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
         words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
         words(f"samples:   {home / 'landing'} grows all the time, and {pipelines}/readings.yaml loads it every minute")
         words("Ctrl-C stops all of it")
-        while not stopped():
-            time.sleep(0.2)
+        stopped.wait()
         words("stopping")
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator["Stopped"]:
-    stopped = Stopped()
-    before = {number: signal.signal(number, stopped.ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class Stopped:
-    """Whether somebody has asked to stop."""
-
-    def __init__(self) -> None:
-        self._is_asked = False
-
-    def ask(self, *_: object) -> None:
-        self._is_asked = True
-
-    def __call__(self) -> bool:
-        return self._is_asked
 
 
 @contextmanager

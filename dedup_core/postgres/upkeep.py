@@ -19,7 +19,7 @@ AUDITS_KEPT_S = 365 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class Gone:
     """What was let go of a pipeline."""
 
     pipeline: str
@@ -27,7 +27,7 @@ class Kept:
     audits: int
 
 
-def tidy(engine: Engine, pipeline: str) -> Kept:
+def tidy(engine: Engine, pipeline: str) -> Gone:
     """Let go of what has ended: claims of planners that vanished, sessions of old batches, old audits."""
     PostgresLedger(engine).drop_ended_claims(pipeline)
     with translated(pipeline=pipeline, doing="tidying up"), engine.begin() as connection:
@@ -35,7 +35,7 @@ def tidy(engine: Engine, pipeline: str) -> Kept:
         of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
         sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
         audits = connection.execute(SQL["drop_old_audits"], {**binds, "kept_s": AUDITS_KEPT_S}).rowcount
-    return Kept(pipeline=pipeline, sessions=sessions, audits=audits)
+    return Gone(pipeline=pipeline, sessions=sessions, audits=audits)
 
 
 def pipelines(engine: Engine) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from dedup_core.errors import SettingRefused
 from onceload.settings import Settings, database, read_settings
 
 CONNECTION = "onceload"
@@ -56,4 +57,6 @@ def _address(conn_id: str) -> str | None:
         return None
     scheme, _, rest = connection.get_uri().partition("://")
     # Airflow's own name of the scheme is an older one.
-    return f"postgresql://{rest}" if scheme in ("postgres", "postgresql") else None
+    if scheme not in ("postgres", "postgresql"):
+        raise SettingRefused(f"connection {conn_id}", f"one of type {connection.conn_type}", "one of type postgres")
+    return f"postgresql://{rest}"

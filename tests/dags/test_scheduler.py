@@ -84,6 +84,7 @@ def running(landing):
     before = {each.pid for each in psutil.process_iter()}
     with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
         yield running
+        assert _of(landing.parent)
         with pytest.raises(SettingRefused, match="another one that runs below"):
             stack.running(landing.parent, port=port, pipelines=landing, samples=False).__enter__()
     # Nothing of it is left.
