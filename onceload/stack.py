@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
 import psycopg2
 
 from dedup_core.errors import CallAgain, SettingRefused
@@ -256,6 +257,8 @@ def _wait_until_ready(address: str, parts: Mapping[str, subprocess.Popen[bytes]]
 def _stop(parts: Mapping[str, subprocess.Popen[bytes]]) -> None:
     """Ask all of them, the last one first; whoever does not listen is killed, with all that it has started."""
     processes = list(parts.values())
+    # Tasks at work are in groups of their own.
+    started = [child for process in processes if process.poll() is None for child in _below(process.pid)]
     for process in reversed(processes):
         _signal(process, signal.SIGTERM)
     until = time.monotonic() + _ENDS_IN_S
@@ -264,6 +267,15 @@ def _stop(parts: Mapping[str, subprocess.Popen[bytes]]) -> None:
             process.wait(timeout=max(0.1, until - time.monotonic()))
         _signal(process, signal.SIGKILL)
         process.wait()
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
