@@ -337,7 +337,10 @@ def path_pattern(node: yaml.Node, *, values: _Values) -> tuple[str, str | None]:
         _check_value(name, filled[name])
     # A part of the path that holds a placeholder is as open as one with a wildcard.
     root = root_of(_PLACEHOLDER.sub("?", pattern)) if asked else None
-    return _PLACEHOLDER.sub(lambda match: filled[match[1]], pattern), root
+    path = _PLACEHOLDER.sub(lambda match: filled[match[1]], pattern)
+    # What no listing would take is refused here, where its line is known.
+    root_of(path, root=root)
+    return path, root
 
 
 def _check_value(name: str, value: str) -> None:
