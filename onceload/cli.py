@@ -345,6 +345,8 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     ):
         command = _command(commands, name, run, teaches, f"onceload {name} pipelines/events.yaml")
         load_commands.file_arguments(command)
+        if name in ("plan", "load"):
+            load_commands.choice_arguments(command)
         if name == "load":
             load_commands.load_arguments(command)
     for name, run, teaches in (
@@ -355,6 +357,7 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         command = _command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
         load_commands.file_arguments(command)
         if name == "stage":
+            load_commands.choice_arguments(command)
             load_commands.load_arguments(command)
         else:
             load_commands.batch_argument(command)

@@ -1,9 +1,11 @@
 """What a pipeline file says that cannot all be meant."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dedup_core.delivery import Mode
+from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
 from spark_jobs.columns import INTEGERS, Kind
 from spark_jobs.declared import (
@@ -99,6 +101,35 @@ def _against_late_records(target: Target) -> Iterator[Contradiction]:
 
 
 def _against_replace(declared: Declared) -> Iterator[Contradiction]:
+    for place, why in _not_replaceable(declared):
+        yield Contradiction(at="on_rewrite", about=(place,), sentence=f"{why}; set stop or new_generation")
+
+
+def refuse_choice(declared: Declared, *, files: Sequence[str], replaces: bool) -> None:
+    """Refuse what a load is told to be about, where a pipeline loads all of it or nothing."""
+    if files and not may_choose(declared):
+        found = f"{', '.join(files)}, where what comes first must take effect first"
+        raise SettingRefused(f"files of pipeline {declared.name}", found, "none: it loads all that is new in its order")
+    if replaces and (reasons := list(_against_replacing(declared))):
+        expected = "a staged pipeline that appends rows of files, each with its lineage; load what is missing instead"
+        raise SettingRefused(f"replacing rows of pipeline {declared.name}", "; ".join(reasons), expected)
+
+
+def may_choose(declared: Declared) -> bool:
+    return not (declared.is_in_turn or declared.delivery.mode is Mode.ORDERED)
+
+
+def may_replace(declared: Declared) -> bool:
+    return not list(_against_replacing(declared))
+
+
+def _against_replacing(declared: Declared) -> Iterator[str]:
+    yield from (why for _, why in _not_replaceable(declared))
+    if declared.is_direct:
+        yield "old rows go when all new ones come, and publish: direct commits each chunk by itself"
+
+
+def _not_replaceable(declared: Declared) -> Iterator[tuple[str, str]]:
     """Rows are replaced by their _producer_id: each has to be of one file alone, and may come again."""
     target = declared.target
     reasons = (
@@ -112,9 +143,7 @@ def _against_replace(declared: Declared) -> Iterator[Contradiction]:
         ("producer", declared.producer, "rows are those of the producers that records name, and not of files"),
         ("message_id", declared.message_id, "a row that is replaced does not come back: its business id was seen"),
     )
-    for place, is_there, why in reasons:
-        if is_there:
-            yield Contradiction(at="on_rewrite", about=(place,), sentence=f"{why}; set stop or new_generation")
+    yield from ((place, why) for place, is_there, why in reasons if is_there)
 
 
 def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.declared import Declared
     from spark_jobs.load import LoadSettings, Report
-    from spark_jobs.plan import FileToRead, Note, Plan
+    from spark_jobs.plan import Choice, FileToRead, Note, Plan
     from spark_jobs.progress import Progress
 
 Arguments = argparse.Namespace
@@ -53,7 +53,7 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
 
     declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
     refuse_another_target(engine, ledger, declared)
-    found = make_plan(declared, ledger, now_s=time.time())
+    found = make_plan(declared, ledger, now_s=time.time(), choice=choice_of(arguments, declared))
     if arguments.json:
         show_json(_plan_document(declared, found))
     else:
@@ -79,6 +79,7 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
             tell=tell,
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
+            choice=choice_of(arguments, declared),
         )
         batch = Batch(arguments.batch) if arguments.batch else new_batch()
         report = load_now(declared, how, batch=batch, run=settings.run)
@@ -195,6 +196,34 @@ def batch_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch", metavar="NAME", required=True, help="the batch, as it was staged")
 
 
+def choice_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file's name below the source's root, or a pattern such as '2026-03-*/*' (may be given several times)",
+    )
+    command.add_argument(
+        "--replace",
+        action="store_true",
+        help="load anew what is in already: its old rows go in the commit that brings the new ones",
+    )
+
+
+def choice_of(arguments: Arguments, declared: "Declared") -> "Choice":
+    return chosen(declared, files=arguments.only, replaces=arguments.replace)
+
+
+def chosen(declared: "Declared", *, files: Sequence[str], replaces: bool) -> "Choice":
+    """Which files a load is about, refused where that pipeline allows no such choice."""
+    from onceload.contradictions import refuse_choice
+    from spark_jobs.plan import Choice
+
+    refuse_choice(declared, files=files, replaces=replaces)
+    return Choice(files=tuple(files), replaces=replaces)
+
+
 def load_arguments(command: argparse.ArgumentParser) -> None:
     """What a load may be told besides its file."""
     wait_argument(command)
@@ -264,6 +293,7 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
 
 def _plan_row(file: "FileToRead") -> dict[str, object]:
     why = f"in already as {file.twin.name}" if file.twin else "new"
+    why = "in place of what was loaded of it" if file.replaces is not None else why
     if not file.spans:
         return {"file": file.listed.name, "from": None, "to": None, "why": why}
     first, end = file.spans[0][0], file.spans[-1][1]

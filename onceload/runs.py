@@ -9,7 +9,7 @@ from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
 from spark_jobs.declared import Declared
-from spark_jobs.load import LoadSettings, Report, what_came_of
+from spark_jobs.load import LoadSettings, Report, what_came_of, what_is_left_of
 from spark_jobs.plan import make_plan
 from spark_jobs.target import refuse_another_target
 
@@ -43,7 +43,8 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch) -> Found:
         ledger = PostgresLedger(engine)
         ledger.declare(declared.pipeline)
         refuse_another_target(engine, ledger, declared)
-        plan = make_plan(declared, ledger, now_s=time.time())
+        choice = what_is_left_of(how.choice, ledger, declared.name, batch)
+        plan = make_plan(declared, ledger, now_s=time.time(), choice=choice)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
         left = board.open_work(batch, is_staged=not declared.is_direct)
         is_held = PostgresBatches(engine, declared.name).is_held(batch)

@@ -232,6 +232,13 @@ class Declared:
         return self.delivery.mode is not Mode.SHARED
 
     @property
+    def is_in_turn(self) -> bool:
+        """Whether a load that comes between two others would decide what is new of the second."""
+        is_of_records = self.producer is not None and self.producer.order is Order.ORDERED
+        # What commits chunk by chunk waits in one line; a batch takes effect when it is published.
+        return is_of_records or (self.delivery.mode is Mode.ORDERED and not self.is_direct)
+
+    @property
     def is_published_whole(self) -> bool:
         """Whether a batch makes no sense without a part of it."""
         is_ordered = self.delivery.mode is Mode.ORDERED

@@ -42,7 +42,7 @@ from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.kept import keep
 from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work, spans_of
-from spark_jobs.plan import FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
+from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
@@ -78,6 +78,7 @@ class LoadSettings:
     publishes: bool = True
     #: The folder that what audits say is shown in, as pages.
     docs: Path | None = None
+    choice: Choice = EVERYTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,11 @@ def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: 
         filtered=outcome.counts.filtered,
         bytes=outcome.bytes,
     )
+
+
+def what_is_left_of(choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch) -> Choice:
+    """What a batch has replaced it does not replace again, however often it is called."""
+    return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice
 
 
 class _Load:
@@ -288,7 +294,7 @@ class _Load:
     def _plan_and_offer(self, told: list[Note]) -> tuple[Plan, int, bool]:
         """Plan, and see to it that what is new is loaded, by whoever takes it: how much of it, and if there is more."""
         for attempt in range(_PLANS_MAX):
-            plan = answered(lambda: make_plan(self._declared, self._ledger, now_s=time.time()))
+            plan = answered(lambda: make_plan(self._declared, self._ledger, now_s=time.time(), choice=self._choice()))
             # What came to nothing would do so again, and might leave no room for others: the next call may try it.
             failed = {note.name for note in (*told, *self._not_in(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
@@ -303,6 +309,9 @@ class _Load:
                 # All who wait for the same file begin at the same moment.
                 time.sleep(random.uniform(0, _PAUSE_S[1]))  # noqa: S311 - it is no secret.
         raise AssertionError
+
+    def _choice(self) -> Choice:
+        return what_is_left_of(self._settings.choice, self._ledger, self._declared.name, self._batch)
 
     def _offer(self, plan: Plan, told: list[Note]) -> tuple[int, bool]:
         """Hand out what is planned, or stage and publish it: how many deliveries, and whether that is not all."""

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
 from dedup_core.names import DeliveryId, Position, ProducerId
 from dedup_core.ports import Knowledge, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
-from dedup_core.verdicts import Order
 from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.addresses import Unreadable, shown
@@ -76,6 +75,24 @@ class FileToRead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which files a load is about: all of them, unless somebody says otherwise."""
+
+    #: Names, or patterns of names, where * also stands for folders; none means all.
+    files: tuple[str, ...] = ()
+    #: What was loaded of them is loaded anew, in place of its rows.
+    replaces: bool = False
+    #: Of these it was.
+    replaced: frozenset[str] = frozenset()
+
+    def means(self, name: str) -> bool:
+        return not self.files or any(name == each or fnmatchcase(name, each) for each in self.files)
+
+
+EVERYTHING = Choice()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     #: What it goes by, besides what is in of each file.
     outlook: Outlook
@@ -101,9 +118,11 @@ class _Life:
     replaces: ProducerId | None = None
 
 
-def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
+def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
     listing = list_files(declared.source.path, root=declared.source.root)
+    is_any_there = bool(listing.files)
+    listing = replace(listing, files=tuple(listed for listed in listing.files if choice.means(listed.name)))
     by_content = _is_by_content(declared)
     # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
     outlook = _outlook(ledger, declared.name)
@@ -112,7 +131,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     found: dict[Listed, FileToRead | Note | None] = {}
     for listed in listing.files:
         try:
-            found[listed] = _look(declared, listed, known.get(listed.name), twins, outlook, now_s=now_s)
+            found[listed] = _look(declared, listed, known.get(listed.name), twins, outlook, now_s=now_s, choice=choice)
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
     if by_content:
@@ -122,31 +141,31 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float) -> Plan:
     return Plan(
         outlook=outlook,
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
-        notes=(*_notes_of(declared.source, listing), *(each for each in found.values() if isinstance(each, Note))),
+        notes=(
+            *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
+            *(each for each in found.values() if isinstance(each, Note)),
+        ),
         done=sum(each is None for each in found.values()),
     )
 
 
 def depends_on_others(declared: Declared) -> bool:
     """Whether what is new of a file depends on other files, so that nobody may come between a plan and its claim."""
-    return _is_by_content(declared) or _is_in_turn(declared)
+    return _is_by_content(declared) or declared.is_in_turn
 
 
 def _is_by_content(declared: Declared) -> bool:
     return declared.source.identity is Identity.CONTENT
 
 
-def _is_in_turn(declared: Declared) -> bool:
-    is_of_records = declared.producer is not None and declared.producer.order is Order.ORDERED
-    # What commits chunk by chunk waits in one line; a batch takes effect when it is published.
-    return is_of_records or (declared.delivery.mode is Mode.ORDERED and not declared.is_direct)
-
-
-def _notes_of(source: Source, listing: Listing) -> Iterator[Note]:
+def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
     """What there is to say of the listing itself."""
     yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
     yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
-    if listing == Listing(files=()):
+    if choice.files and not listing.files:
+        reason = "no file of the source is called so; names start below its root, as `onceload plan` shows them"
+        yield Note(name=", ".join(choice.files), reason=reason)
+    elif listing == Listing(files=()):
         yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
 
 
@@ -219,12 +238,16 @@ def _look(
     outlook: Outlook,
     *,
     now_s: float,
+    choice: Choice,
 ) -> FileToRead | Note | None:
     """What is new of one file, why it cannot be read now, or nothing."""
     if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
         return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
     sealed = _is_sealed(declared.source, listed, now_s=now_s)
-    life = _life(declared, listed, known, sealed=sealed)
+    if choice.replaces and listed.name not in choice.replaced and known and known[1].state.consumed:
+        life = _replaced(listed, known[0], known[1].state)
+    else:
+        life = _life(declared, listed, known, sealed=sealed)
     if isinstance(life, Note):
         return life
     if life.is_done:
@@ -302,11 +325,16 @@ def _next_life(
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
             return _Life(generation=state.generation + 1)
-        case OnRewrite.REPLACE if not listed.size:
-            what = f"it is empty, and nothing takes the place of what was loaded of it (up to {state.consumed.end})"
-            return Note(name=listed.name, reason=f"{what}: write it anew, or delete its rows", needs_a_person=True)
         case OnRewrite.REPLACE:
-            return _Life(generation=state.generation + 1, replaces=producer_id)
+            return _replaced(listed, producer_id, state)
+
+
+def _replaced(listed: Listed, producer_id: ProducerId, state: ProducerState) -> _Life | Note:
+    """A new generation, in place of what was loaded."""
+    if not listed.size:
+        what = f"it is empty, and nothing takes the place of what was loaded of it (up to {state.consumed.end})"
+        return Note(name=listed.name, reason=f"{what}: write it anew, or delete its rows", needs_a_person=True)
+    return _Life(generation=state.generation + 1, replaces=producer_id)
 
 
 _REWRITTEN = {

@@ -316,6 +316,12 @@ class PostgresLedger:
         counts = Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered)
         return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
+    def loaded_by(self, pipeline: str, batch: Batch) -> frozenset[str]:
+        """The producers of which a batch has committed something that is still in force."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch}
+            return frozenset(connection.execute(SQL["loaded_by"], binds).scalars())
+
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
         with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:

@@ -328,6 +328,11 @@ SELECT max(position) AS position,
   FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
+-- name: loaded_by
+SELECT DISTINCT producer
+  FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+ WHERE pipeline_id = :pipeline_id AND batch = :batch AND ledger.kind = 'load';
+
 -- name: ledger_receipts
 SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, records, digest, fingerprint,
        size, condition

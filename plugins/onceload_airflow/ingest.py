@@ -8,8 +8,10 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param
 
+from onceload.contradictions import may_choose, may_replace
 from onceload.pipeline_file import placeholders, read_pipeline
-from onceload_airflow.operators import GIVEN, Audit, Load, Plan, Publish, Report
+from onceload_airflow.operators import GIVEN, MISSING, MODES, Audit, Load, Plan, Publish, Report
+from spark_jobs.declared import Declared
 
 _DEFAULTS: dict[str, Any] = {
     "owner": "onceload",
@@ -38,14 +40,6 @@ def dag_of(path: Path) -> DAG:
     """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
     declared = read_pipeline(path, offered=dict.fromkeys(GIVEN, "0"))
     table = f"{declared.target.schema}.{declared.target.table}"
-    params = {}
-    if set(placeholders(path)) & set(GIVEN):
-        params["date"] = Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            description="The day that {{ ds }} stands for; left out, the day of the run.",
-        )
     with DAG(
         dag_id=f"ingest__{_as_id(declared.name)}",
         description=f"Load {declared.name} into {table}, exactly once",
@@ -55,7 +49,7 @@ def dag_of(path: Path) -> DAG:
         catchup=False,
         max_active_runs=1,
         default_args=_DEFAULTS,
-        params=params,
+        params=_params(declared, path),
         tags=["onceload", "ingest"],
     ) as dag:
         of_file: dict[str, Any] = {"pipeline_file": str(path)}
@@ -74,6 +68,33 @@ def dag_of(path: Path) -> DAG:
             for step in (*audited, publish, report):
                 last = last >> step
     return dag
+
+
+def _params(declared: Declared, path: Path) -> dict[str, Param]:
+    """What a run that people start may be told; one on schedule loads all that is new."""
+    params = {}
+    if set(placeholders(path)) & set(GIVEN):
+        params["date"] = Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            description="The day that {{ ds }} stands for; left out, the day of the run.",
+        )
+    if may_choose(declared):
+        params["files"] = Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            description="Names below the source's root, or patterns such as 2026-03-*/*.csv; none means all.",
+        )
+    if may_replace(declared):
+        params["mode"] = Param(
+            MISSING,
+            enum=list(MODES),
+            description="missing: load what is not in yet. replace: load anew what is in, in place of its rows, in one "
+            "commit; files that are gone keep their rows.",
+        )
+    return params
 
 
 def _as_id(name: str) -> str:

@@ -5,7 +5,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 SPARK_CONNECTION = "onceload_spark"
 #: What Airflow gives to the placeholders of a source's path.
 GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
+#: What may be done with what is in already: leave it, or load it anew in place of its rows.
+MISSING, REPLACE = MODES = ("missing", "replace")
 #: Nothing gets better by trying these again.
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
 #: What the report fails for, told by the tasks before it.
@@ -47,18 +50,29 @@ _EXITED = re.compile(r"Error code is: (\d+)")
 
 
 def given_values(context: "Context") -> dict[str, str]:
-    """The day and the data interval of a run; one without a logical date goes by when it was asked for."""
+    """The day and the data interval of a run: those of its parameter `date`, or its own, or when it was asked for."""
     run: Any = context["dag_run"]
-    at = run.logical_date or run.run_after
-    start, end = (each or at for each in (run.data_interval_start, run.data_interval_end))
-    day = str((context.get("params") or {}).get("date") or f"{at:%Y-%m-%d}")
+    if day := (context.get("params") or {}).get("date"):
+        at = start = datetime.fromisoformat(day).replace(tzinfo=UTC)
+        end = start + timedelta(days=1)
+    else:
+        at = run.logical_date or run.run_after
+        start, end = (each or at for each in (run.data_interval_start, run.data_interval_end))
     return {
-        "ds": day,
-        "ds_nodash": day.replace("-", ""),
+        "ds": f"{at:%Y-%m-%d}",
+        "ds_nodash": f"{at:%Y%m%d}",
         "ts_nodash": f"{at:%Y%m%dT%H%M%S}",
         "data_interval_start": f"{start:%Y-%m-%dT%H:%M:%S}",
         "data_interval_end": f"{end:%Y-%m-%dT%H:%M:%S}",
     }
+
+
+def chosen_files(context: "Context") -> tuple[str, ...]:
+    return tuple((context.get("params") or {}).get("files") or ())
+
+
+def is_replacing(context: "Context") -> bool:
+    return (context.get("params") or {}).get("mode") == REPLACE
 
 
 @contextmanager
@@ -86,12 +100,15 @@ class _OfPipeline(BaseOperator):
         return read_pipeline(Path(self.pipeline_file), offered=given_values(context))
 
     @contextmanager
-    def how(self) -> "Iterator[LoadSettings]":
-        from onceload.load_commands import how_of
+    def how(self, context: "Context") -> "Iterator[LoadSettings]":
+        from onceload.load_commands import chosen, how_of
 
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
-            yield how_of(hook.settings, dsn)
+            files, replaces = chosen_files(context), is_replacing(context)
+            yield replace(
+                how_of(hook.settings, dsn), choice=chosen(self.declared(context), files=files, replaces=replaces)
+            )
 
     @contextmanager
     def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
@@ -129,7 +146,7 @@ class Plan(ShortCircuitOperator, _OfPipeline):
     def _is_anything_new(self, context: "Context") -> bool:
         from onceload.runs import look
 
-        with self.how() as how:
+        with self.how(context) as how:
             found = look(self.declared(context), how, batch=batch_of(context))
         for line in found.lines:
             self.log.info(line)
@@ -178,6 +195,8 @@ class Load(SparkSubmitOperator):
         self.name = str(context["run_id"])
         self.application_args = ["load" if self.is_direct else "stage", self.pipeline_file]
         self.application_args += ["--batch", batch_of(context), *(f"--set={name}={values[name]}" for name in asked)]
+        self.application_args += [f"--only={each}" for each in chosen_files(context)]
+        self.application_args += ["--replace"] if is_replacing(context) else []
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
             # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
@@ -225,7 +244,7 @@ class Audit(_OfPipeline):
         from spark_jobs.audit import in_words
         from spark_jobs.batch import audit_batch
 
-        with self.how() as how, self.skipped_without_rows(context, how):
+        with self.how(context) as how, self.skipped_without_rows(context, how):
             said = audit_batch(self.declared(context), how, batch=batch_of(context))
         for finding in said.findings:
             self.log.info(in_words(finding))
@@ -238,7 +257,7 @@ class Publish(_OfPipeline):
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.batch import publish_batch
 
-        with self.how() as how, self.skipped_without_rows(context, how):
+        with self.how(context) as how, self.skipped_without_rows(context, how):
             report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())
         if told := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
             context["ti"].xcom_push(key=_OF_PEOPLE, value=told)
@@ -255,7 +274,7 @@ class Report(_OfPipeline):
     def execute(self, context: "Context") -> dict[str, object]:
         from onceload.runs import look, outcome
 
-        with self.how() as how:
+        with self.how(context) as how:
             declared = self.declared(context)
             report = outcome(declared, how, batch=batch_of(context))
             found = look(declared, how, batch=batch_of(context))

@@ -1,0 +1,192 @@
+"""What a load is told to be about: some files of a source, or what is in already, anew."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import LedgerSettings
+from dedup_core.replay import replay
+from onceload.load_commands import chosen
+from onceload.runs import look
+from spark_jobs.batch import publish_batch
+from spark_jobs.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.load import LoadSettings, load, new_batch
+from spark_jobs.sources.records import LastLineOpen
+from spark_jobs.verify import verify
+from tests.loads.conftest import InThisProcess, line
+
+STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
+
+
+def settings_of(loads, *, files=(), replaces=False, publishes=True):
+    choice = chosen(loads.declared, files=files, replaces=replaces)
+    return LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=publishes, choice=choice)
+
+
+def load_chosen(loads, *files, replaces=False, batch=None, publishes=True):
+    settings = settings_of(loads, files=files, replaces=replaces, publishes=publishes)
+    return load(loads.declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
+
+
+def is_sound(loads):
+    states = loads.ledger.states("events").states
+    return replay({}, loads.ledger.entries("events", after=Position(0))) == states and not (
+        verify(loads.declared, loads.engine, deep=True).differing
+    )
+
+
+@pytest.fixture
+def two_days(loads):
+    loads.write("2026-03-01/a.jsonl", line(1) + line(2))
+    loads.write("2026-03-02/a.jsonl", line(3) + line(4))
+    return loads
+
+
+@pytest.mark.parametrize("file", ["2026-03-02/a.jsonl", "2026-03-02/*", "*-02/*"])
+def test_only_what_is_chosen_is_loaded_and_the_rest_later(two_days, file):
+    report = load_chosen(two_days, file)
+    first = two_days.rows()
+    rest = two_days.load()
+
+    assert (report.notes, first) == ((), [3, 4])
+    assert (rest.loaded, two_days.rows()) == (2, [1, 2, 3, 4])
+
+
+def test_a_name_with_the_signs_of_patterns_is_a_name(loads):
+    loads.write("[1].jsonl", line(1))
+    loads.write("1.jsonl", line(2))
+
+    load_chosen(loads, "[1].jsonl")
+
+    assert loads.rows() == [1, 2]
+    loads.write("[ab.jsonl", line(3))
+    assert load_chosen(loads, "[ab.jsonl").loaded == 1
+
+
+def test_a_choice_that_means_no_file_is_said(two_days):
+    (note,) = load_chosen(two_days, "2026-04-*").notes
+
+    assert note.name == "2026-04-*"
+    assert note.reason.startswith("no file of the source is called so")
+    assert two_days.rows_or_none() == []
+
+
+@STAGED
+def test_what_was_loaded_is_loaded_anew_in_place_of_its_rows(two_days):
+    loads = two_days
+    loads.load()
+    # As somebody's mistake left them.
+    with loads.engine.begin() as connection:
+        connection.execute(text("DELETE FROM target WHERE id = 3"))
+        connection.execute(text("UPDATE target SET note = 'damaged' WHERE id IN (1, 4)"))
+
+    report = load_chosen(loads, "2026-03-02/*", replaces=True)
+
+    assert (report.loaded, report.notes) == (2, ())
+    assert loads.rows("id, note") == [(1, "damaged"), (2, "x"), (3, "x"), (4, "x")]
+    # The ledger knows of no damage: that of the first day is still found.
+    load_chosen(loads, replaces=True)
+    assert loads.rows("id, note") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+    assert is_sound(loads)
+    assert loads.load().records == 0
+
+
+@STAGED
+def test_a_file_that_was_rewritten_is_replaced_by_whoever_says_so(two_days):
+    loads = two_days
+    loads.load()
+    loads.write("2026-03-02/a.jsonl", line(30) + "no json\n" + line(40))
+    stopped = loads.load()
+
+    assert [note.needs_a_person for note in stopped.notes] == [True]
+    assert load_chosen(loads, "2026-03-02/a.jsonl", replaces=True).loaded == 2
+    assert loads.rows() == [1, 2, 30, 40]
+    assert is_sound(loads)
+
+
+@STAGED
+def test_a_batch_replaces_once_however_often_it_is_called(two_days):
+    loads = two_days
+    loads.load()
+
+    first = load_chosen(loads, "2026-03-01/*", replaces=True, batch="again")
+    second = load_chosen(loads, "2026-03-01/*", replaces=True, batch="again")
+    found = look(loads.declared, settings_of(loads, files=["2026-03-01/*"], replaces=True), batch=Batch("again"))
+    other = look(loads.declared, settings_of(loads, files=["2026-03-01/*"], replaces=True), batch=Batch("other"))
+
+    assert (first.loaded, second.records) == (2, 0)
+    assert (found.is_anything_new, other.is_anything_new) == (False, True)
+    assert loads.rows() == [1, 2, 3, 4]
+
+
+@STAGED
+def test_what_replaces_may_be_published_later_and_until_then_the_old_rows_are_seen(two_days):
+    loads = two_days
+    loads.load()
+    loads.write("2026-03-01/a.jsonl", line(10))
+    load_chosen(loads, "2026-03-01/*", replaces=True, batch="later", publishes=False)
+    before = loads.rows()
+
+    report = publish_batch(loads.declared, settings_of(loads), batch=Batch("later"))
+
+    assert (before, report.loaded, loads.rows()) == ([1, 2, 3, 4], 1, [3, 4, 10])
+    assert load_chosen(loads, "2026-03-01/*", replaces=True, batch="later", publishes=False).records == 0
+    assert is_sound(loads)
+
+
+@STAGED
+def test_several_at_once_leave_each_row_once(two_days):
+    loads = two_days
+    loads.load()
+    one = replace(loads.declared.delivery, ack_deadline_s=5)
+    loads.declared = replace(loads.declared, delivery=one)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: load_chosen(loads, replaces=bool(number % 2)), range(4)))
+
+    assert loads.rows() == [1, 2, 3, 4]
+    assert is_sound(loads)
+
+
+@STAGED
+def test_what_has_no_end_yet_replaces_nothing(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("a.jsonl", line(1) + '{"id": 2')
+
+    (note,) = load_chosen(loads, replaces=True).notes
+
+    assert note.reason == f"{LastLineOpen(8)}; nothing of it replaces what was loaded of it before"
+    assert loads.rows() == [1]
+
+
+@STAGED
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"publish": Publish.DIRECT}, "publish: direct commits each chunk by itself"),
+        ({"target": Target(schema="public", table="target", lineage=False)}, "lineage is false"),
+        ({"target": Target(schema="public", table="target", write=Write.MERGE, key=("id",))}, "a merged row"),
+        ({"producer": RecordProducer(name="note", sequence="id")}, "producers that records name"),
+        ({"message_id": MessageId(columns=("id",), keep_days=1)}, "its business id was seen"),
+        ({"identity": Identity.CONTENT}, "identity: content"),
+    ],
+)
+def test_rows_that_cannot_be_told_from_others_are_not_replaced(loads, changes, why):
+    if identity := changes.get("identity"):
+        changes = {"source": replace(loads.declared.source, identity=identity)}
+    with pytest.raises(SettingRefused, match=why):
+        chosen(replace(loads.declared, **changes), files=(), replaces=True)
+
+
+@STAGED
+def test_where_the_first_must_take_effect_first_nothing_is_chosen(loads):
+    in_order = replace(loads.declared, delivery=Rules(mode=Mode.ORDERED))
+
+    with pytest.raises(SettingRefused, match="what comes first must take effect first"):
+        chosen(in_order, files=["a.jsonl"], replaces=False)
