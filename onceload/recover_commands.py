@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from dedup_core.errors import ExitCode, StateDiffers
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings, recover_state
+from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.rewind import Rewind
 from onceload.load_commands import code_of, file_arguments, load_arguments, pairs, read_declared, watching
 from onceload.settings import Settings
@@ -66,21 +67,25 @@ def state(arguments: Arguments, engine: Engine) -> ExitCode:
     )
     if arguments.json:
         show_json(asdict(found))
-    words(
-        f"pipeline {pipeline}: snapshot at {found.snapshot_position} + {found.entries_replayed} entries = position "
-        f"{found.position} with {found.producers} producers"
+    words(state_in_words(found))
+    if found.is_different and not found.applied:
+        words("nothing was changed: call again without --dry-run")
+        return ExitCode.NEEDS_A_PERSON
+    return ExitCode.DONE
+
+
+def state_in_words(found: Recovery) -> str:
+    said = (
+        f"pipeline {found.pipeline}: snapshot at {found.snapshot_position} + {found.entries_replayed} entries = "
+        f"position {found.position} with {found.producers} producers"
     )
     if found.applied:
-        words(f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were")
-    elif found.differing or found.position != found.position_was:
-        words(
-            f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}; "
-            "nothing was changed: call again without --dry-run"
-        )
-        return ExitCode.NEEDS_A_PERSON
+        how = f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were"
+    elif found.is_different:
+        how = f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}"
     else:
-        words("the live state is the same; there was nothing to do")
-    return ExitCode.DONE
+        how = "the live state is the same; there was nothing to do"
+    return f"{said}\n{how}"
 
 
 def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
@@ -101,12 +106,9 @@ def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
         raise
     if arguments.json:
         show_json(asdict(found))
+    words(rewind_in_words(found))
     if not found.entries:
-        words(f"pipeline {found.pipeline}: it is as it was at position {found.rewound_to}; there was nothing to do")
         return ExitCode.DONE
-    words(_taken_back(found))
-    for each in found.differing[:_NAMES_SHOWN]:
-        words(f"not as its receipts say: {each}")
     if found.applied:
         words(f"the ledger says so at position {found.position}; `onceload load` brings the rest again")
     elif found.differing and not arguments.accept_differences:
@@ -117,13 +119,16 @@ def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
     return ExitCode.DONE
 
 
-def _taken_back(found: Rewind) -> str:
+def rewind_in_words(found: Rewind) -> str:
+    if not found.entries:
+        return f"pipeline {found.pipeline}: it is as it was at position {found.rewound_to}; there was nothing to do"
     goes = "went" if found.applied else "would go"
-    return (
+    what = (
         f"pipeline {found.pipeline}, back to position {found.rewound_to}: {found.entries:,} entries of "
         f"{found.producers:,} producers {goes}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
         f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
     )
+    return "\n".join((what, *(f"not as its receipts say: {each}" for each in found.differing[:_NAMES_SHOWN])))
 
 
 def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:

@@ -63,7 +63,11 @@ def rebuild(
     """Load all sources into a database that has none of them, and compare with the snapshot."""
     if snapshot and snapshot.pipeline != declared.name:
         raise SettingRefused("--snapshot", f"one of pipeline {snapshot.pipeline}", f"one of {declared.name}")
-    _refuse_loaded(declared, settings.ledger)
+    engine = connect(settings.ledger)
+    try:
+        refuse_loaded(declared, engine)
+    finally:
+        engine.dispose()
     report = load(declared, settings, batch=batch, tasks=tasks)
     if snapshot is None:
         return Rebuild(report=report, comparison=None)
@@ -72,12 +76,9 @@ def rebuild(
     return Rebuild(report=report, comparison=compare_states(snapshot, live, by_content=by_content))
 
 
-def _refuse_loaded(declared: Declared, settings: LedgerSettings) -> None:
-    engine = connect(settings)
-    try:
-        position, has_rows = _position(engine, declared), _has_rows(engine, declared)
-    finally:
-        engine.dispose()
+def refuse_loaded(declared: Declared, engine: Engine) -> None:
+    """Refuse a database that has something of the pipeline, which would be loaded again."""
+    position, has_rows = _position(engine, declared), _has_rows(engine, declared)
     if has_rows and not position:
         found = f"table {table_name(declared.target)} with rows, of which this database has no proof"
         expected = "a target without rows, as all of them are loaded anew: empty it, or restore the schema onceload too"

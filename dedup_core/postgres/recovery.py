@@ -31,6 +31,10 @@ class Recovery:
     position_was: Position
     applied: bool
 
+    @property
+    def is_different(self) -> bool:
+        return bool(self.differing) or self.position != self.position_was
+
 
 def nobody(doing: str) -> None:
     """Nobody waits for it."""
@@ -51,7 +55,7 @@ def recover_state(
         found = own_recovery(connection, pipeline)
         tell("replaying the ledger on the snapshot, and comparing")
         recovery = _compare(connection, pipeline, found, snapshot_position)
-        if dry_run or (not recovery.differing and recovery.position == recovery.position_was):
+        if dry_run or not recovery.is_different:
             return recovery
         tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
         _swap_in(connection, found.pipeline_id, recovery)

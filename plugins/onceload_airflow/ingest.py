@@ -41,7 +41,7 @@ def dag_of(path: Path) -> DAG:
     declared = read_pipeline(path, offered=dict.fromkeys(GIVEN, "0"))
     table = f"{declared.target.schema}.{declared.target.table}"
     with DAG(
-        dag_id=f"ingest__{_as_id(declared.name)}",
+        dag_id=dag_id_of(declared.name),
         description=f"Load {declared.name} into {table}, exactly once",
         doc_md=_ABOUT.format(source=declared.source.path, target=table, file=path.name),
         schedule=declared.schedule,
@@ -81,23 +81,33 @@ def _params(declared: Declared, path: Path) -> dict[str, Param]:
             description="The day that {{ ds }} stands for; left out, the day of the run.",
         )
     if may_choose(declared):
-        params["files"] = Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description="Names below the source's root, or patterns such as 2026-03-*/*.csv; none means all.",
-        )
+        params["files"] = files_param()
     if may_replace(declared):
-        params["mode"] = Param(
-            MISSING,
-            enum=list(MODES),
-            description="missing: load what is not in yet. replace: load anew what is in, in place of its rows, in one "
-            "commit; files that are gone keep their rows.",
-        )
+        params["mode"] = mode_param()
     return params
 
 
-def _as_id(name: str) -> str:
+def files_param() -> Param:
+    return Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        description="Names below the source's root, or patterns such as 2026-03-*/*.csv; none means all.",
+    )
+
+
+def mode_param() -> Param:
+    return Param(
+        MISSING,
+        type="string",
+        enum=list(MODES),
+        description="missing: load what is not in yet. replace: load anew what is in, in place of its rows, in one "
+        "commit; files that are gone keep their rows.",
+    )
+
+
+def dag_id_of(pipeline: str) -> str:
     """A name that Airflow takes; what has to be changed says so, as two names may come to look alike."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", pipeline)
+    short = "" if plain == pipeline else f"_{hashlib.sha256(pipeline.encode()).hexdigest()[:8]}"
+    return f"ingest__{plain}{short}"

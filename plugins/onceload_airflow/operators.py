@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +53,17 @@ def given_values(context: "Context") -> dict[str, str]:
     """The day and the data interval of a run: those of its parameter `date`, or its own, or when it was asked for."""
     run: Any = context["dag_run"]
     if day := (context.get("params") or {}).get("date"):
-        at = start = datetime.fromisoformat(day).replace(tzinfo=UTC)
-        end = start + timedelta(days=1)
-    else:
-        at = run.logical_date or run.run_after
-        start, end = (each or at for each in (run.data_interval_start, run.data_interval_end))
+        return values_of_day(date.fromisoformat(day))
+    at = run.logical_date or run.run_after
+    return _values(at, run.data_interval_start or at, run.data_interval_end or at)
+
+
+def values_of_day(day: date) -> dict[str, str]:
+    start = datetime.combine(day, time(), UTC)
+    return _values(start, start, start + timedelta(days=1))
+
+
+def _values(at: datetime, start: datetime, end: datetime) -> dict[str, str]:
     return {
         "ds": f"{at:%Y-%m-%d}",
         "ds_nodash": f"{at:%Y%m%d}",
@@ -193,10 +199,8 @@ class Load(SparkSubmitOperator):
         with in_airflows_words():
             asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
         self.name = str(context["run_id"])
-        self.application_args = ["load" if self.is_direct else "stage", self.pipeline_file]
-        self.application_args += ["--batch", batch_of(context), *(f"--set={name}={values[name]}" for name in asked)]
-        self.application_args += [f"--only={each}" for each in chosen_files(context)]
-        self.application_args += ["--replace"] if is_replacing(context) else []
+        self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
+        self.application_args += ["--batch", batch_of(context)]
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
             # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
@@ -212,6 +216,12 @@ class Load(SparkSubmitOperator):
                 if code and int(code[1]) in _FINAL:
                     raise AirflowFailException("see what it says above; trying again would not help") from error
                 raise AirflowException("see what it says above; it may be tried again, and nothing is lost") from error
+
+    def command(self, context: "Context") -> list[str]:
+        """What is called, besides the placeholders of the file and the batch."""
+        chosen = [f"--only={each}" for each in chosen_files(context)]
+        chosen += ["--replace"] if is_replacing(context) else []
+        return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def on_kill(self) -> None:
         """End Spark, and give back what it held, so that nobody has to wait for its lease."""
@@ -311,15 +321,19 @@ class OfOnePipeline(BaseOperator):
         self.pipelines = pipelines
         self.onceload_conn_id = onceload_conn_id
 
-    def declared(self, context: "Context") -> "Declared":
+    def found(self, context: "Context") -> "tuple[Path, Declared]":
+        """Its file, and what that declares."""
         name = str(context["params"]["pipeline"])
         with in_airflows_words():
             for path in find_pipelines(Path(self.pipelines)):
                 with suppress(PipelineFileRefused):
                     declared = read_pipeline(path, offered=given_values(context))
                     if declared.name == name:
-                        return declared
+                        return path, declared
             raise NotFound("pipeline of this folder", name)
+
+    def declared(self, context: "Context") -> "Declared":
+        return self.found(context)[1]
 
     @contextmanager
     def opened(self) -> "Iterator[Engine]":

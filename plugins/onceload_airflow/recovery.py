@@ -1,0 +1,234 @@
+"""Steps of what people start: loading a range of days again, and bringing back what was damaged or lost.
+
+What deletes rows says first what it would delete, and waits until somebody has approved it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.bases.skipmixin import SkipMixin
+from airflow.sdk.exceptions import AirflowFailException
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Position
+from dedup_core.postgres import PostgresLedger, recover_state
+from dedup_core.replay import EntryKind
+from onceload.contradictions import refuse_choice
+from onceload.pipeline_file import placeholders, read_pipeline
+from onceload.recover_commands import rewind_in_words, state_in_words
+from onceload_airflow.ingest import dag_id_of
+from onceload_airflow.operators import (
+    GIVEN,
+    REPLACE,
+    Load,
+    OfOnePipeline,
+    chosen_files,
+    in_airflows_words,
+    is_replacing,
+    values_of_day,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from sqlalchemy import Engine
+
+    from spark_jobs.declared import Declared, Source
+
+STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
+#: Airflow makes no more tasks of one.
+_DAYS_MAX = 1_000
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
+
+
+class ChooseRuns(OfOnePipeline):
+    """Which runs of a pipeline load what was asked for: one for each day, or just one where its path has no day."""
+
+    def execute(self, context: "Context") -> list[dict[str, object]]:
+        path, declared = self.found(context)
+        params, files = context["params"], chosen_files(context)
+        with in_airflows_words():
+            refuse_choice(declared, files=files, replaces=is_replacing(context))
+            days = _days_of_range(path, params["first_day"], params["last_day"])
+        context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
+        asked: dict[str, object] = {"files": list(files)} if files else {}
+        asked |= {"mode": REPLACE} if is_replacing(context) else {}
+        return [_as_run(context, day, **asked) for day in days]
+
+
+class Look(OfOnePipeline, SkipMixin):
+    """Say what a recovery would do, and change nothing; where there is nothing to do, the rest is skipped."""
+
+    inherits_from_skipmixin = True
+
+    def execute(self, context: "Context") -> str:
+        _, declared = self.found(context)
+        with self.opened() as engine:
+            words, to = self._look(context, declared, engine)
+        self.log.info(words)
+        if to is None:
+            self.skip(ti=context["ti"], tasks=context["task"].get_flat_relatives(upstream=False))
+        context["ti"].xcom_push(key="position", value=to)
+        # Names of files are anybody's, and the page of the approval reads Markdown.
+        return "```\n" + words.replace("`", "'") + "\n```"
+
+    def _look(self, context: "Context", declared: "Declared", engine: "Engine") -> tuple[str, int | None]:
+        """What there is to be said, and the position to start from; None if there is nothing to do."""
+        at = position_of(context)
+        match context["params"]["what"]:
+            case "state":
+                state = recover_state(engine, declared.name, snapshot_position=at, dry_run=True)
+                return state_in_words(state), state.snapshot_position if state.is_different else None
+            case "rewind":
+                from spark_jobs.rewind import rewind
+
+                found = rewind(declared, engine, to=at, dry_run=True)
+                words = rewind_in_words(found)
+                if found.differing and not context["params"]["accept_differences"]:
+                    expected = "rows as their receipts say, or accept_differences to take back what is there"
+                    raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
+                more = (
+                    "\nWhat is loaded until this is approved goes as well. All of it is loaded again afterwards, from "
+                )
+                more += "the files that are there then: what is in no file any more does not come back."
+                return words + (more if found.entries else ""), found.rewound_to if found.entries else None
+            case _:
+                from spark_jobs.rebuild import refuse_loaded
+
+                refuse_loaded(declared, engine)
+                return f"pipeline {declared.name}: nothing of it is in this database; all of it would be loaded", 0
+
+
+class Approve(ApprovalOperator):
+    """Ask a person, where rows would be deleted."""
+
+    def execute(self, context: "Context") -> Any:  # noqa: ANN401 - as the operator above it has it.
+        if context["params"]["what"] != REWIND:
+            self.log.info("no row is deleted, so that nobody is asked")
+            return None
+        return super().execute(context)
+
+
+class Apply(OfOnePipeline):
+    """Set producers right, or rewind to the position that was approved; and name the runs that load the rest again.
+
+    It is one transaction, which fences whoever is at work on the pipeline.
+    """
+
+    def execute(self, context: "Context") -> list[dict[str, object]]:
+        path, declared = self.found(context)
+        to = Position(context["ti"].xcom_pull(task_ids="look", key="position"))
+        with self.opened() as engine:
+            if context["params"]["what"] == STATE:
+                self.log.info(state_in_words(recover_state(engine, declared.name, snapshot_position=to, dry_run=False)))
+                return []
+            if context["params"]["what"] == REBUILD:
+                return []
+            from spark_jobs.rewind import rewind
+
+            accepted = bool(context["params"]["accept_differences"])
+            found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
+            self.log.info(rewind_in_words(found))
+            # Also where an earlier try has done it.
+            entries = PostgresLedger(engine).entries(declared.name, after=to)
+            gone = {each.producer for entry in entries if entry.kind is EntryKind.REWIND for each in entry.receipts}
+        context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
+        if not _is_by_day(path):
+            return [_as_run(context, None)]
+        of_days = {name: _days_of_file(path, name) for name in gone if not _is_named_by_records(declared, name)}
+        context["ti"].xcom_push(key="of_no_day", value=sorted(name for name, days in of_days.items() if not days))
+        return [_as_run(context, day) for day in sorted({day for days in of_days.values() for day in days})]
+
+
+class Conclude(OfOnePipeline):
+    """What has come of a recovery; it fails if something is left to a person."""
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        _, declared = self.found(context)
+        with self.opened() as engine:
+            position = PostgresLedger(engine).position(declared.name)
+        if names := context["ti"].xcom_pull(task_ids="apply", key="of_no_day"):
+            raise AirflowFailException(
+                f"all others are loaded again, and these belong to no day that source.path reads: {', '.join(names)}; "
+                f"nothing is lost: call `onceload load` with the --set that it takes"
+            )
+        return {"pipeline": declared.name, "what": context["params"]["what"], "position": position}
+
+
+class Rebuild(OfOnePipeline, Load):
+    """Load all of a pipeline into a database that has none of it: `onceload recover rebuild`, by spark-submit."""
+
+    def __init__(self, **others: Any) -> None:  # noqa: ANN401
+        super().__init__(pipeline_file="", is_direct=False, **others)
+
+    def command(self, context: "Context") -> list[str]:
+        snapshot = context["params"]["snapshot_file"]
+        return ["recover", "rebuild", self.pipeline_file, *([f"--snapshot={snapshot}"] if snapshot else [])]
+
+    def execute(self, context: "Context") -> None:
+        if context["params"]["what"] != REBUILD:
+            return
+        path, _ = self.found(context)
+        self.pipeline_file = str(path)
+        super().execute(context)
+
+
+def position_of(context: "Context") -> Position | None:
+    """Where to start from, if somebody said so."""
+    position = context["params"]["position"]
+    return None if position is None else Position(int(position))
+
+
+def _is_by_day(path: Path) -> bool:
+    return bool(set(placeholders(path)) & set(GIVEN))
+
+
+def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[date | None]:
+    if not _is_by_day(path):
+        if first or last:
+            expected = "none, as its source.path has no day in it: name files instead"
+            raise SettingRefused(f"the days of {path.name}", f"{first} to {last}", expected)
+        return [None]
+    if not first or not last:
+        expected = "the first and the last day, as its source.path has a day in it"
+        raise SettingRefused(f"the days of {path.name}", f"{first} to {last}", expected)
+    start, end = date.fromisoformat(first), date.fromisoformat(last)
+    if not 0 <= (end - start).days < _DAYS_MAX:
+        raise SettingRefused(
+            f"the days of {path.name}", f"{first} to {last}", f"1 to {_DAYS_MAX:,} days, in their order"
+        )
+    return [start + timedelta(days=number) for number in range((end - start).days + 1)]
+
+
+def _days_of_file(path: Path, name: str) -> set[date]:
+    """The days whose runs read a file: what looks like a day in its name is one if the path means it on that day."""
+    possible = {day for found in _DAY.findall(name) for day in _day_of(found)}
+    return {day for day in possible if _reads(read_pipeline(path, offered=values_of_day(day)).source, name)}
+
+
+def _reads(source: "Source", name: str) -> bool:
+    from spark_jobs.sources.patterns import Pattern
+
+    pattern = Pattern.parse(source.path, root=source.root)
+    return name.startswith(pattern.prefix) and pattern.means(name.removeprefix(pattern.prefix))
+
+
+def _day_of(found: str) -> Iterator[date]:
+    with suppress(ValueError):
+        yield date.fromisoformat(found)
+
+
+def _is_named_by_records(declared: "Declared", name: str) -> bool:
+    return declared.producer is not None and name.startswith(declared.producer.prefix)
+
+
+def _as_run(context: "Context", day: date | None, **asked: object) -> dict[str, object]:
+    """A run of the pipeline's own DAG, which is the same run when this one is tried again."""
+    run_id = str(context["run_id"])
+    if day is None:
+        return {"trigger_run_id": run_id, "conf": asked}
+    return {"trigger_run_id": f"{run_id}__{day}", "conf": {"date": str(day), **asked}}
