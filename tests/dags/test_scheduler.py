@@ -99,7 +99,7 @@ def _of(home: Path) -> list[psutil.Process]:
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
     api = Api(running)
     (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
 
     first = api.run("first")
     again = api.run("again")
@@ -125,7 +125,7 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     api = Api(running)
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
     (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')
     assert set(api.run("before", dag="/api/v2/dags/ingest__others").values()) == {"success"}
 

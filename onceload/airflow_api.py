@@ -1,0 +1,117 @@
+"""Airflow as a program sees it that has logged in: by its REST API, with the standard library alone."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from dedup_core.errors import CallAgain
+
+_PAUSE_S = 0.5
+_ENDED = ("success", "failed")
+
+
+@dataclass(eq=False)
+class AirflowUnfit(CallAgain):
+    """Airflow refused, or did not come to what was waited for."""
+
+    asked: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"Airflow should have answered {self.asked}, but {self.found}; nothing is lost: see its logs"
+
+
+@dataclass(frozen=True)
+class AirflowApi:
+    address: str
+    user: str
+    password: str
+    patience_s: float = 300.0
+
+    def ask(self, path: str, said: object = None, *, method: str | None = None) -> Any:  # noqa: ANN401 - of Airflow.
+        """Ask for something, or say something; what Airflow refuses is raised in its own words."""
+        try:
+            return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self._token}"})
+        except HTTPError as error:
+            raise AirflowUnfit(path, f"it said {error.code}: {error.read().decode(errors='replace')[:500]}") from error
+        except (URLError, HTTPException, OSError) as error:
+            raise AirflowUnfit(path, f"it could not be reached: {error}") from error
+
+    def until(self, path: str, is_so: Callable[[Any], bool]) -> Any:  # noqa: ANN401
+        """Ask until it is so; what cannot be reached for a while may be restarting."""
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            found: object
+            try:
+                found = self.ask(path)
+                if is_so(found):
+                    return found
+            except AirflowUnfit as unfit:
+                found = unfit
+            if time.monotonic() >= deadline:
+                raise AirflowUnfit(path, f"after {self.patience_s:g} s it was still {str(found)[:500]}")
+            time.sleep(_PAUSE_S)
+
+    def start(self, dag_id: str, run_id: str, **params: object) -> None:
+        self.ask(f"{_dag(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": params})
+
+    def ended(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """What has become of the tasks of a run, once it has ended."""
+        self.until(_run(dag_id, run_id), lambda found: found["state"] in _ENDED)
+        return self.states(dag_id, run_id)
+
+    def run(self, dag_id: str, run_id: str, **params: object) -> dict[str, str]:
+        self.start(dag_id, run_id, **params)
+        return self.ended(dag_id, run_id)
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        tasks = self.ask(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
+        return {each["task_id"]: each["state"] for each in tasks}
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Let a task of a run, and what comes after it, begin anew."""
+        said: Mapping[str, object] = {
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "include_downstream": True,
+            "only_failed": False,
+            "dry_run": False,
+        }
+        self.ask(f"{_dag(dag_id)}/clearTaskInstances", said)
+
+    def asked(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """What a task asks a person, once it does."""
+        task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
+        self.until(task, lambda found: found["state"] == "awaiting_input")
+        return str(self.ask(f"{task}/-1/hitlDetails")["body"])
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        details = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"
+        self.ask(details, {"chosen_options": [option], "params_input": {}}, method="PATCH")
+
+    @cached_property
+    def _token(self) -> str:
+        login = {"username": self.user, "password": self.password}
+        return str(self._call("/auth/token", login, headers={})["access_token"])
+
+    def _call(self, path: str, said: object, *, method: str | None = None, headers: Mapping[str, str]) -> Any:  # noqa: ANN401
+        body = None if said is None else json.dumps(said).encode()
+        headers = {"Content-Type": "application/json", **headers}
+        request = Request(self.address + path, data=body, headers=headers, method=method)  # noqa: S310 - our own address.
+        with urlopen(request, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)
+
+
+def _dag(dag_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id)}"
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"{_dag(dag_id)}/dagRuns/{quote(run_id)}"

@@ -1,0 +1,200 @@
+"""Backfill and recovery as people start them, with a real scheduler: by its REST API and CLI, and by counting rows."""
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from onceload import stack
+from onceload.airflow_api import AirflowApi
+from tests.servers import execute, temporary_home
+
+PIPELINE = """\
+pipeline: {name}
+source: {{path: "{folder}/{name}/{below}*.jsonl", format: jsonl, sealed: always}}
+columns: {{n: bigint not null}}
+target: {{table: public.{name}}}
+schedule: {schedule}
+"""
+#: By name: what is below its folder, and when it runs.
+PIPELINES = {"days": ("{{ ds }}/", '"@yearly"'), "rows": ("", '"@yearly"'), "tables": ("", '"@yearly"')}
+
+
+@pytest.fixture(scope="module")
+def landing():
+    with temporary_home() as home:
+        (home / "pipelines").mkdir()
+        for name, (below, schedule) in PIPELINES.items():
+            (home / "landing" / name).mkdir(parents=True)
+            content = PIPELINE.format(name=name, folder=home / "landing", below=below, schedule=schedule)
+            (home / "pipelines" / f"{name}.yaml").write_text(content)
+        yield home / "landing"
+
+
+@pytest.fixture(scope="module")
+def running(landing):
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(running):
+    api = AirflowApi(running.address, running.user, running.password)
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5 + len(PIPELINES))
+    return api
+
+
+def write(landing, path, *numbers):
+    file = landing / path
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(f'{{"n": {number}}}\n' for number in numbers))
+
+
+def rows(running, table):
+    return [n for (n,) in execute(running.dsn, f"SELECT n FROM {table} ORDER BY n")]
+
+
+def commits(running, pipeline):
+    statement = f"SELECT position FROM onceload.pipeline WHERE name = '{pipeline}'"
+    return max((position for (position,) in execute(running.dsn, statement)), default=0)
+
+
+def test_a_range_of_days_is_loaded_once_however_often_it_is_asked_for_and_replaced_when_it_is_to_be(
+    running, landing, api
+):
+    for day in (1, 2, 3):
+        write(landing, f"days/2026-03-0{day}/a.jsonl", 10 * day, 10 * day + 1)
+    asked = {"pipeline": "days", "first_day": "2026-03-01", "last_day": "2026-03-02"}
+
+    before = commits(running, "days")
+    first = api.run("backfill", "first", **asked)
+    again = api.run("backfill", "again", **asked)
+
+    assert (first, again) == ({"choose": "success", "load": "success"},) * 2
+    assert [n for n in rows(running, "days") if n < 100] == [10, 11, 20, 21]
+    assert commits(running, "days") == before + 2
+    of_again = api.ask(f"/api/v2/dags/ingest__days/dagRuns/{quote('again__2026-03-02')}/taskInstances")
+    assert {each["task_id"]: each["state"] for each in of_again["task_instances"]}["load"] == "skipped"
+
+    write(landing, "days/2026-03-02/a.jsonl", 200, 201, 202)
+    api.run("backfill", "anew", **{**asked, "first_day": "2026-03-02", "mode": "replace"})
+
+    assert [n for n in rows(running, "days") if n < 100 or n >= 200] == [10, 11, 200, 201, 202]
+    assert commits(running, "days") == before + 3
+
+
+def test_days_that_no_path_asks_for_and_days_that_are_missing_are_refused(running, api):
+    assert api.run("backfill", "no-days", pipeline="days")["choose"] == "failed"
+    of_rows = {"pipeline": "rows", "first_day": "2026-03-01", "last_day": "2026-03-03"}
+    assert api.run("backfill", "days", **of_rows)["choose"] == "failed"
+
+
+def test_airflows_own_backfill_loads_what_is_missing_and_doing_it_again_is_harmless(running, landing, api):
+    (scheduler,) = (
+        each
+        for each in psutil.process_iter(["cmdline", "environ"])
+        if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(landing.parent)
+        and (each.info["cmdline"] or [])[1:] == ["-m", "airflow", "scheduler"]
+    )
+    command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", "ingest__days"]
+    command += ["--from-date", "2026-01-01", "--to-date", "2026-01-02", "--reprocess-behavior", "completed"]
+    write(landing, "days/2026-01-01/a.jsonl", 101)
+    cli = [call(command, scheduler)]
+    wait_for_backfills(api)
+    cli.append(call(command, scheduler))
+    wait_for_backfills(api)
+    write(landing, "days/2025-01-01/a.jsonl", 102)
+    asked = {
+        "dag_id": "ingest__days",
+        "from_date": "2025-01-01T00:00:00Z",
+        "to_date": "2025-01-02T00:00:00Z",
+        "reprocess_behavior": "completed",
+        "run_backwards": False,
+        "max_active_runs": 1,
+    }
+    before = commits(running, "days")
+    api.ask("/api/v2/backfills", asked)
+    wait_for_backfills(api)
+
+    assert [each.returncode for each in cli] == [0, 0], cli
+    assert [n for n in rows(running, "days") if 100 < n < 110] == [101, 102]
+    assert commits(running, "days") == before + 1
+
+
+def call(command, scheduler):
+    """As the scheduler's own user would."""
+    return subprocess.run(command, env=scheduler.environ(), capture_output=True, text=True, timeout=120, check=False)
+
+
+def wait_for_backfills(api):
+    api.until(
+        "/api/v2/backfills?dag_id=ingest__days",
+        lambda found: found["backfills"] and all(each["completed_at"] for each in found["backfills"]),
+    )
+
+
+def test_a_run_may_be_told_which_files_it_is_about(running, landing, api):
+    write(landing, "tables/a.jsonl", 1)
+    write(landing, "tables/b.jsonl", 2)
+
+    api.run("ingest__tables", "one", files=["b.*"])
+
+    assert rows(running, "tables") == [2]
+
+
+def test_a_recovery_says_what_would_go_waits_for_approval_and_loads_it_again(running, landing, api):
+    for number in (1, 2):
+        write(landing, f"rows/{number}.jsonl", number)
+        api.run("ingest__rows", f"load-{number}")
+    execute(running.dsn, "UPDATE rows SET n = -2 WHERE n = 2")
+    asked = {"pipeline": "rows", "what": "rewind", "position": commits(running, "rows") - 1}
+
+    rejected = recover(api, "rejected", "Reject", **asked)
+    unchanged = rows(running, "rows")
+    approved = recover(api, "approved", "Approve", **asked)
+
+    assert rejected == dict.fromkeys(rejected, "skipped") | {"look": "success", "approve": "success"}
+    assert unchanged[:2] == [-2, 1]
+    assert set(approved.values()) == {"success"}
+    assert rows(running, "rows")[:2] == [1, 2]
+    assert kinds(running, "rows")[-3:] == ["load", "rewind", "load"]
+
+
+def test_a_damaged_state_is_set_right_without_asking_a_sound_one_is_left_alone_and_neither_is_rebuilt(
+    running, landing, api
+):
+    write(landing, "rows/state.jsonl", 77)
+    api.run("ingest__rows", "before")
+    asked = {"pipeline": "rows", "what": "state", "position": 0}
+    sound = api.run("recover", "sound", **asked)
+    execute(running.dsn, "UPDATE onceload.producer SET consumed = '{}' WHERE name = 'state.jsonl'")
+
+    damaged = api.run("recover", "damaged", **asked)
+    api.run("ingest__rows", "after")
+    rebuilt = api.run("recover", "rebuild", pipeline="rows", what="rebuild")
+
+    assert sound == dict.fromkeys(sound, "skipped") | {"look": "success"}
+    assert (damaged["look"], damaged["apply"], damaged["verify"], damaged["conclude"]) == ("success",) * 4
+    assert rows(running, "rows").count(77) == 1
+    assert rebuilt["look"] == "failed"
+
+
+def kinds(running, pipeline):
+    statement = "SELECT kind FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)"
+    found = execute(running.dsn, f"{statement} WHERE name = '{pipeline}' ORDER BY ledger.position")
+    return [kind for (kind,) in found]
+
+
+def recover(api, run_id, answer, **params):
+    """Run a recovery, and answer what it asks."""
+    api.start("recover", run_id, **params)
+    assert "1 entries of 1 producers would go" in api.asked("recover", run_id, "approve")
+    api.answer("recover", run_id, "approve", answer)
+    return api.ended("recover", run_id)
