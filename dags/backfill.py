@@ -38,7 +38,8 @@ with DAG(
     TriggerDagRunOperator.partial(
         task_id="load",
         trigger_dag_id="{{ ti.xcom_pull(task_ids='choose', key='dag_id') }}",
-        # A second try of this task is a second try of that run.
+        # That run has its own tries; cleared, this task clears it.
+        retries=0,
         reset_dag_run=True,
         wait_for_completion=True,
         deferrable=True,

@@ -79,6 +79,8 @@ with DAG(
     reload = TriggerDagRunOperator.partial(
         task_id="reload",
         trigger_dag_id="{{ ti.xcom_pull(task_ids='apply', key='dag_id') }}",
+        # That run has its own tries; cleared, this task clears it.
+        retries=0,
         reset_dag_run=True,
         wait_for_completion=True,
         deferrable=True,

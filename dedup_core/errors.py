@@ -12,6 +12,7 @@ OnceloadError
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── NothingKept          no rows of this batch wait to be published
 │   ├── NotStarted           a part of Airflow ended, or did not answer in time
+│   ├── AirflowUnfit         Airflow refused, or did not come to what was waited for
 │   ├── Unreadable           a source's file is gone, or its store fails
 │   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up
@@ -36,6 +37,7 @@ OnceloadError
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
     ├── StateDiffers         snapshot + ledger and the live state disagree
+    ├── StoryDiffers         something that the demo tells did not hold
     ├── TransformRefused     the transform makes values that their columns do not take
     ├── TooManyQuarantined   more bad records than the pipeline allows
     └── TransactionEnded     whoever writes the rows ended the commit's transaction

@@ -293,11 +293,25 @@ def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
     """Run an embedded Postgres, Airflow and growing samples until somebody says stop."""
     from onceload import stack
 
-    if settings.dsn is not None:
-        expected = "no ONCELOAD_DSN: this brings a Postgres of its own, below ONCELOAD_HOME"
-        raise SettingRefused("onceload run", "ONCELOAD_DSN", expected)
+    _refuse_another_database("onceload run", settings)
     stack.run(settings.home, port=arguments.port, pipelines=arguments.pipelines)
     return ExitCode.DONE
+
+
+def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Load, kill, break and recover, and tell what came of it."""
+    from onceload.demo import demo
+
+    del arguments
+    _refuse_another_database("onceload demo", settings)
+    demo(settings.home)
+    return ExitCode.DONE
+
+
+def _refuse_another_database(command: str, settings: Settings) -> None:
+    if settings.dsn is not None:
+        expected = "no ONCELOAD_DSN: this brings a Postgres of its own, below ONCELOAD_HOME"
+        raise SettingRefused(command, "ONCELOAD_DSN", expected)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -334,6 +348,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="the pipeline files, each of which becomes a DAG (default: pipelines)",
     )
+    teaches = "load, kill, break and recover on this machine, and tell what came of it"
+    _command(commands, "demo", tell_demo, teaches, "onceload demo")
     return parser
 
 

@@ -75,7 +75,7 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
     """Start all of it, and stop all of it when the block ends."""
     home = home.absolute()
     with ExitStack() as stack:
-        stack.enter_context(_alone(home))
+        stack.enter_context(alone(home))
         _check_port(port)
         dsn = stack.enter_context(embedded.running(home))
         _make_databases(dsn)
@@ -116,7 +116,8 @@ def run(home: Path, *, port: int, pipelines: Path) -> None:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def alone(home: Path) -> Iterator[None]:
+    """One at a time below a home; whoever dies leaves no lock behind."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "run.lock").open("w") as file:
         try:

@@ -1,0 +1,256 @@
+"""The whole story on one machine, told while it happens: days are loaded, a worker dies, a file breaks, rows go.
+
+    make demo       or: onceload demo
+
+Everything is real: Postgres, Airflow, Spark, the kill. Each claim is checked before it is told; one that does not hold
+ends the story with an error.
+"""
+
+import json
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+
+import psutil
+import psycopg2
+
+from dedup_core.errors import NeedsAPerson
+from onceload.airflow_api import AirflowApi
+from onceload.stack import Running, alone, running
+from onceload.terminal import words
+
+_DAYS = 3
+_READINGS_A_DAY = 20_000
+_LARGE = 400_000
+_PATIENCE_S = 300.0
+_PIPELINE = """\
+pipeline: readings
+source:
+  path: {landing}/{{{{ ds }}}}/*.jsonl
+  format: jsonl
+  sealed: always
+columns:
+  device: text not null
+  at: timestamptz not null
+  celsius: numeric(6,2) not null
+target: {{table: public.readings}}
+quality: {{quarantined_max: 1%, suite: suite.yaml}}
+"""
+_SUITE = """\
+expectations:
+  - type: expect_column_values_to_be_between
+    kwargs: {column: celsius, min_value: -40, max_value: 100}
+"""
+_INGEST = "ingest__readings"
+#: Somebody works on a part of a batch.
+_IN_HAND = "SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL"
+
+
+@dataclass(eq=False)
+class StoryDiffers(NeedsAPerson):
+    """Something was told that did not hold."""
+
+    told: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.told}: expected {self.expected}, found {self.found}; please report this, with the logs"
+
+
+def demo(home: Path) -> None:
+    """Tell it from the beginning, in a folder of its own below the home."""
+    folder = (home / "demo" / "story").absolute()
+    with alone(folder.parent), ExitStack() as stack:
+        _begin_anew(folder)
+        words("starting Postgres and Airflow; this takes about a minute")
+        all_of_it = stack.enter_context(
+            running(folder, port=_free_port(), pipelines=folder / "pipelines", samples=False)
+        )
+        api = AirflowApi(all_of_it.address, all_of_it.user, all_of_it.password)
+        api.until("/api/v2/dags", lambda found: _INGEST in {each["dag_id"] for each in found["dags"]})
+        words(f"Airflow: {all_of_it.address} until the story ends (password in {all_of_it.password_file})")
+        _Story(folder, all_of_it, api).tell()
+
+
+@dataclass
+class _Story:
+    folder: Path
+    running: Running
+    api: AirflowApi
+    first_day: date = date(2026, 3, 1)
+    #: How many records each file has that can be loaded.
+    written: dict[str, int] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+
+    def tell(self) -> None:
+        self._days_are_loaded()
+        self._again_is_harmless()
+        self._a_worker_dies()
+        self._a_file_breaks()
+        self._rows_are_damaged()
+        self._say(
+            f"the end: {sum(self.written.values()):,} records written, each of them one row; nothing lost, no twice"
+        )
+
+    def _days_are_loaded(self) -> None:
+        for number in range(_DAYS):
+            self._write(self._day(number), _READINGS_A_DAY)
+        self._backfill("three-days", mode="missing")
+        self._check("backfill of three days")
+        self._say(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit a day")
+
+    def _again_is_harmless(self) -> None:
+        before = self._ask("SELECT position FROM onceload.pipeline")
+        started = time.monotonic()
+        self._backfill("three-days-again", mode="missing")
+        self._expect("the same backfill again", before, self._ask("SELECT position FROM onceload.pipeline"))
+        self._say(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; the rows stay")
+
+    def _a_worker_dies(self) -> None:
+        day = self._day(_DAYS)
+        self._write(day, _LARGE)
+        self.api.start(_INGEST, "killed", date=str(day))
+        self._until("a load at work", lambda: bool(self._ask(_IN_HAND, "killed")))
+        killed = self._kill_spark("killed")
+        self.api.until(
+            f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
+            lambda found: found["state"] in ("up_for_retry", "failed"),
+        )
+        self._expect(
+            "rows of a load that was killed", 0, self._ask("SELECT count(*) FROM readings WHERE at >= %s", day)
+        )
+        self._say(
+            f"a load of {_LARGE:,} rows: {killed} processes of Spark killed (SIGKILL) in mid-load; not a row is in"
+        )
+        self.api.clear(_INGEST, "killed", "load")
+        self._expect("its second try", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
+        self._check("the load that was killed and tried again")
+        self._say(f"its second try: {_LARGE:,} rows, in one commit")
+
+    def _a_file_breaks(self) -> None:
+        day = self._day(_DAYS + 1)
+        path = self._write(day, 1_000)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("a line that a device lost power in\n")
+        self._expect("a broken line", {"success"}, set(self.api.run(_INGEST, "broken-line", date=str(day)).values()))
+        self._check("a broken line")
+        self._expect("records in quarantine", 1, self._ask("SELECT count(*) FROM onceload.quarantine"))
+        self._say("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are in")
+        sound = path.read_bytes()
+        path.write_bytes(sound[: len(sound) // 2])
+        self._expect("a file that was cut", "failed", self.api.run(_INGEST, "cut", date=str(day))["plan"])
+        path.write_bytes(sound)
+        self._check("a file that was cut")
+        self._say("a file that was cut: the run fails and names it; not a row goes or comes. It is put back")
+
+    def _rows_are_damaged(self) -> None:
+        whole = self.api.run("verify", "before", pipeline="readings")
+        self._expect("a verification", {"success"}, set(whole.values()))
+        positions = self._ask("SELECT position FROM onceload.pipeline")
+        gone = self._do("DELETE FROM readings WHERE at >= %s AND celsius > 22", self._day(_DAYS))
+        found = self.api.run("verify", "damaged", pipeline="readings")
+        self._expect("a verification of damaged rows", {"failed"}, set(found.values()))
+        self._say(f"somebody deletes {gone:,} rows by hand: `verify` fails, and names what differs")
+        params = {"pipeline": "readings", "what": "rewind", "position": _DAYS, "accept_differences": True}
+        self.api.start("recover", "rewind", **params)
+        asked = self.api.asked("recover", "rewind", "approve")
+        self._say("`recover` asks before it deletes: " + asked.strip("`\n").splitlines()[0])
+        self.api.answer("recover", "rewind", "approve", "Approve")
+        self._expect("a recovery", {"success"}, set(self.api.ended("recover", "rewind").values()) - {"skipped"})
+        self._check("a recovery")
+        self._say(f"approved: back to position {_DAYS} of {positions}, loaded again, verified; each row is there once")
+
+    # What it is told with.
+
+    def _day(self, number: int) -> date:
+        return self.first_day + timedelta(days=number)
+
+    def _write(self, day: date, count: int) -> Path:
+        path = self.folder / "landing" / str(day) / "device-1.jsonl"
+        path.parent.mkdir(parents=True)
+        with path.open("w", encoding="utf-8") as file:
+            for number in range(count):
+                at = f"{day}T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}Z"
+                file.write(
+                    json.dumps({"device": f"d-{number}", "at": at, "celsius": round(15 + number % 1_000 / 100, 2)})
+                    + "\n"
+                )
+        self.written[str(day)] = count
+        return path
+
+    def _backfill(self, run_id: str, *, mode: str) -> None:
+        days = {"first_day": str(self._day(0)), "last_day": str(self._day(_DAYS - 1))}
+        found = self.api.run("backfill", run_id, pipeline="readings", mode=mode, **days)
+        self._expect("a backfill", {"success"}, set(found.values()))
+
+    def _kill_spark(self, batch: str) -> int:
+        """Kill the driver of a batch, and all that it has started."""
+        drivers = [
+            each
+            for each in psutil.process_iter(["cmdline", "environ"])
+            if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(self.folder)
+            and batch in (each.info["cmdline"] or [])
+        ]
+        victims = [*drivers, *(child for each in drivers for child in each.children(recursive=True))]
+        for victim in set(victims):
+            victim.send_signal(signal.SIGKILL)
+        return len(set(victims))
+
+    def _check(self, told: str) -> None:
+        """Every record that was written is one row."""
+        found = self._ask(
+            "SELECT json_object_agg(day, rows ORDER BY day) FROM (SELECT CAST(at AT TIME ZONE 'UTC' AS date)"
+            " AS day, count(*) AS rows, count(DISTINCT device) AS distinct_rows FROM readings GROUP BY 1) AS d"
+            " WHERE rows = distinct_rows"
+        )
+        self._expect(f"rows after {told}", self.written, found)
+
+    def _expect(self, told: str, expected: object, found: object) -> None:
+        if expected != found:
+            raise StoryDiffers(told, str(expected), str(found))
+
+    def _rows(self) -> int:
+        return int(str(self._ask("SELECT count(*) FROM readings")))
+
+    def _ask(self, statement: str, *values: object) -> object:
+        with closing(psycopg2.connect(self.running.dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            row = cursor.fetchone()
+            return row[0] if row else None
+
+    def _do(self, statement: str, *values: object) -> int:
+        with closing(psycopg2.connect(self.running.dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            return cursor.rowcount
+
+    def _until(self, what: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not is_so():
+            if time.monotonic() >= deadline:
+                raise StoryDiffers(what, f"it within {_PATIENCE_S:g} s", "nothing")
+            time.sleep(0.05)
+
+    def _say(self, sentence: str) -> None:
+        words(f"{time.monotonic() - self._started:4.0f} s  {sentence}")
+
+
+def _begin_anew(folder: Path) -> None:
+    """What an earlier story left goes; what this one leaves can be looked at."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pipelines = folder / "pipelines"
+    pipelines.mkdir(parents=True)
+    (pipelines / "readings.yaml").write_text(_PIPELINE.format(landing=folder / "landing"), encoding="utf-8")
+    (pipelines / "suite.yaml").write_text(_SUITE, encoding="utf-8")
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
