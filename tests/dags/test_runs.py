@@ -5,7 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
+from dedup_core.names import Batch
+from dedup_core.pipeline import Pipeline
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.batches import planner_of
 from onceload import schema
 from tests.dags.stand import Airflow
 from tests.servers import execute
@@ -110,3 +113,25 @@ def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow
     assert "1 of 2 are unexpected; such as 2026-03-01/0.jsonl 26: -2.5" in done.stdout + done.stderr
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
     assert execute(dsn, "SELECT passed FROM onceload.audit") == [(False,)]
+
+
+_KILL = """
+import os
+from onceload_airflow.operators import Load
+Load(task_id="load", pipeline_file=os.environ["FILE"], is_direct=False).on_kill()
+"""
+
+
+def test_a_try_that_is_killed_late_leaves_a_later_one_alone(airflow, dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="readings"))
+    later = ledger.open_session("readings", planner_of(Batch("run")))
+
+    file = str(airflow.pipelines / "readings.yaml")
+    killed = airflow.python(_KILL, FILE=file, AIRFLOW_CTX_DAG_RUN_ID="run", ONCELOAD_HOME=str(airflow.home))
+
+    assert killed.returncode == 0, killed.stderr
+    # It would be refused, had somebody taken over.
+    ledger.renew(later, lease_s=60)
+    engine.dispose()
