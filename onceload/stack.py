@@ -7,7 +7,9 @@ alone, and ends with this process: the kernel's lock on a file says whether it r
 
 One thread starts the parts of Airflow, watches them, and stops them. Each is a session of the system's, which all that
 it starts belongs to, whoever of them dies first: so nothing of a part outlives its end. A part that dies is started
-again, and so is the server; the next try of a task that went with it fences whatever is left of the one before.
+again, and so is the server; the next try of a task that went with it fences whatever is left of the one before. So is
+a part that lives and does nothing: a scheduler that lost its database waits for the tasks at work before it ends, and
+these may wait for others, which wait to be scheduled.
 """
 
 import fcntl
@@ -23,7 +25,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import psutil
@@ -44,6 +45,11 @@ _ENDS_IN_S = 30.0
 _LOOKS_EVERY_S = 0.5
 #: Between two starts of a part that dies over and over.
 _PAUSE_S = 10.0
+#: A part that has said nothing for so long will not; one that has just been started may need a while.
+_STALLS_AFTER_S = 120.0
+_ASKS_EVERY_S = 5.0
+#: What Airflow calls the parts that say that they live.
+_BEATING = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 #: Of Airflow, in the order in which they are started; all need what stands before.
 _PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 #: Whoever started this may be killed without a chance to stop it; it is then asked to end (PR_SET_PDEATHSIG, SIGTERM).
@@ -232,6 +238,9 @@ class _Parts:
         self._stopping = threading.Event()
         #: No part is started again before.
         self._not_before: dict[str, float] = {}
+        #: When each was last known to be well, or was started.
+        self._well_at: dict[str, float] = {}
+        self._ask_at = 0.0
 
     @contextmanager
     def at_work(self) -> Iterator["_Parts"]:
@@ -262,9 +271,19 @@ class _Parts:
             # It stays, as this process uses it as well.
             with suppress(OnceloadError), embedded.running(self._home):
                 pass
+        if time.monotonic() >= self._ask_at:
+            self._well_at.update(dict.fromkeys(_well(f"http://{_HOST}:{self._port}"), time.monotonic()))
+            self._ask_at = time.monotonic() + _ASKS_EVERY_S
         for part, process in list(self.processes.items()):
-            if (code := process.poll()) is not None and self._may_start(part):
-                words(f"Airflow's {part} has ended (exit code {code}), and is started again; see {self.log_of(part)}")
+            silent_s = time.monotonic() - self._well_at[part]
+            if (code := process.poll()) is not None:
+                ended = f"has ended (exit code {code})"
+            elif silent_s > _STALLS_AFTER_S:
+                ended = f"has said nothing for {silent_s:.0f} s"
+            else:
+                continue
+            if self._may_start(part):
+                words(f"Airflow's {part} {ended}, and is started again; see {self.log_of(part)}")
                 # Of what it has started, nobody else would take care.
                 _end([process])
                 with suppress(OSError):
@@ -280,6 +299,7 @@ class _Parts:
     def _start(self, part: str) -> None:
         options = ["--host", _HOST, "--port", str(self._port), "--workers", "1"] if part == "api-server" else []
         command = [sys.executable, "-m", "airflow", part, *options]
+        self._well_at[part] = time.monotonic()
         with self.log_of(part).open("a") as log:
             self.processes[part] = subprocess.Popen(
                 [sys.executable, "-c", _ENDS_WITH_US, *command],
@@ -299,15 +319,20 @@ def _wait_until_ready(address: str, parts: _Parts) -> None:
         for part, process in list(parts.processes.items()):
             if (code := process.poll()) is not None:
                 raise NotStarted(part, str(parts.log_of(part)), f"it ended with exit code {code}")
-        try:
-            with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
-                health = json.load(answer)
-            if all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer")):
-                return
-        except (URLError, OSError, ValueError, KeyError):
-            pass
+        if _well(address) == set(_PARTS):
+            return
         time.sleep(0.5)
     raise NotStarted("api-server", str(parts.log_of("api-server")), f"it did not answer within {_STARTS_IN_S:g} s")
+
+
+def _well(address: str) -> set[str]:
+    """The parts that say that they live; none, if nobody answers."""
+    try:
+        with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
+            health = json.load(answer)
+        return {"api-server", *(part for part, name in _BEATING.items() if health[name]["status"] == "healthy")}
+    except (OSError, ValueError, KeyError):
+        return set()
 
 
 def _end(parts: Collection[subprocess.Popen[bytes]]) -> None:

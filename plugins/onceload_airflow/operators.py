@@ -128,7 +128,8 @@ class _OfPipeline(BaseOperator):
         except NothingKept as error:
             found = look(self.declared(context), how, batch=batch_of(context))
             if found.is_anything_new or found.is_busy or found.needs_a_person:
-                raise
+                # The stage is gone, and only another load makes one.
+                raise AirflowFailException(str(error)) from error
             raise AirflowSkipException(
                 "nothing was staged, as nothing is new any more: others have loaded it"
             ) from error

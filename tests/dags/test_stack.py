@@ -21,9 +21,12 @@ time.sleep(600)
 
 def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
     monkeypatch.setattr(stack, "_ENDS_IN_S", 1.0)
-    with subprocess.Popen([sys.executable, "-c", _PART], stdout=subprocess.PIPE, start_new_session=True) as part:
+    part = subprocess.Popen([sys.executable, "-c", _PART], stdout=subprocess.PIPE, start_new_session=True)
+    try:
         assert part.stdout
         started = [psutil.Process(int(part.stdout.readline())) for _ in range(2)]
+        part.stdout.close()
+    finally:
         # Nobody is above them any more.
         part.kill()
 
