@@ -127,7 +127,9 @@ class _OfPipeline(BaseOperator):
             yield
         except NothingKept as error:
             found = look(self.declared(context), how, batch=batch_of(context))
-            if found.is_anything_new or found.is_busy or found.needs_a_person:
+            if found.is_busy:
+                raise
+            if found.is_anything_new or found.needs_a_person:
                 # The stage is gone, and only another load makes one.
                 raise AirflowFailException(str(error)) from error
             raise AirflowSkipException(

@@ -135,3 +135,31 @@ def test_a_try_that_is_killed_late_leaves_a_later_one_alone(airflow, dsn):
     # It would be refused, had somebody taken over.
     ledger.renew(later, lease_s=60)
     engine.dispose()
+
+
+_PUBLISH = """
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.sdk.exceptions import AirflowFailException
+from onceload_airflow.operators import Publish, batch_of
+from spark_jobs.batch import publish_batch
+
+publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+context = {"run_id": "run", "dag_run": run}
+try:
+    with publish.how(context) as how, publish.skipped_without_rows(context, how):
+        publish_batch(publish.declared(context), how, batch=batch_of(context))
+except AirflowFailException as error:
+    print(error)
+"""
+
+
+def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}')
+
+    said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
+
+    assert "batch run should be staged and wait to be published" in said.stdout, said.stderr

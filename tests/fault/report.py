@@ -249,7 +249,11 @@ def _airflow(divisor: int, seed: int) -> Half:
         _airflow_line(fault, [each for each in found if fault in (trial.fault for trial in each.struck)], seed=seed)
         for fault in control_plane.Fault
     ]
-    numbers = (len(found), sum(each.retries for each in found), sum(each.failed for each in found))
+    numbers = (
+        sum(bool(each.seconds) for each in found),
+        sum(each.retries for each in found),
+        sum(each.failed for each in found),
+    )
     seconds = time.monotonic() - started
     return Half(
         is_good=all(each.is_good for each in found) and sum(len(each.struck) for each in found) == len(asked),
@@ -271,14 +275,14 @@ def _airflow_words(
     seconds: float,
 ) -> str:
     lost, repeated, broken = counted
-    loads, retries, failed = numbers
+    rounds, retries, failed = numbers
     return f"""{_written_by("airflow", seed=seed, postgres="18")}
 
 The stack of `make run` runs once, with a pipeline that is staged and audited, one that is direct, and one that two \
 runs stage at once.
 Before each run its files grow by rows that are known; then it is struck, up to three times, each time as soon as \
 something can be seen: its load was launched, its session is open, a delivery is in hand, its batch is staged, or its \
-last task but the report runs.
+publish (direct: report) runs.
 The scheduler, the server and its backends are shared: what strikes them meets all runs.
 Each run has to come to its end by Airflow's own retries, or by being cleared once it failed; after each, all rows \
 that were written are compared with those in the target.
@@ -287,7 +291,7 @@ At the end `onceload verify --deep` compares all of it, and nothing may be held,
 
 {_table(_AIRFLOW_COLUMNS, lines)}
 
-All together, the last comparisons included: {lost} lost, {repeated} repeated and {broken} broken, in {loads} rounds \
+All together, the last comparisons included: {lost} lost, {repeated} repeated and {broken} broken, in {rounds} rounds \
 of runs with {retries} retries and {failed} that failed and were cleared, in {_in_groups(seconds)} seconds.
 """
 
