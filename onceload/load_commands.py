@@ -2,11 +2,13 @@
 
 import argparse
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
@@ -82,7 +84,8 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
             choice=choice_of(arguments, declared),
         )
         batch = Batch(arguments.batch) if arguments.batch else new_batch()
-        report = load_now(declared, how, batch=batch, run=settings.run)
+        with _interrupted_by_sigterm():
+            report = load_now(declared, how, batch=batch, run=settings.run)
     started = f" and {report.session_start_seconds:.1f} s to start Spark"
     if report.staged is not None:
         words(
@@ -95,6 +98,23 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # What is to be said of files is said by whoever publishes the others.
     return ExitCode.DONE if report.staged is not None else code_of(report.notes, is_idle=not report.records)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM be what Ctrl-C is: the load ends at once, and gives back what it holds."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        # Whoever ends many at once may say it twice, and giving back must not be interrupted.
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:

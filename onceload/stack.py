@@ -4,29 +4,33 @@
 
 Airflow's own data is in a database of the same server. All of it lives below the home folder, listens on 127.0.0.1
 alone, and ends with this process: the kernel's lock on a file says whether it runs, however it ended before.
+
+One thread starts the parts of Airflow, watches them, and stops them. Each is a session of the system's, which all that
+it starts belongs to, whoever of them dies first: so nothing of a part outlives its end. A part that dies is started
+again, and so is the server; the next try of a task that went with it fences whatever is left of the one before. So is
+a part that lives and does nothing: a scheduler that lost its database waits for the tasks at work before it ends, and
+these may wait for others, which wait to be scheduled.
 """
 
-import ctypes
 import fcntl
 import json
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import psutil
 import psycopg2
 
-from dedup_core.errors import CallAgain, SettingRefused
+from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import embedded, schema
 from onceload.delivery_commands import asked_to_stop
@@ -38,8 +42,18 @@ _HOST = "127.0.0.1"
 _USER = "admin"
 _STARTS_IN_S = 180.0
 _ENDS_IN_S = 30.0
+_LOOKS_EVERY_S = 0.5
+#: Between two starts of a part that dies over and over.
+_PAUSE_S = 10.0
+#: A part that has said nothing for so long will not; one that has just been started may need a while.
+_STALLS_AFTER_S = 120.0
+_ASKS_EVERY_S = 5.0
+#: What Airflow calls the parts that say that they live.
+_BEATING = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 #: Of Airflow, in the order in which they are started; all need what stands before.
 _PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+#: Whoever started this may be killed without a chance to stop it; it is then asked to end (PR_SET_PDEATHSIG, SIGTERM).
+_ENDS_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.executable, sys.orig_argv[3:])"
 
 
 @dataclass(eq=False)
@@ -84,12 +98,10 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
-        parts: dict[str, subprocess.Popen[bytes]] = {}
-        stack.callback(_stop, parts)
-        for part in _PARTS:
-            parts[part] = _started(part, airflow, environment, port=port)
+        parts = stack.enter_context(_Parts(home=home, airflow=airflow, environment=environment, port=port).at_work())
         address = f"http://{_HOST}:{port}"
-        _wait_until_ready(address, parts, airflow)
+        _wait_until_ready(address, parts)
+        parts.are_ready.set()
         if samples:
             stack.enter_context(growing(home / "landing"))
         yield Running(
@@ -216,71 +228,136 @@ def _migrate(airflow: Path, environment: Mapping[str, str]) -> None:
             raise NotStarted("db migrate", str(log), "its database could not be made")
 
 
-def _started(part: str, airflow: Path, environment: Mapping[str, str], *, port: int) -> subprocess.Popen[bytes]:
-    options = ["--host", _HOST, "--port", str(port), "--workers", "1"] if part == "api-server" else []
-    with (airflow / f"{part}.log").open("a") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "airflow", part, *options],
-            env=environment,
-            cwd=_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # Ctrl-C is for us; they are stopped one after the other.
-            start_new_session=True,
-            preexec_fn=_end_with_us,  # noqa: PLW1509 - no thread of ours runs yet.
-        )
+class _Parts:
+    """The parts of Airflow, in the hands of a thread of their own: the system ends them with whatever started them."""
+
+    def __init__(self, *, home: Path, airflow: Path, environment: Mapping[str, str], port: int) -> None:
+        self._home, self._airflow, self._environment, self._port = home, airflow, environment, port
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        #: From then on what ends is started again.
+        self.are_ready = threading.Event()
+        self._stopping = threading.Event()
+        #: No part is started again before.
+        self._not_before: dict[str, float] = {}
+        #: When each was last known to be well, or was started.
+        self._well_at: dict[str, float] = {}
+        self._ask_at = 0.0
+
+    @contextmanager
+    def at_work(self) -> Iterator["_Parts"]:
+        thread = threading.Thread(target=self._work, name="parts of Airflow")
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def log_of(self, part: str) -> Path:
+        return self._airflow / f"{part}.log"
+
+    def _work(self) -> None:
+        try:
+            for part in _PARTS:
+                self._start(part)
+            while not self._stopping.wait(_LOOKS_EVERY_S):
+                if self.are_ready.is_set():
+                    self._start_again()
+        finally:
+            _end(self.processes.values())
+
+    def _start_again(self) -> None:
+        if not embedded.is_running(self._home) and self._may_start("postgres"):
+            words("Postgres has ended, and is started again")
+            # It stays, as this process uses it as well.
+            with suppress(OnceloadError), embedded.running(self._home):
+                pass
+        if time.monotonic() >= self._ask_at:
+            self._well_at.update(dict.fromkeys(_well(f"http://{_HOST}:{self._port}"), time.monotonic()))
+            self._ask_at = time.monotonic() + _ASKS_EVERY_S
+        for part, process in list(self.processes.items()):
+            silent_s = time.monotonic() - self._well_at[part]
+            if (code := process.poll()) is not None:
+                ended = f"has ended (exit code {code})"
+            elif silent_s > _STALLS_AFTER_S:
+                ended = f"has said nothing for {silent_s:.0f} s"
+            else:
+                continue
+            if self._may_start(part):
+                words(f"Airflow's {part} {ended}, and is started again; see {self.log_of(part)}")
+                # Of what it has started, nobody else would take care.
+                _end([process])
+                with suppress(OSError):
+                    self._start(part)
+
+    def _may_start(self, part: str) -> bool:
+        """Whether it has not been started just now."""
+        if time.monotonic() < self._not_before.get(part, 0.0):
+            return False
+        self._not_before[part] = time.monotonic() + _PAUSE_S
+        return True
+
+    def _start(self, part: str) -> None:
+        options = ["--host", _HOST, "--port", str(self._port), "--workers", "1"] if part == "api-server" else []
+        command = [sys.executable, "-m", "airflow", part, *options]
+        self._well_at[part] = time.monotonic()
+        with self.log_of(part).open("a") as log:
+            self.processes[part] = subprocess.Popen(
+                [sys.executable, "-c", _ENDS_WITH_US, *command],
+                env=self._environment,
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for us; they are stopped one after the other.
+                start_new_session=True,
+            )
 
 
-def _end_with_us() -> None:
-    """Whoever started this may be killed without a chance to stop it."""
-    set_parents_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parents_death_signal, signal.SIGTERM)
-
-
-def _wait_until_ready(address: str, parts: Mapping[str, subprocess.Popen[bytes]], airflow: Path) -> None:
+def _wait_until_ready(address: str, parts: _Parts) -> None:
     until = time.monotonic() + _STARTS_IN_S
     while time.monotonic() < until:
-        for part, process in parts.items():
-            if process.poll() is not None:
-                raise NotStarted(part, str(airflow / f"{part}.log"), f"it ended with exit code {process.returncode}")
-        try:
-            with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
-                health = json.load(answer)
-            if all(health[part]["status"] == "healthy" for part in ("scheduler", "dag_processor", "triggerer")):
-                return
-        except (URLError, OSError, ValueError, KeyError):
-            pass
+        for part, process in list(parts.processes.items()):
+            if (code := process.poll()) is not None:
+                raise NotStarted(part, str(parts.log_of(part)), f"it ended with exit code {code}")
+        if _well(address) == set(_PARTS):
+            return
         time.sleep(0.5)
-    raise NotStarted("api-server", str(airflow / "api-server.log"), f"it did not answer within {_STARTS_IN_S:g} s")
+    raise NotStarted("api-server", str(parts.log_of("api-server")), f"it did not answer within {_STARTS_IN_S:g} s")
 
 
-def _stop(parts: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Ask all of them, the last one first; whoever does not listen is killed, with all that it has started."""
-    processes = list(parts.values())
-    # Tasks at work are in groups of their own.
-    started = [child for process in processes if process.poll() is None for child in _below(process.pid)]
-    for process in reversed(processes):
-        _signal(process, signal.SIGTERM)
-    until = time.monotonic() + _ENDS_IN_S
-    for process in reversed(processes):
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=max(0.1, until - time.monotonic()))
-        _signal(process, signal.SIGKILL)
-        process.wait()
-    for child in started:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-
-
-def _below(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children(recursive=True)
-    return []
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _well(address: str) -> set[str]:
+    """The parts that say that they live; none, if nobody answers."""
     try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
+        with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
+            health = json.load(answer)
+        return {"api-server", *(part for part, name in _BEATING.items() if health[name]["status"] == "healthy")}
+    except (OSError, ValueError, KeyError):
+        return set()
+
+
+def _end(parts: Collection[subprocess.Popen[bytes]]) -> None:
+    """Ask parts, the last one first, and all that they have started; whoever does not listen is killed."""
+    sessions = {part.pid for part in parts}
+    for part in reversed([*parts]):
+        for process in _of_sessions({part.pid}):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+    until = time.monotonic() + _ENDS_IN_S
+    while left := _of_sessions(sessions):
+        for process in left if time.monotonic() > until else ():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.1)
+    for part in parts:
+        part.wait()
+
+
+def _of_sessions(sessions: Collection[int]) -> list[psutil.Process]:
+    """Whoever lives of some sessions of the system's; tasks at work are in groups of their own, but in no other."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(pid) in sessions and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

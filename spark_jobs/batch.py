@@ -17,7 +17,7 @@ from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
 from dedup_core.postgres.connection import translated
-from dedup_core.postgres.deliveries import PostgresDeliveries, check_own_name
+from dedup_core.postgres.deliveries import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.audit import audit_stage, check
 from spark_jobs.declared import Declared
@@ -118,17 +118,6 @@ def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool
             batches.give_up(kept)
             drop_stage(engine, kept.stage)
     return kept is not None
-
-
-def give_back(declared: Declared, settings: LoadSettings, *, batch: Batch) -> None:
-    """Let go at once of all that the processes of a batch hold; whoever of them is still alive is fenced."""
-    check_own_name("batch", batch)
-    engine = connect(settings.ledger)
-    try:
-        PostgresDeliveries(engine, declared.name, declared.delivery).end_batch(batch, reason=None)
-        PostgresLedger(engine).drop_ended_claims(declared.name)
-    finally:
-        engine.dispose()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseHook, BaseOperator
@@ -126,8 +127,11 @@ class _OfPipeline(BaseOperator):
             yield
         except NothingKept as error:
             found = look(self.declared(context), how, batch=batch_of(context))
-            if found.is_anything_new or found.is_busy or found.needs_a_person:
+            if found.is_busy:
                 raise
+            if found.is_anything_new or found.needs_a_person:
+                # The stage is gone, and only another load makes one.
+                raise AirflowFailException(str(error)) from error
             raise AirflowSkipException(
                 "nothing was staged, as nothing is new any more: others have loaded it"
             ) from error
@@ -224,18 +228,11 @@ class Load(SparkSubmitOperator):
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def on_kill(self) -> None:
-        """End Spark, and give back what it held, so that nobody has to wait for its lease."""
-        from spark_jobs.batch import give_back
-
+        """End Spark. Its driver gives back what it holds itself: a later try may be at work under the same name."""
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
         super().on_kill()
-        run_id = os.environ.get("AIRFLOW_CTX_DAG_RUN_ID")
-        hook = OnceloadHook(self.onceload_conn_id)
-        with suppress(OnceloadError), hook.opened() as dsn:
-            from onceload.load_commands import how_of
-
-            if run_id:
-                declared = read_pipeline(Path(self.pipeline_file), offered=dict.fromkeys(GIVEN, "0"))
-                give_back(declared, how_of(hook.settings, dsn), batch=Batch(run_id))
 
     def _check_connection(self) -> None:
         try:

@@ -92,6 +92,10 @@ class Airflow:
         """`airflow` with these arguments."""
         return self._run([str(Path(sys.executable).with_name("airflow")), *arguments], **environment)
 
+    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A program of our own, as it would run inside."""
+        return self._run([sys.executable, "-c", program], **environment)
+
     def _run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,

@@ -5,7 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
+from dedup_core.names import Batch
+from dedup_core.pipeline import Pipeline
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.batches import planner_of
 from onceload import schema
 from tests.dags.stand import Airflow
 from tests.servers import execute
@@ -110,3 +113,53 @@ def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow
     assert "1 of 2 are unexpected; such as 2026-03-01/0.jsonl 26: -2.5" in done.stdout + done.stderr
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
     assert execute(dsn, "SELECT passed FROM onceload.audit") == [(False,)]
+
+
+_KILL = """
+import os
+from onceload_airflow.operators import Load
+Load(task_id="load", pipeline_file=os.environ["FILE"], is_direct=False).on_kill()
+"""
+
+
+def test_a_try_that_is_killed_late_leaves_a_later_one_alone(airflow, dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="readings"))
+    later = ledger.open_session("readings", planner_of(Batch("run")))
+
+    file = str(airflow.pipelines / "readings.yaml")
+    killed = airflow.python(_KILL, FILE=file, AIRFLOW_CTX_DAG_RUN_ID="run", ONCELOAD_HOME=str(airflow.home))
+
+    assert killed.returncode == 0, killed.stderr
+    # It would be refused, had somebody taken over.
+    ledger.renew(later, lease_s=60)
+    engine.dispose()
+
+
+_PUBLISH = """
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.sdk.exceptions import AirflowFailException
+from onceload_airflow.operators import Publish, batch_of
+from spark_jobs.batch import publish_batch
+
+publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+context = {"run_id": "run", "dag_run": run}
+try:
+    with publish.how(context) as how, publish.skipped_without_rows(context, how):
+        publish_batch(publish.declared(context), how, batch=batch_of(context))
+except AirflowFailException as error:
+    print(error)
+"""
+
+
+def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}')
+
+    said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
+
+    assert "batch run should be staged and wait to be published" in said.stdout, said.stderr

@@ -141,6 +141,25 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     assert execute(running.dsn, "SELECT max(snapshot.position) " + of_others.format("snapshot")) == [(1,)]
 
 
+def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(running, landing, capsys):
+    api = Api(running)
+    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
+    (died,) = (each for each in _of(landing.parent) if each.cmdline()[-1:] == ["scheduler"])
+    of_it = died.children(recursive=True)
+    assert of_it
+
+    died.kill()
+    until = time.monotonic() + _PATIENCE_S
+    while "Airflow's scheduler has ended (exit code -9), and is started again" not in capsys.readouterr().err:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    (landing / "others" / "d.jsonl").write_text('{"n": 6}\n')
+    loaded = api.run("after", dag="/api/v2/dags/ingest__others")
+
+    assert set(loaded.values()) == {"success"}
+    assert [each for each in of_it if each.is_running()] == []
+
+
 def test_whoever_has_not_logged_in_sees_nothing(running):
     with pytest.raises(OSError, match="401"), urlopen(running.address + DAG, timeout=30):
         pass

@@ -1,7 +1,8 @@
 """Pull plugs for long, and write down what was lost or repeated: `make faults`.
 
 The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark; crowds
-are many sessions at once. `--only` pulls the plugs of one of them, and the page keeps what it says of the others.
+are many sessions at once; airflow is the whole stack at work. `--only` pulls the plugs of one of them, and the page
+keeps what it says of the others.
 `--seed` repeats a run with the same work and the same faults; `--divided-by 10` is a quick look that writes nothing.
 """
 
@@ -22,12 +23,14 @@ from sqlalchemy import text
 
 from dedup_core.delivery import Mode
 from spark_jobs.declared import Publish
+from tests.fault import control_plane
 from tests.fault.lane import Lane, open_lanes
 from tests.fault.sizes import (
     CROWDS_IN_FULL,
     IN_FULL,
     LANES,
     LOADS_IN_FULL,
+    STRIKES_IN_FULL,
     CrowdsSize,
     LoadsSize,
     Size,
@@ -42,6 +45,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "faults.md"
 _TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
 _CROWDS_TITLE = "\n## Crowds\n\n"
+_AIRFLOW_TITLE = "\n## Airflow\n\n"
 _CORE_TESTS = (("tests/unit/test_*.py", "tests/contract"),)
 _LOADS_TESTS = (
     ("tests/loads/test_sequences.py",),
@@ -55,7 +59,10 @@ _CROWDS_COLUMNS = (
     *("crowd", "messages", "lost", "repeated", "broken", "killed", "stopped", "cut", "crashed", "unknown"),
     *("seconds", "seed"),
 )
+_AIRFLOW_COLUMNS = ("fault", "strikes", "lost", "repeated", "broken", "seed")
 _LARGE_COLUMNS = ("publish", "lost", "repeated", "broken", "calls", "restarts", "copies", "retries", "seconds", "seed")
+
+_AnyOutcome = Outcome | plugs.Outcome | crowd.Outcome | control_plane.Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +105,11 @@ def _arguments() -> argparse.Namespace:
 
 def _page(found: str, name: str, words: str) -> str:
     """The page with one part made anew; each says when and with which seed it was."""
-    rest, _, crowds = found.removeprefix(_TITLE).partition(_CROWDS_TITLE)
+    rest, _, airflow = found.removeprefix(_TITLE).partition(_AIRFLOW_TITLE)
+    rest, _, crowds = rest.partition(_CROWDS_TITLE)
     core, _, loads = rest.partition(_LOADS_TITLE)
-    parts = {"core": core, "loads": loads, "crowds": crowds} | {name: words}
-    titles = {"core": _TITLE, "loads": _LOADS_TITLE, "crowds": _CROWDS_TITLE}
+    parts = {"core": core, "loads": loads, "crowds": crowds, "airflow": airflow} | {name: words}
+    titles = {"core": _TITLE, "loads": _LOADS_TITLE, "crowds": _CROWDS_TITLE, "airflow": _AIRFLOW_TITLE}
     return "".join(title + parts[part] for part, title in titles.items() if parts[part] or part == "core")
 
 
@@ -231,7 +239,64 @@ rounds:
 """
 
 
-def _counted(outcomes: Sequence[Outcome | plugs.Outcome | crowd.Outcome]) -> tuple[int, int, int]:
+def _airflow(divisor: int, seed: int) -> Half:
+    asked = control_plane.trials(max(len(control_plane.Fault), STRIKES_IN_FULL // divisor), seed=seed)
+    print(f"seed {seed}: {len(asked)} strikes at Airflow", flush=True)
+    started = time.monotonic()
+    with control_plane.open_stand() as stand:
+        found = control_plane.strike_all(stand, asked)
+    lines = [
+        _airflow_line(fault, [each for each in found if fault in (trial.fault for trial in each.struck)], seed=seed)
+        for fault in control_plane.Fault
+    ]
+    numbers = (
+        sum(bool(each.seconds) for each in found),
+        sum(each.retries for each in found),
+        sum(each.failed for each in found),
+    )
+    seconds = time.monotonic() - started
+    return Half(
+        is_good=all(each.is_good for each in found) and sum(len(each.struck) for each in found) == len(asked),
+        words=_airflow_words(lines, _counted(found), numbers, seed=seed, seconds=seconds),
+    )
+
+
+def _airflow_line(fault: control_plane.Fault, found: Sequence[control_plane.Outcome], *, seed: int) -> Line:
+    strikes = sum(trial.fault is fault for each in found for trial in each.struck)
+    return _line(fault, (strikes, *_counted(found)), seed=seed, outcomes=found)
+
+
+def _airflow_words(
+    lines: Sequence[Line],
+    counted: tuple[int, int, int],
+    numbers: tuple[int, int, int],
+    *,
+    seed: int,
+    seconds: float,
+) -> str:
+    lost, repeated, broken = counted
+    rounds, retries, failed = numbers
+    return f"""{_written_by("airflow", seed=seed, postgres="18")}
+
+The stack of `make run` runs once, with a pipeline that is staged and audited, one that is direct, and one that two \
+runs stage at once.
+Before each run its files grow by rows that are known; then it is struck, up to three times, each time as soon as \
+something can be seen: its load was launched, its session is open, a delivery is in hand, its batch is staged, or its \
+publish (direct: report) runs.
+The scheduler, the server and its backends are shared: what strikes them meets all runs.
+Each run has to come to its end by Airflow's own retries, or by being cleared once it failed; after each, all rows \
+that were written are compared with those in the target.
+*Lost* and *repeated* count rows, of all runs that were struck so; *broken* counts those that did not end.
+At the end `onceload verify --deep` compares all of it, and nothing may be held, run or be left over.
+
+{_table(_AIRFLOW_COLUMNS, lines)}
+
+All together, the last comparisons included: {lost} lost, {repeated} repeated and {broken} broken, in {rounds} rounds \
+of runs with {retries} retries and {failed} that failed and were cleared, in {_in_groups(seconds)} seconds.
+"""
+
+
+def _counted(outcomes: Sequence[_AnyOutcome]) -> tuple[int, int, int]:
     """How many records were lost, how many repeated, and in how many runs any other law was broken."""
     return (
         sum(outcome.lost for outcome in outcomes),
@@ -240,9 +305,7 @@ def _counted(outcomes: Sequence[Outcome | plugs.Outcome | crowd.Outcome]) -> tup
     )
 
 
-def _line(
-    what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[Outcome | plugs.Outcome | crowd.Outcome]
-) -> Line:
+def _line(what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[_AnyOutcome]) -> Line:
     cells = (what, *map(_in_groups, numbers), str(seed))
     print(*cells, sep=" | ", flush=True)
     for outcome in outcomes:
@@ -350,6 +413,7 @@ _HALVES: Mapping[str, Callable[[int, int], Half]] = {
     "core": _core,
     "loads": _loads,
     "crowds": _crowds,
+    "airflow": _airflow,
 }
 
 

@@ -32,3 +32,17 @@ def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fa
     outcome = run_trial(stand, Trial(fault=fault, publish=publish, seed=str(seed)))
 
     assert outcome.is_good, outcome
+
+
+def test_a_load_that_is_asked_to_end_gives_back_what_it_holds(stand):
+    with stand.new_plugged(Publish.STAGED) as plugged:
+        name = plugged.place.pipeline
+        held = f"SELECT FROM onceload.claim JOIN onceload.pipeline USING (pipeline_id) WHERE name = '{name}'"
+        with plugged.load() as load:
+            load.wait_until(lambda: plugged.staged() > 0)
+            assert plugged.ask(held) != []
+            load.terminate_driver()
+            ended = load.end()
+
+        assert (ended.exit_code, plugged.ask(held)) == (1, [])
+        assert "interrupted" in ended.words

@@ -70,6 +70,12 @@ class RunningLoad:
         self._descendants()
         self._process.kill()
 
+    def terminate_driver(self) -> None:
+        """Ask it to end, twice: whoever ends a group and its members does."""
+        self._descendants()
+        for _ in range(2):
+            self._process.terminate()
+
     def kill_spark_worker(self) -> None:
         """One of the processes that Spark's daemon forks for tasks."""
         self.wait_until(lambda: bool(self._spark_workers()))

@@ -1,0 +1,35 @@
+"""Parts that are ended, with all that they have started."""
+
+import subprocess
+import sys
+
+import psutil
+
+from onceload import stack
+
+#: A part whose child, in a group of its own, has a child that listens to nobody.
+_PART = """
+import os, signal, time
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(1, b"%d\\n" % os.getpid())
+time.sleep(600)
+"""
+
+
+def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
+    monkeypatch.setattr(stack, "_ENDS_IN_S", 1.0)
+    part = subprocess.Popen([sys.executable, "-c", _PART], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert part.stdout
+        started = [psutil.Process(int(part.stdout.readline())) for _ in range(2)]
+        part.stdout.close()
+    finally:
+        # Nobody is above them any more.
+        part.kill()
+
+        stack._end([part])
+
+    assert [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
