@@ -21,6 +21,7 @@ from onceload import (
     quarantine_commands,
     recover_commands,
     schema,
+    suggest_commands,
     verify_commands,
 )
 from onceload.settings import Settings, database, read_settings, without_password
@@ -172,7 +173,13 @@ def stage(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def audit(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Ask the suite about a staged batch."""
+    """Ask the suite about a staged batch, or draft one."""
+    if arguments.suggest:
+        with ready_database(settings) as dsn:
+            return suggest_commands.suggest(arguments, dsn)
+    if arguments.batch is None or arguments.output is not None:
+        found = "no batch" if arguments.batch is None else "--output"
+        raise SettingRefused("onceload audit", found, "--batch NAME, or --suggest with or without --output FILE")
     with ready_database(settings) as dsn:
         return load_commands.audit(arguments, settings, dsn)
 
@@ -351,7 +358,7 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.load_arguments(command)
     for name, run, teaches in (
         ("stage", stage, "read what is new, and keep it where nobody sees it yet"),
-        ("audit", audit, "ask the pipeline's suite about a staged batch"),
+        ("audit", audit, "ask the pipeline's suite about a staged batch, or draft one"),
         ("publish", publish, "let a staged batch take effect, in one commit"),
     ):
         command = _command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
@@ -360,7 +367,9 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.choice_arguments(command)
             load_commands.load_arguments(command)
         else:
-            load_commands.batch_argument(command)
+            load_commands.batch_argument(command, required=name == "publish")
+        if name == "audit":
+            suggest_commands.suggest_arguments(command)
 
 
 def _verify_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

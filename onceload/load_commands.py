@@ -192,8 +192,8 @@ def seconds(option: str, given: str) -> float:
     return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
 
 
-def batch_argument(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--batch", metavar="NAME", required=True, help="the batch, as it was staged")
+def batch_argument(command: argparse.ArgumentParser, *, required: bool) -> None:
+    command.add_argument("--batch", metavar="NAME", required=required, help="the batch, as it was staged")
 
 
 def choice_arguments(command: argparse.ArgumentParser) -> None:
