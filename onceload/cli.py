@@ -293,7 +293,7 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
 def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
     """Let go of what has ended, of every pipeline."""
     with open_database(settings) as engine:
-        return maintain_commands.maintain(arguments, engine)
+        return maintain_commands.maintain(arguments, engine, home=settings.home)
 
 
 def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
@@ -329,7 +329,7 @@ def build_parser() -> argparse.ArgumentParser:
     _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
-    teaches = "let go of what has ended: old names, old audits, stages that nobody keeps"
+    teaches = "let go of what has ended: old names, audits and pages, idle devices, stages"
     _command(commands, "maintain", maintain, teaches, "onceload maintain")
     teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
     everything = _command(commands, "run", run_all, teaches, "onceload run --port 8090")
