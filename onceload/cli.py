@@ -368,6 +368,12 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.load_arguments(command)
         else:
             load_commands.batch_argument(command, required=name == "publish")
+        if name == "publish":
+            command.add_argument(
+                "--give-up",
+                action="store_true",
+                help="publish nothing, and let go of the batch: the next load plans the same records anew",
+            )
         if name == "audit":
             suggest_commands.suggest_arguments(command)
 

@@ -99,9 +99,16 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
 
 def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     """Publish a staged batch, once."""
-    from spark_jobs.batch import publish_batch
+    from spark_jobs.batch import give_up, publish_batch
 
     declared, batch = read_declared(arguments), Batch(arguments.batch)
+    if arguments.give_up:
+        is_gone = give_up(declared, how_of(settings, dsn), batch=batch)
+        if arguments.json:
+            show_json({"pipeline": declared.name, "batch": batch, "given_up": is_gone})
+        found = "is given up, and the next load plans the same records anew" if is_gone else "is not staged"
+        words(f"pipeline {declared.name}: batch {batch} {found}; nothing was published by this call")
+        return ExitCode.DONE
     report = publish_batch(declared, how_of(settings, dsn), batch=batch, run=settings.run)
     tell_report(report)
     if arguments.json:

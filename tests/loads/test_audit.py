@@ -104,6 +104,20 @@ def test_of_a_pipeline_that_goes_on_failing_one_stage_is_kept_and_only_for_a_whi
     assert audited.ask(STAGES) == [(2,)]
 
 
+def test_a_person_who_has_looked_at_what_failed_may_let_go_of_its_rows(audited):
+    audited.write("a.jsonl", line(1, amount="-3.00"))
+    stage(audited)
+    with pytest.raises(AuditFailed):
+        audit_now(audited)
+    kept = audited.ask(STAGES)
+
+    gone = [give_up(audited.declared, settings_of(audited), batch=Batch("one")) for _ in range(2)]
+
+    assert (kept, gone) == ([(2,)], [True, False])
+    assert audited.ask(STAGES) == [(0,)]
+    assert audited.ask("SELECT passed FROM onceload.audit") == [(False,)]
+
+
 def test_a_load_audits_before_it_publishes(audited):
     audited.write("a.jsonl", line(1, amount="-3.00"))
 

@@ -93,7 +93,7 @@ def test_the_samples_fit_the_schema_and_name_it(path):
         ("snapshot: {every_commits: 2147483648}", False),
         ("snapshot: {kept: 0}", False),
         (
-            "limits: {producers_max: 9223372036854775807, islands_max: 2147483647, forget_idle_after: 1s}\nproducer: {name: device, sequence: seq}",
+            "limits: {producers_max: 9223372036854775807, islands_max: 2147483647}",
             True,
         ),
         ("limits: {producers_max: 9223372036854775808}", False),
