@@ -9,7 +9,8 @@ from onceload_airflow.operators import Maintain
 with DAG(
     "maintain",
     description="Let go of what has ended",
-    doc_md="Sessions of old batches, old audits, days of business ids beyond their window, stages that nobody keeps. "
+    doc_md="Sessions of old batches, old audits and their pages, days of business ids and producers beyond their "
+    "window, stages that nobody keeps. "
     "Nothing depends on it but the room that it frees.",
     schedule="17 * * * *",
     start_date=datetime(2000, 1, 1, tzinfo=UTC),

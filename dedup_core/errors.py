@@ -261,7 +261,7 @@ class LimitReached(NeedsAPerson):
 
 _LIMIT_FIXES = {
     "islands_max": "load the gaps between the spans that are consumed first, or raise islands_max",
-    "producers_max": "let idle producers be forgotten (forget_idle_after), or raise producers_max",
+    "producers_max": "let idle producers that records name be forgotten (forget_idle_after), or raise producers_max",
 }
 
 

@@ -284,13 +284,14 @@ class MemoryLedger:
         )
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
         book = self.book(pipeline)
         if book.declared.forget_idle_after_s is None:
             return ()
         idle_since = self._clock() - timedelta(seconds=book.declared.forget_idle_after_s)
         claimed = {key for held in book.held.values() if self._is_live(book, held) for key in held.claim.spans}
-        idle = [key for key, at in book.advanced_at.items() if at < idle_since and key not in claimed]
+        files = {key for key, state in book.states.items() if state.fingerprint is not None}
+        idle = [key for key, at in book.advanced_at.items() if at < idle_since and key not in claimed | files]
         if not idle:
             return ()
         gone = {key: book.states.pop(key) for key in idle}

@@ -45,7 +45,7 @@ class Pipeline:
     producers_max: int = 10_000_000
     #: A producer of 100 000 islands takes 0.24 s to advance, so the bound comes well before that.
     islands_max: int = 10_000
-    #: Left out, no producer is ever forgotten.
+    #: Of producers that records name; left out, none is ever forgotten.
     forget_idle_after_s: float | None = None
     #: How long a business id is remembered, at the least; 0: ids are not used.
     message_keep_days: int = 0

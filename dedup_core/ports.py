@@ -289,7 +289,7 @@ class Ledger(Protocol[Transaction]):
         """What a batch has come to since a position."""
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
         """The commits after a position, oldest first."""

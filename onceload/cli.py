@@ -21,6 +21,7 @@ from onceload import (
     quarantine_commands,
     recover_commands,
     schema,
+    suggest_commands,
     verify_commands,
 )
 from onceload.settings import Settings, database, read_settings, without_password
@@ -172,7 +173,13 @@ def stage(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def audit(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Ask the suite about a staged batch."""
+    """Ask the suite about a staged batch, or draft one."""
+    if arguments.suggest:
+        with ready_database(settings) as dsn:
+            return suggest_commands.suggest(arguments, dsn)
+    if arguments.batch is None or arguments.output is not None:
+        found = "no batch" if arguments.batch is None else "--output"
+        raise SettingRefused("onceload audit", found, "--batch NAME, or --suggest with or without --output FILE")
     with ready_database(settings) as dsn:
         return load_commands.audit(arguments, settings, dsn)
 
@@ -286,7 +293,7 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
 def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
     """Let go of what has ended, of every pipeline."""
     with open_database(settings) as engine:
-        return maintain_commands.maintain(arguments, engine)
+        return maintain_commands.maintain(arguments, engine, home=settings.home)
 
 
 def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
@@ -336,7 +343,7 @@ def build_parser() -> argparse.ArgumentParser:
     _quarantine_commands(commands)
     _snapshot_commands(commands)
     _recover_commands(commands)
-    teaches = "let go of what has ended: old names, old audits, stages that nobody keeps"
+    teaches = "let go of what has ended: old names, audits and pages, idle devices, stages"
     _command(commands, "maintain", maintain, teaches, "onceload maintain")
     teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
     everything = _command(commands, "run", run_all, teaches, "onceload run --port 8090")
@@ -367,7 +374,7 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.load_arguments(command)
     for name, run, teaches in (
         ("stage", stage, "read what is new, and keep it where nobody sees it yet"),
-        ("audit", audit, "ask the pipeline's suite about a staged batch"),
+        ("audit", audit, "ask the pipeline's suite about a staged batch, or draft one"),
         ("publish", publish, "let a staged batch take effect, in one commit"),
     ):
         command = _command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
@@ -376,7 +383,15 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.choice_arguments(command)
             load_commands.load_arguments(command)
         else:
-            load_commands.batch_argument(command)
+            load_commands.batch_argument(command, required=name == "publish")
+        if name == "publish":
+            command.add_argument(
+                "--give-up",
+                action="store_true",
+                help="publish nothing, and let go of the batch: the next load plans the same records anew",
+            )
+        if name == "audit":
+            suggest_commands.suggest_arguments(command)
 
 
 def _verify_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

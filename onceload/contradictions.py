@@ -37,6 +37,9 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
     yield from _in_the_columns(declared)
+    if declared.pipeline.forget_idle_after_s is not None and declared.producer is None:
+        sentence = "a file is never forgotten, as it would be loaded again; remove it, or add producer"
+        yield Contradiction(at="limits.forget_idle_after", about=("producer",), sentence=sentence)
     if declared.transform and declared.unknown_fields is UnknownFields.ADD:
         sentence = "a transform names all columns that there are; set ignore or fail, or remove transform"
         yield Contradiction(at="unknown_fields", about=("transform",), sentence=sentence)

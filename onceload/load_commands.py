@@ -119,9 +119,16 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     """Publish a staged batch, once."""
-    from spark_jobs.batch import publish_batch
+    from spark_jobs.batch import give_up, publish_batch
 
     declared, batch = read_declared(arguments), Batch(arguments.batch)
+    if arguments.give_up:
+        is_gone = give_up(declared, how_of(settings, dsn), batch=batch)
+        if arguments.json:
+            show_json({"pipeline": declared.name, "batch": batch, "given_up": is_gone})
+        found = "is given up, and the next load plans the same records anew" if is_gone else "is not staged"
+        words(f"pipeline {declared.name}: batch {batch} {found}; nothing was published by this call")
+        return ExitCode.DONE
     report = publish_batch(declared, how_of(settings, dsn), batch=batch, run=settings.run)
     tell_report(report)
     if arguments.json:
@@ -212,8 +219,8 @@ def seconds(option: str, given: str) -> float:
     return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
 
 
-def batch_argument(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--batch", metavar="NAME", required=True, help="the batch, as it was staged")
+def batch_argument(command: argparse.ArgumentParser, *, required: bool) -> None:
+    command.add_argument("--batch", metavar="NAME", required=required, help="the batch, as it was staged")
 
 
 def choice_arguments(command: argparse.ArgumentParser) -> None:

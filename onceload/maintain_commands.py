@@ -1,6 +1,7 @@
 """Upkeep: what frees room, and what nothing depends on."""
 
 import argparse
+from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -12,9 +13,9 @@ from onceload.terminal import show_json, words
 Arguments = argparse.Namespace
 
 
-def maintain(arguments: Arguments, engine: Engine) -> ExitCode:
+def maintain(arguments: Arguments, engine: Engine, *, home: Path) -> ExitCode:
     """Let go of what has ended, of every pipeline."""
-    gone = let_go(engine)
+    gone = let_go(engine, home=home)
     if arguments.json:
         show_json(gone)
     for what, count in gone.items():
@@ -22,14 +23,17 @@ def maintain(arguments: Arguments, engine: Engine) -> ExitCode:
     return ExitCode.DONE
 
 
-def let_go(engine: Engine) -> dict[str, int]:
+def let_go(engine: Engine, *, home: Path) -> dict[str, int]:
     """How many of each kind went."""
+    from spark_jobs.pages import drop_old_pages
     from spark_jobs.stage import sweep
 
     gone = [tidy(engine, name) for name in pipelines(engine)]
     return {
         "sessions_of_old_batches": sum(each.sessions for each in gone),
         "old_audits": sum(each.audits for each in gone),
+        "idle_producers": sum(each.producers for each in gone),
         "days_of_business_ids": len(PostgresLedger(engine).forget_messages()),
         "stages_that_nobody_keeps": sweep(engine),
+        "old_pages_of_audits": drop_old_pages(home / "quality"),
     }

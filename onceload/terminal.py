@@ -28,6 +28,11 @@ def show_json(document: object) -> None:
     print(json.dumps(document, default=_plain))
 
 
+def show_text(text: str) -> None:
+    """A file on stdout, as it would be written."""
+    print(text, end="")
+
+
 def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
     """A table on stdout; on a terminal or elsewhere, it keeps to the width there is."""
     if not rows:

@@ -24,6 +24,7 @@ from spark_jobs.copy import run
 from spark_jobs.declared import Severity, Suite
 from spark_jobs.dedupe import new_rows
 from spark_jobs.loading import Job
+from spark_jobs.pages import context_of, write_pages
 from spark_jobs.publish import merged
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.stage import SCHEMA, Stage, StagedPart
@@ -133,7 +134,7 @@ def _ask(
         import great_expectations as gx
 
         # Its types know less than it does.
-        context: Any = gx.get_context(project_config=_context(docs), mode="ephemeral")
+        context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")
         source = context.data_sources.add_sql(
             "onceload",
             connection_string="postgresql+psycopg2://",
@@ -152,7 +153,7 @@ def _ask(
             run_id=gx.RunIdentifier(run_name=batch),
         )
         if docs is not None:
-            context.build_data_docs()
+            write_pages(context, said, docs)
         return tuple(_finding(engine, each.to_json_dict()) for each in said.results)
 
 
@@ -181,37 +182,6 @@ def _expectations(suite: Suite) -> list[Any]:
             expected = "one of Great Expectations 1.x, with its kwargs"
             raise SettingRefused(f"suite {suite.path}, expectation {number} ({each.type})", found, expected) from error
     return made
-
-
-def _context(docs: Path | None) -> Any:  # noqa: ANN401 - of a library that is imported late.
-    from great_expectations.data_context.types.base import (
-        DataContextConfig,
-        InMemoryStoreBackendDefaults,
-        ProgressBarsConfig,
-    )
-
-    common: dict[str, Any] = {"analytics_enabled": False, "progress_bars": ProgressBarsConfig(globally=False)}
-    if docs is None:
-        return DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(), **common)
-    # What is asked is of this audit alone; only what was said is kept, for the pages.
-    backend: Any = InMemoryStoreBackendDefaults()
-    backend.stores[backend.validation_results_store_name]["store_backend"] = _folder(docs / "results")
-    return DataContextConfig(
-        store_backend_defaults=backend,
-        data_docs_sites={
-            "site": {
-                "class_name": "SiteBuilder",
-                "show_how_to_buttons": False,
-                "store_backend": _folder(docs),
-                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            }
-        },
-        **common,
-    )
-
-
-def _folder(path: Path) -> dict[str, str]:
-    return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(path.absolute())}
 
 
 def _finding(engine: Engine, said: Mapping[str, Any]) -> Finding:

@@ -110,14 +110,19 @@ def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> 
 
 
 def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
-    """Let go of a kept batch, so that the next load plans the same records anew; whether there was one."""
+    """Let go of a kept batch, or of the rows of one that failed its audit, so that the next load plans the same anew.
+
+    Whether there was one.
+    """
     with _engine(declared, settings, batch, doing="giving up") as engine:
         batches = PostgresBatches(engine, declared.name)
         kept = batches.find(batch)
         if kept is not None:
             batches.give_up(kept)
-            drop_stage(engine, kept.stage)
-    return kept is not None
+        stages = [*batches.drop_evidence(batch), *([kept.stage] if kept else [])]
+        for stage in stages:
+            drop_stage(engine, stage)
+    return bool(stages)
 
 
 @contextmanager

@@ -141,6 +141,12 @@ class PostgresBatches:
         with translated(pipeline=self._pipeline, doing="giving a batch up"), self._engine.begin() as connection:
             connection.execute(SQL["give_up"], binds)
 
+    def drop_evidence(self, batch: Batch) -> tuple[str, ...]:
+        """Keep no longer what failed its audit: the stages."""
+        binds = {"pipeline": self._pipeline, "batch": batch}
+        with translated(pipeline=self._pipeline, doing="giving a batch up"), self._engine.begin() as connection:
+            return tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
+
     def record(self, audit: Audit, *, kept_s: float) -> None:
         """Write down what an audit said; of a pipeline the stage of the last one that failed is kept for a while."""
         with translated(pipeline=self._pipeline, doing="recording an audit"), self._engine.begin() as connection:

@@ -57,6 +57,12 @@ RETURNING audit_id;
 UPDATE onceload.audit SET kept_until = NULL
  WHERE pipeline_id = :pipeline_id AND audit_id <> :audit_id AND kept_until IS NOT NULL;
 
+-- name: drop_evidence
+UPDATE onceload.audit SET kept_until = NULL FROM onceload.pipeline
+ WHERE pipeline.pipeline_id = audit.pipeline_id AND pipeline.name = :pipeline
+   AND audit.batch = :batch AND kept_until > clock_timestamp()
+RETURNING audit.stage;
+
 -- name: record_results
 INSERT INTO onceload.quality_result (audit_id, number, expectation, about, severity, success, unexpected, checked,
                                      observed, sample)

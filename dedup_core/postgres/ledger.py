@@ -323,7 +323,7 @@ class PostgresLedger:
             return frozenset(connection.execute(SQL["loaded_by"], binds).scalars())
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of the producers that were idle for as long as the pipeline declares, and name them."""
+        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
         with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
             turn = take_position(connection, pipeline)
             binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}

@@ -294,10 +294,12 @@ UPDATE onceload.delivery SET tries = 1
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: forget_producers
--- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims.
+-- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims, nor what
+-- has a fingerprint: that is a file, which may still be there, and would be loaded again.
 WITH forgotten AS (
     DELETE FROM onceload.producer USING onceload.pipeline
      WHERE producer.pipeline_id = :pipeline_id AND pipeline.pipeline_id = :pipeline_id
+       AND producer.fingerprint IS NULL
        AND producer.advanced_at < clock_timestamp() - make_interval(secs => pipeline.forget_idle_after_s)
        AND NOT EXISTS (
            SELECT FROM onceload.delivery_span JOIN onceload.claim USING (delivery_id)

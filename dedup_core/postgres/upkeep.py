@@ -1,4 +1,4 @@
-"""What nobody needs any more: old names, old audits, business ids beyond their window.
+"""What nobody needs any more: old names, old audits, business ids beyond their window, producers idle beyond theirs.
 
 All of it may be called at any time, by several at once, and never: nothing depends on it but the room that it frees.
 """
@@ -25,17 +25,20 @@ class Gone:
     pipeline: str
     sessions: int
     audits: int
+    producers: int
 
 
 def tidy(engine: Engine, pipeline: str) -> Gone:
-    """Let go of what has ended: claims of planners that vanished, sessions of old batches, old audits."""
-    PostgresLedger(engine).drop_ended_claims(pipeline)
+    """Let go of what has ended: claims of planners that vanished, sessions of old batches, old audits, idle devices."""
+    ledger = PostgresLedger(engine)
+    ledger.drop_ended_claims(pipeline)
+    producers = len(ledger.forget_idle(pipeline))
     with translated(pipeline=pipeline, doing="tidying up"), engine.begin() as connection:
         binds = {"pipeline_id": lock_pipeline(connection, pipeline).pipeline_id}
         of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
         sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
         audits = connection.execute(SQL["drop_old_audits"], {**binds, "kept_s": AUDITS_KEPT_S}).rowcount
-    return Gone(pipeline=pipeline, sessions=sessions, audits=audits)
+    return Gone(pipeline=pipeline, sessions=sessions, audits=audits, producers=producers)
 
 
 def pipelines(engine: Engine) -> tuple[str, ...]:

@@ -373,5 +373,6 @@ class Maintain(BaseOperator):
 
     def execute(self, context: "Context") -> dict[str, int]:
         del context
-        with in_airflows_words(), OnceloadHook(self.onceload_conn_id).opened() as dsn, opened(dsn) as engine:
-            return let_go(engine)
+        hook = OnceloadHook(self.onceload_conn_id)
+        with in_airflows_words(), hook.opened() as dsn, opened(dsn) as engine:
+            return let_go(engine, home=hook.settings.home)

@@ -41,12 +41,20 @@ class World:
     def session(self, name: str = "loader") -> Session:
         return self.ledger.open_session("events", SessionName(name))
 
-    def commit_of(self, session: Session, producer_id: ProducerId, spans: SpanSet, **more: Any) -> Commit[Any]:
+    def commit_of(
+        self,
+        session: Session,
+        producer_id: ProducerId,
+        spans: SpanSet,
+        *,
+        fingerprint: bytes | None = b"\x00\xff",
+        **more: Any,
+    ) -> Commit[Any]:
         rows = [(producer_id, each) for span in spans for each in range(span.first, span.end)]
         return Commit(
             session=session,
             batch=Batch("batch"),
-            advances=(Advance(producer_id=producer_id, spans=spans, rows=len(rows), fingerprint=b"\x00\xff", size=9),),
+            advances=(Advance(producer_id=producer_id, spans=spans, rows=len(rows), fingerprint=fingerprint, size=9),),
             write_rows=self.write(rows),
             **more,
         )

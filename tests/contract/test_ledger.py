@@ -634,7 +634,7 @@ def test_a_snapshot_of_another_history_is_refused(world):
 
 def test_idle_producers_are_forgotten_only_where_that_is_declared(world):
     producer, session = world.producer(), world.session()
-    world.ledger.commit(world.commit_of(session, producer, TEN))
+    world.ledger.commit(world.commit_of(session, producer, TEN, fingerprint=None))
 
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
     assert world.ledger.forget_idle("events") == ()
@@ -649,10 +649,20 @@ def test_idle_producers_are_forgotten_only_where_that_is_declared(world):
     assert world.ledger.states("events").states == {}
 
 
+def test_a_file_is_never_forgotten_because_it_may_still_be_there(world):
+    world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    producer, session = world.producer(), world.session()
+    world.ledger.commit(world.commit_of(session, producer, TEN, fingerprint=b"its first bytes"))
+    world.age_producers()
+
+    assert world.ledger.forget_idle("events") == ()
+    assert world.ledger.know(session, [producer])[producer].state.consumed == TEN
+
+
 def test_a_producer_that_a_live_worker_claims_is_never_forgotten(world):
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
     producer, session = world.producer(), world.session()
-    world.ledger.commit(world.commit_of(session, producer, TEN))
+    world.ledger.commit(world.commit_of(session, producer, TEN, fingerprint=None))
     world.ledger.claim(session, {producer: TWENTY}, batch=BATCH, lease_s=3600)
     world.age_producers()
 
@@ -779,7 +789,9 @@ def quarantined_by(world: World, session: Session, producer_id: ProducerId) -> N
         QuarantinedRecord(producer_id=producer_id, sequence_id=each, raw=b"{", reason="no object") for each in (3, 7)
     )
     rows = [(producer_id, each) for each in range(10) if each not in (3, 7)]
-    commit = world.commit_of(session, producer_id, TEN, quarantined=bad, counts=Counts(loaded=8, quarantined=2))
+    commit = world.commit_of(
+        session, producer_id, TEN, fingerprint=None, quarantined=bad, counts=Counts(loaded=8, quarantined=2)
+    )
     world.ledger.commit(replace(commit, write_rows=world.write(rows)))
 
 

@@ -31,12 +31,13 @@ def airflow(tmp_path):
 
 def test_each_pipeline_file_is_a_dag_that_says_what_it_does(airflow):
     (airflow.pipelines / "dated.yaml").write_text(PLAIN.format(name="dated"))
+    (airflow.pipelines / "chunks.yaml").write_text(PLAIN.format(name="chunks") + "publish: direct\n")
 
     parsed = airflow.parsed()
 
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert set(parsed["dags"]) == {*SAMPLES, "ingest__dated"}
+    assert set(parsed["dags"]) == {*SAMPLES, "ingest__dated", "ingest__chunks"}
     then = {name: {task: its["then"] for task, its in dag["tasks"].items()} for name, dag in parsed["dags"].items()}
     assert then["ingest__orders"] == {
         "plan": ["load"],
@@ -46,7 +47,7 @@ def test_each_pipeline_file_is_a_dag_that_says_what_it_does(airflow):
         "report": [],
     }
     assert then["ingest__dated"] == {"plan": ["load"], "load": ["publish"], "publish": ["report"], "report": []}
-    assert then["ingest__events"] == {"plan": ["load"], "load": ["report"], "report": []}
+    assert then["ingest__chunks"] == {"plan": ["load"], "load": ["report"], "report": []}
     for dag_id, dag in parsed["dags"].items():
         waits = {"backfill": {"load"}, "recover": {"reload"}}.get(dag_id, set())
         assert dag["doc"]

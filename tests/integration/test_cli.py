@@ -197,6 +197,22 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     assert [json.loads(each.stdout)["loaded"] for each in (first, again)] == [rows, rows]
     assert [row["success"] for row in json.loads(audits.stdout)["audits"]] == [True, True, True]
     assert (tmp_path / "quality" / "index.html").exists()
+    draft = str(tmp_path / "draft.yaml")
+    shown = onceload("audit", orders, "--suggest", **here)
+    written, refused = (onceload("audit", orders, "--suggest", "--output", draft, **here) for _ in range(2))
+    assert [each.returncode for each in (shown, written, refused)] == [0, 0, 2]
+    assert shown.stdout == Path(draft).read_text()
+    assert "which is there already" in refused.stderr
+    (tmp_path / "orders.yaml").write_text(Path(orders).read_text().replace("quality/orders.yaml", "draft.yaml"))
+    assert onceload("validate", str(tmp_path / "orders.yaml"), **here).returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [[], ["--batch", "one", "--output", "x.yaml"]])
+def test_an_audit_is_of_a_batch_and_only_a_draft_goes_to_a_file(dsn, wrong):
+    done = onceload("audit", SAMPLE, *wrong, ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 2
+    assert "expected --batch NAME, or --suggest" in done.stderr
 
 
 def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, tmp_path):

@@ -1,5 +1,6 @@
 """Audits: what a suite says of staged rows, and what comes of it. Great Expectations itself is asked."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from sqlalchemy import text
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
+from onceload.maintain_commands import let_go
 from spark_jobs.audit import AuditFailed
 from spark_jobs.batch import NotAudited, NothingKept, audit_batch, give_up
 from spark_jobs.declared import Expectation, Publish, RecordProducer, Severity, Suite
@@ -100,6 +102,20 @@ def test_of_a_pipeline_that_goes_on_failing_one_stage_is_kept_and_only_for_a_whi
     # Two tables each: of the last that failed, and of the one that waits; then of that alone.
     assert kept == [(4,)]
     assert audited.ask(STAGES) == [(2,)]
+
+
+def test_a_person_who_has_looked_at_what_failed_may_let_go_of_its_rows(audited):
+    audited.write("a.jsonl", line(1, amount="-3.00"))
+    stage(audited)
+    with pytest.raises(AuditFailed):
+        audit_now(audited)
+    kept = audited.ask(STAGES)
+
+    gone = [give_up(audited.declared, settings_of(audited), batch=Batch("one")) for _ in range(2)]
+
+    assert (kept, gone) == ([(2,)], [True, False])
+    assert audited.ask(STAGES) == [(0,)]
+    assert audited.ask("SELECT passed FROM onceload.audit") == [(False,)]
 
 
 def test_a_load_audits_before_it_publishes(audited):
@@ -220,6 +236,67 @@ def test_the_pages_show_each_audit(audited, tmp_path):
     shown = [path for path in docs.glob("validations/**/*.html") if "amount" in path.read_text()]
     assert (docs / "index.html").exists()
     assert len(shown) == 2
+
+
+def test_an_audit_writes_its_own_page_and_leaves_those_of_others_alone(audited, tmp_path):
+    docs, other = tmp_path / "docs", replace(audited.declared.suite, name="others")
+    for number, suite in enumerate((audited.declared.suite, other)):
+        audited.declared = replace(audited.declared, suite=suite)
+        audited.write(f"{number}.jsonl", line(number))
+        stage(audited, f"batch {number}")
+        audit_now(audited, f"batch {number}", docs=docs)
+        publish_now(audited, f"batch {number}")
+        if not number:
+            (first,) = docs.glob("validations/**/*.html")
+            os.utime(first, (1e9, 1e9))
+
+    assert first.stat().st_mtime == 1e9
+    assert {path.name for path in docs.glob("expectations/*.html")} == {"events.html", "others.html"}
+    index = (docs / "index.html").read_text()
+    assert all(f"batch%20{number}/" in index for number in range(2))
+
+
+def test_pipelines_that_audit_at_once_find_all_their_pages(audited, tmp_path):
+    docs = tmp_path / "docs"
+    for number in range(6):
+        audited.write(f"{number}.jsonl", line(number))
+        stage(audited, f"batch{number}")
+
+    def audit(number):
+        suite = replace(audited.declared.suite, name=f"suite{number % 2}")
+        settings = replace(settings_of(audited), docs=docs)
+        return audit_batch(replace(audited.declared, suite=suite), settings, batch=Batch(f"batch{number}"))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(each.passed for each in pool.map(audit, range(6)))
+
+    assert len(list(docs.glob("validations/**/*.html"))) == 6
+    index = (docs / "index.html").read_text()
+    assert [number for number in range(6) if f"/batch{number}/" not in index] == []
+
+
+def test_upkeep_removes_pages_that_are_old_and_what_they_were_made_of(audited, tmp_path):
+    docs = tmp_path / "quality"
+    for number in range(2):
+        audited.write(f"{number}.jsonl", line(number))
+        stage(audited, f"batch{number}")
+        audit_now(audited, f"batch{number}", docs=docs)
+        publish_now(audited, f"batch{number}")
+    for path in (*docs.rglob("batch0/*/*.html"), *docs.rglob("batch0/*/*.json")):
+        os.utime(path, (1e9, 1e9))
+
+    assert let_go(audited.engine, home=tmp_path)["old_pages_of_audits"] == 1
+
+    left = [str(path.relative_to(docs)) for path in docs.rglob("batch*")]
+    assert sorted(left) == ["results/events/batch1", "validations/events/batch1"]
+    assert (docs / "index.html").exists()
+    assert let_go(audited.engine, home=tmp_path / "not there")["old_pages_of_audits"] == 0
+    # Whoever audits next goes on, and its index shows what is left.
+    audited.write("2.jsonl", line(2))
+    stage(audited, "batch2")
+    audit_now(audited, "batch2", docs=docs)
+    index = (docs / "index.html").read_text()
+    assert [number for number in range(3) if f"/batch{number}/" in index] == [1, 2]
 
 
 def test_no_password_of_the_database_is_in_the_pages(audited, tmp_path):

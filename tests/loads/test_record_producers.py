@@ -8,6 +8,7 @@ import pytest
 from dedup_core.errors import SettingRefused
 from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
+from onceload.maintain_commands import let_go
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import MessageId, Publish, RecordProducer
 from tests.loads.conftest import Loads
@@ -110,6 +111,24 @@ def test_a_producer_that_is_forgotten_right_after_it_was_registered_loses_nothin
     assert forgotten == [("device=d1",), ()]
     assert (report.loaded, report.duplicates) == (2, 0)
     assert devices.rows("device, seq") == [("d1", 0), ("d1", 1), ("d2", 0), ("d2", 1)]
+
+
+def test_upkeep_forgets_idle_devices_and_no_file_so_that_what_is_still_there_is_not_loaded_again(devices, tmp_path):
+    devices.declared = replace(devices.declared, pipeline=replace(devices.declared.pipeline, forget_idle_after_s=60))
+    devices.write("a.jsonl", record("d1", 0) + record("d2", 0))
+    devices.load()
+    devices.ask("UPDATE onceload.producer SET advanced_at = '2000-01-01' RETURNING name")
+
+    gone = let_go(devices.engine, home=tmp_path)
+    again = devices.load()
+
+    assert gone["idle_producers"] == 2
+    assert [state.name for state in devices.ledger.states("events").states.values()] == ["a.jsonl"]
+    assert (again.loaded, again.duplicates) == (0, 0)
+    assert devices.rows("device, seq") == [("d1", 0), ("d2", 0)]
+    # What is declared: a device that was silent for longer, and says the same again, begins anew.
+    devices.write("b.jsonl", record("d1", 0))
+    assert devices.load().loaded == 1
 
 
 def test_records_without_a_usable_id_are_quarantined(devices):

@@ -287,7 +287,9 @@ def test_what_was_loaded_before_rows_had_a_lineage_is_refused(grown):
 def test_nothing_goes_back_past_a_forgetting(grown):
     grown.ledger.declare(replace(grown.declared.pipeline, forget_idle_after_s=60))
     with grown.engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'b.jsonl'"))
+        connection.execute(
+            text("UPDATE onceload.producer SET advanced_at = '2000-01-01', fingerprint = NULL WHERE name = 'b.jsonl'")
+        )
     grown.ledger.forget_idle("events")
 
     with pytest.raises(SettingRefused, match=r"position 5 forgot b.jsonl"):

@@ -158,6 +158,8 @@ def test_a_forgotten_file_is_still_told(loads, why):
     loads.load()
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.producer SET advanced_at = advanced_at - interval '1 hour'")
+        # As a version before this one forgot it.
+        connection.exec_driver_sql("UPDATE onceload.producer SET fingerprint = NULL")
     assert loads.ledger.forget_idle("events") == ("a.jsonl",)
 
     _, found = document(why("a.jsonl", "--json"))

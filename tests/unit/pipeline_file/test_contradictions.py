@@ -90,6 +90,7 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             "source.options.multiline",
             "give a quote, or set multiline: false",
         ),
+        (plain(added="limits: {forget_idle_after: 1d}"), 17, "limits.forget_idle_after", "remove it, or add producer"),
         (plain(("header: true", "delimiter: '\"'")), 5, "source.options.quote", "give each a sign of its own"),
         (plain(("header: true", "escape: ','")), 6, "source.options.escape", "give each a sign of its own"),
         (plain(("header: true", "escape: '\"'")), 6, "source.options.escape", "or remove escape"),

@@ -1,0 +1,100 @@
+"""A suite drafted from the rows that are there: `onceload audit FILE --suggest`."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings, connect
+from onceload.load_commands import read_declared
+from onceload.terminal import on_terminal, show_json, show_text, words
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import.
+    from spark_jobs.suggest import Draft, Suggestion
+
+Arguments = argparse.Namespace
+
+
+def suggest(arguments: Arguments, dsn: str) -> ExitCode:
+    """Draft a suite from the rows in the target, or from those of a staged batch."""
+    from spark_jobs.suggest import suggest as suggest_now
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: looking at rows")
+    engine = connect(LedgerSettings(dsn=dsn))
+    try:
+        batch = Batch(arguments.batch) if arguments.batch else None
+        draft = suggest_now(engine, declared, batch=batch, now=datetime.now(UTC))
+    finally:
+        engine.dispose()
+    suite = write_suite(draft)
+    if arguments.output is not None:
+        _write(arguments.output, suite)
+    if arguments.json:
+        show_json({**asdict(draft), "suite": suite})
+    elif arguments.output is None:
+        show_text(suite)
+    where = f" in {arguments.output}" if arguments.output else ""
+    words(
+        f"pipeline {declared.name}: {len(draft.suggestions)} expectations{where}, drafted from {draft.rows:,} rows of"
+        f" {draft.source}; read and mend them, then name their file as quality.suite in {arguments.file}"
+        + (", with publish: staged" if declared.is_direct else "")
+    )
+    return ExitCode.DONE
+
+
+def suggest_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--suggest",
+        action="store_true",
+        help="draft a suite instead: from the rows in the target, or from those of the batch",
+    )
+    command.add_argument(
+        "--output", type=Path, metavar="FILE", help="where the draft goes, a new file (default: stdout)"
+    )
+
+
+def _write(path: Path, suite: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(suite)
+    except FileExistsError as error:
+        raise SettingRefused("--output", f"{path}, which is there already", "a file that is not there yet") from error
+
+
+def write_suite(draft: "Draft") -> str:
+    """A drafted suite as a file; whatever stood in the data is quoted, so that it is nothing but a value."""
+    head = (
+        f"# Drafted from {_on_one_line(draft.source)}, to be read and mended: each is a guess from what was seen.",
+        "# What is not met is told, and stops nothing; `severity: critical` keeps a batch from being published.",
+        "expectations:",
+    )
+    return "\n".join([*head, *(line for each in draft.suggestions for line in _lines(each))]) + "\n"
+
+
+def _lines(suggestion: "Suggestion") -> Iterator[str]:
+    expectation = suggestion.expectation
+    kwargs = ", ".join(f"{key}: {_quoted(value)}" for key, value in expectation.kwargs.items())
+    yield f"  # seen: {_on_one_line(suggestion.seen)}"
+    yield f"  - type: {expectation.type}"
+    yield f"    kwargs: {{{kwargs}}}"
+    yield f"    severity: {expectation.severity}"
+
+
+def _quoted(value: object) -> str:
+    """JSON is YAML, but for numbers with an exponent and characters that nobody can print."""
+    if isinstance(value, float):
+        return f"{Decimal(str(value)):f}"
+    written = json.dumps(value, ensure_ascii=False)
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08X}" for sign in written)
+
+
+def _on_one_line(words: str) -> str:
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in words)
