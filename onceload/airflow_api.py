@@ -93,8 +93,18 @@ class AirflowApi:
         return str(self.ask(f"{task}/-1/hitlDetails")["body"])
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        details = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"
-        self.ask(details, {"chosen_options": [option], "params_input": {}}, method="PATCH")
+        """Answer what a task asks, until it has heard.
+
+        An answer that comes before Airflow's scheduler has noticed that the task asks makes the task ask again.
+        """
+        task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
+
+        def has_heard(found: Any) -> bool:  # noqa: ANN401
+            if found["state"] == "awaiting_input" and not self.ask(f"{task}/-1/hitlDetails")["response_received"]:
+                self.ask(f"{task}/-1/hitlDetails", {"chosen_options": [option], "params_input": {}}, method="PATCH")
+            return found["state"] in _ENDED
+
+        self.until(task, has_heard)
 
     @cached_property
     def _token(self) -> str:
