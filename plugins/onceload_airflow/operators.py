@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook, BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -27,6 +27,7 @@ from dedup_core.postgres import PostgresSnapshots
 from onceload.cli import opened
 from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, placeholders, read_pipeline
+from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook
 
 if TYPE_CHECKING:
@@ -159,6 +160,31 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         if not found.is_anything_new and found.needs_a_person:
             raise AirflowFailException("nothing new can be loaded, and these need a person: " + found.needs_a_person)
         return found.is_anything_new
+
+
+class WaitForFiles(_OfPipeline, BaseSensorOperator):
+    """Wait until a pipeline has something new, for `timeout` at most; meanwhile no worker is kept."""
+
+    template_fields: Sequence[str] = ("pipeline_file",)
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        from onceload.runs import look
+
+        with self.how() as how:
+            found = look(self.declared(context), how)
+        if not found.is_anything_new:
+            trigger = Arrivals(
+                pipeline_file=self.pipeline_file,
+                onceload_conn_id=self.onceload_conn_id,
+                values=given_values(context),
+                every_s=self.poke_interval,
+            )
+            self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+        return {"files": found.files, "bytes": found.bytes}
+
+    def resume(self, context: "Context", event: dict[str, object]) -> dict[str, object]:
+        del context
+        return event
 
 
 class Load(SparkSubmitOperator):

@@ -1,6 +1,7 @@
 """Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
 
 import json
+import shutil
 import socket
 import time
 from contextlib import closing
@@ -30,6 +31,18 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 NAMES = ("readings", "others")
+ARRIVING = PIPELINE + "schedule: on_arrival\n"
+#: DAGs of a user's own.
+WAITING = """\
+from airflow.sdk import DAG
+from onceload_airflow.operators import WaitForFiles
+
+with DAG("patient"):
+    WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1)
+
+with DAG("impatient"):
+    WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1, timeout=1)
+"""
 DAG = "/api/v2/dags/ingest__readings"
 
 
@@ -57,6 +70,9 @@ class Api:
             time.sleep(0.5)
         return found
 
+    def until_it_knows(self, *dags: str) -> None:
+        self.until("/api/v2/dags?limit=100", lambda found: {*dags} <= {each["dag_id"] for each in found["dags"]})
+
     def run(self, name: str, *, dag: str = DAG, **params: object) -> dict[str, str]:
         """Trigger a run, and wait for what becomes of its tasks."""
         self.ask(f"{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params})
@@ -72,7 +88,14 @@ def landing():
         for name in NAMES:
             (home / "landing" / name).mkdir(parents=True)
             (home / "pipelines" / f"{name}.yaml").write_text(PIPELINE.format(name=name, folder=home / "landing"))
+        (home / "landing" / "arriving").mkdir()
+        arriving = home / "pipelines" / "arriving.yaml"
+        arriving.write_text(ARRIVING.format(name="arriving", folder=home / "landing"))
         (home / "pipelines" / "suite.yaml").write_text(SUITE)
+        # Beside those that are made for the pipelines.
+        own = home / "airflow" / "bundles" / "pipelines" / "own.py"
+        own.parent.mkdir(parents=True)
+        own.write_text(WAITING.format(file=str(home / "pipelines" / "others.yaml")))
         yield home / "landing"
 
 
@@ -99,7 +122,7 @@ def _of(home: Path) -> list[psutil.Process]:
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
     api = Api(running)
     (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
+    api.until_it_knows("ingest__readings")
 
     first = api.run("first")
     again = api.run("again")
@@ -120,12 +143,12 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
         ("mended", 2),
     ]
     events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
-    assert [extra["loaded"] for extra in events if extra["pipeline"] == "readings"] == [2, 2]
+    assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
 
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     api = Api(running)
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
+    api.until_it_knows("ingest__others", "snapshot", "maintain", "verify")
     (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')
     assert set(api.run("before", dag="/api/v2/dags/ingest__others").values()) == {"success"}
 
@@ -139,6 +162,42 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     assert (whole, damaged) == ({"verify": "success"}, {"verify": "failed"})
     of_others = "FROM onceload.{} JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'others'"
     assert execute(running.dsn, "SELECT max(snapshot.position) " + of_others.format("snapshot")) == [(1,)]
+
+
+def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, tmp_path):
+    api = Api(running)
+    api.until_it_knows("ingest__arriving")
+
+    def arrives(content, *states):
+        (tmp_path / "new").write_text(content)
+        shutil.move(tmp_path / "new", landing / "arriving" / f"{len(states) // 2}.jsonl")
+        path = "/api/v2/dags/ingest__arriving/dagRuns?order_by=run_after"
+        runs = api.until(path, lambda found: [each["state"] for each in found["dag_runs"]] == list(states))
+        assert {(each["run_type"], each["logical_date"]) for each in runs["dag_runs"]} == {("asset_triggered", None)}
+
+    arrives('{"n": 1}\n', "success")
+    arrives('{"n": -2}\n', "success", "failed")
+    arrives('{"n": 2}\n', "success", "failed", "success")
+
+    assert execute(running.dsn, "SELECT n FROM arriving ORDER BY n") == [(1,), (2,)]
+    (news,) = api.ask("/api/v2/assets?name_pattern=news of arriving".replace(" ", "%20"))["assets"]
+    events = api.ask(f"/api/v2/assets/events?asset_id={news['id']}")["asset_events"]
+    assert [each["extra"]["payload"]["files"] for each in events] == [1, 1, 1]
+
+
+def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(running, landing):
+    api = Api(running)
+    api.until_it_knows("patient", "impatient")
+    assert api.run("now", dag="/api/v2/dags/impatient") == {"wait": "failed"}
+    run = "/api/v2/dags/patient/dagRuns"
+    api.ask(run, {"dag_run_id": "now", "logical_date": None})
+    task = f"{run}/now/taskInstances/wait"
+    api.until(task, lambda found: found["state"] == "deferred")
+
+    (landing / "others" / "awaited.jsonl").write_text('{"n": 7}\n')
+
+    api.until(task, lambda found: found["state"] == "success")
+    assert api.ask(f"{task}/xcomEntries/return_value?deserialize=true")["value"] == {"files": 1, "bytes": 9}
 
 
 def test_whoever_has_not_logged_in_sees_nothing(running):
