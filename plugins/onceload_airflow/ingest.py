@@ -1,6 +1,7 @@
 """The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it asks nobody but the file."""
 
 import hashlib
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, Param
 
 from onceload.contradictions import may_choose, may_replace
 from onceload.pipeline_file import placeholders, read_pipeline
+from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.operators import GIVEN, MISSING, MODES, Audit, Load, Plan, Publish, Report
 from spark_jobs.declared import ON_ARRIVAL, Declared
@@ -23,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=10),
     "execution_timeout": timedelta(hours=6),
+    "on_failure_callback": tell_failure,
 }
 _ABOUT = """Loads `{source}` into `{target}`, exactly once: from `{file}`.
 
@@ -43,6 +46,8 @@ def dag_of(path: Path) -> DAG:
     """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
     declared = read_pipeline(path, offered={name: f"<{name}>" for name in GIVEN})
     table = f"{declared.target.schema}.{declared.target.table}"
+    # A setting that is wrong is found here, and not when there is something to tell.
+    notifiers(os.environ)
     with DAG(
         dag_id=dag_id_of(declared.name),
         description=f"Load {declared.name} into {table}, exactly once",
@@ -51,6 +56,7 @@ def dag_of(path: Path) -> DAG:
         start_date=datetime(2000, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
+        deadline=deadline(os.environ),
         default_args=_DEFAULTS,
         params=_params(declared, path),
         tags=["onceload", "ingest"],

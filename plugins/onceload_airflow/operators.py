@@ -29,6 +29,7 @@ from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.links import DataDocsLink, LedgerLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -191,6 +192,7 @@ class Load(SparkSubmitOperator):
     """Stage a batch, or load it where each chunk commits itself: `onceload stage | load`, launched by spark-submit."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
+    operator_extra_links = (LedgerLink(),)
 
     def __init__(
         self,
@@ -276,6 +278,8 @@ class Load(SparkSubmitOperator):
 class Audit(_OfPipeline):
     """Ask the suite about the staged batch; what fails is not published, and not tried again."""
 
+    operator_extra_links = (DataDocsLink(),)
+
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.audit import in_words
         from spark_jobs.batch import audit_batch
@@ -290,6 +294,8 @@ class Audit(_OfPipeline):
 class Publish(_OfPipeline):
     """Let the staged batch take effect, in one commit; what is published already stays as it is."""
 
+    operator_extra_links = (LedgerLink(),)
+
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.batch import publish_batch
 
@@ -302,6 +308,8 @@ class Publish(_OfPipeline):
 
 class Report(_OfPipeline):
     """Say what the run has come to, as the ledger knows it; files that need a person fail it, at the end."""
+
+    operator_extra_links = (LedgerLink(),)
 
     def __init__(self, *, outlet: Any = None, **others: Any) -> None:  # noqa: ANN401 - an asset.
         super().__init__(outlets=[outlet] if outlet else [], **others)

@@ -15,6 +15,7 @@ import pytest
 
 from dedup_core.errors import SettingRefused
 from onceload import stack
+from tests.dags.mailbox import mailbox
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240
@@ -30,7 +31,7 @@ expectations:
   - type: expect_column_values_to_be_between
     kwargs: {column: n, min_value: 0}
 """
-NAMES = ("readings", "others")
+NAMES = ("readings", "others", "shown", "told")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
@@ -62,6 +63,11 @@ class Api:
         body = None if said is None else json.dumps(said).encode()
         with urlopen(Request(self._address + path, data=body, headers=headers), timeout=30) as answer:
             return json.load(answer)
+
+    def page(self, address: str) -> tuple[str, Any]:
+        """As a browser gets it, which sends its cookie."""
+        with urlopen(Request(address, headers={"Cookie": f"_token={self._token}"}), timeout=30) as answer:
+            return answer.read().decode(), answer.headers
 
     def until(self, path: str, is_so: Any) -> Any:
         deadline = time.monotonic() + _PATIENCE_S
@@ -100,7 +106,22 @@ def landing():
 
 
 @pytest.fixture(scope="module")
-def running(landing):
+def box():
+    with mailbox() as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def running(landing, box):
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in box.settings.items():
+            patched.setenv(name, value)
+        # Whatever starts Spark takes longer.
+        patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
+        yield from all_of_it(landing)
+
+
+def all_of_it(landing):
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -200,7 +221,71 @@ def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(ru
     assert api.ask(f"{task}/xcomEntries/return_value?deserialize=true")["value"] == {"files": 1, "bytes": 9}
 
 
-def test_whoever_has_not_logged_in_sees_nothing(running):
-    with pytest.raises(OSError, match="401"), urlopen(running.address + DAG, timeout=30):
+def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, box):
+    api = Api(running)
+    api.until_it_knows("ingest__told")
+    (landing / "told" / "a.jsonl").write_text('{"n": -4}\n')
+
+    api.run("bad", dag="/api/v2/dags/ingest__told")
+
+    wanted = {"ingest__told: audit needs a person", "ingest__told: a run is late"}
+    told: dict[str, str] = {}
+    while not wanted <= set(told):
+        mail = box.mails.get(timeout=60)
+        told[mail["Subject"]] = mail.as_string()
+    assert "a.jsonl 0: -4" in told["ingest__told: audit needs a person"]
+    assert "Run bad of ingest__told" in told["ingest__told: a run is late"]
+
+
+def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(running, landing):
+    api = Api(running)
+    api.until_it_knows("ingest__shown")
+    (landing / "shown" / "a.jsonl").write_text('{"n": 1}\n')
+    api.run("good", dag="/api/v2/dags/ingest__shown")
+    (landing / "shown" / "b.jsonl").write_text('{"n": -4}\n')
+    api.run("bad", dag="/api/v2/dags/ingest__shown")
+    links = {
+        (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
+        for run, task in (("good", "publish"), ("bad", "audit"))
+    }
+    # As a folder that leads somewhere else: nobody audits under such a name.
+    execute(
+        running.dsn,
+        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, '../../validations/suite/bad', 'none', suite, '', 0, true FROM onceload.audit LIMIT 1",
+    )
+
+    ledger, headers = api.page(links["good", "publish"]["Ledger position"])
+    audit, _ = api.page(links["bad", "audit"]["Data Docs"])
+    docs, of_docs = api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=bad")
+    injected, _ = api.page(f"{running.address}/onceload/ledger?pipeline=shown&batch=%3Cscript%3E")
+
+    assert "<td>a.jsonl</td><td>1</td><td>{[0,9)}</td>" in ledger
+    assert headers["Content-Security-Policy"].startswith("default-src 'none';")
+    assert "script-src" not in headers["Content-Security-Policy"]
+    assert "<td>b.jsonl 0: -4</td>" in audit
+    assert "docs?pipeline=shown&amp;batch=bad" in audit
+    assert "-4" in docs
+    assert "; sandbox;" in of_docs["Content-Security-Policy"]
+    assert "&lt;script&gt;" in injected
+    assert "<script" not in injected
+    for wrong in ("docs?pipeline=shown&batch=../../validations/suite/bad", "ledger?pipeline=none&batch=bad"):
+        with pytest.raises(OSError, match="404"):
+            api.page(f"{running.address}/onceload/{wrong}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        DAG,
+        *(f"/onceload/{page}?pipeline=shown&batch=bad" for page in ("ledger", "audit", "docs")),
+        "/onceload/openapi.json",
+    ],
+)
+def test_whoever_has_not_logged_in_sees_nothing(running, path):
+    with pytest.raises(OSError, match=r"40[14]"), urlopen(running.address + path, timeout=30):
         pass
+
+
+def test_the_password_is_for_nobody_else(running):
     assert oct(running.password_file.stat().st_mode & 0o777) == "0o600"
