@@ -80,3 +80,9 @@ def mailbox() -> Iterator[Mailbox]:
         finally:
             box.shutdown()
             thread.join()
+
+
+def text_of(mail: EmailMessage) -> str:
+    """What it says, where it is one page."""
+    (part,) = (each for each in mail.walk() if each.get_content_type() == "text/html")
+    return str(part.get_content())

@@ -4,7 +4,7 @@ import pytest
 
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from tests.dags.mailbox import mailbox
+from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import Airflow
 from tests.servers import execute
 
@@ -68,11 +68,6 @@ def test_a_mail_says_who_failed_where_and_what_to_do(airflow, tmp_path, dsn):
     assert "/dags/mine/runs/" in text_of(lost)
     assert SECRET not in text_of(lost)
     assert execute(dsn, "SELECT position FROM onceload.pipeline") == [(0,)]
-
-
-def text_of(mail):
-    (part,) = (each for each in mail.walk() if each.get_content_type() == "text/html")
-    return part.get_content()
 
 
 def test_a_setting_that_is_wrong_is_found_when_dags_are_parsed(airflow, monkeypatch):

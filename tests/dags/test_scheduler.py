@@ -15,7 +15,7 @@ import pytest
 
 from dedup_core.errors import SettingRefused
 from onceload import stack
-from tests.dags.mailbox import mailbox
+from tests.dags.mailbox import mailbox, text_of
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240
@@ -232,7 +232,7 @@ def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, 
     told: dict[str, str] = {}
     while not wanted <= set(told):
         mail = box.mails.get(timeout=60)
-        told[mail["Subject"]] = mail.as_string()
+        told[mail["Subject"]] = text_of(mail)
     assert "a.jsonl 0: -4" in told["ingest__told: audit needs a person"]
     assert "Run bad of ingest__told" in told["ingest__told: a run is late"]
 
