@@ -171,7 +171,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
     def execute(self, context: "Context") -> dict[str, object]:
         from onceload.runs import look
 
-        with self.how() as how:
+        with self.how(context) as how:
             found = look(self.declared(context), how)
         if not found.is_anything_new:
             trigger = Arrivals(
