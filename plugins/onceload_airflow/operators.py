@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseSensorOperator
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -192,7 +192,7 @@ class Load(SparkSubmitOperator):
     """Stage a batch, or load it where each chunk commits itself: `onceload stage | load`, launched by spark-submit."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
-    operator_extra_links = (LedgerLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
 
     def __init__(
         self,

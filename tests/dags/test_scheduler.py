@@ -243,35 +243,45 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
     (landing / "shown" / "a.jsonl").write_text('{"n": 1}\n')
     api.run("good", dag="/api/v2/dags/ingest__shown")
     (landing / "shown" / "b.jsonl").write_text('{"n": -4}\n')
-    api.run("bad", dag="/api/v2/dags/ingest__shown")
+    api.run("blocked", dag="/api/v2/dags/ingest__shown")
     links = {
         (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
-        for run, task in (("good", "publish"), ("bad", "audit"))
+        for run, task in (("good", "publish"), ("blocked", "audit"))
     }
     # As a folder that leads somewhere else: nobody audits under such a name.
     execute(
         running.dsn,
         "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
-        " SELECT pipeline_id, '../../validations/suite/bad', 'none', suite, '', 0, true FROM onceload.audit LIMIT 1",
+        " SELECT pipeline_id, '../../validations/suite/blocked', 'none', suite, '', 0, true"
+        " FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id) WHERE batch = 'blocked' AND name = 'shown'",
     )
 
     ledger, headers = api.page(links["good", "publish"]["Ledger position"])
-    audit, _ = api.page(links["bad", "audit"]["Data Docs"])
-    docs, of_docs = api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=bad")
+    audit, _ = api.page(links["blocked", "audit"]["Data Docs"])
+    docs, of_docs = api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=blocked")
     injected, _ = api.page(f"{running.address}/onceload/ledger?pipeline=shown&batch=%3Cscript%3E")
 
     assert "<td>a.jsonl</td><td>1</td><td>{[0,9)}</td>" in ledger
     assert headers["Content-Security-Policy"].startswith("default-src 'none';")
     assert "script-src" not in headers["Content-Security-Policy"]
     assert "<td>b.jsonl 0: -4</td>" in audit
-    assert "docs?pipeline=shown&amp;batch=bad" in audit
+    assert "docs?pipeline=shown&amp;batch=blocked" in audit
     assert "-4" in docs
     assert "; sandbox;" in of_docs["Content-Security-Policy"]
     assert "&lt;script&gt;" in injected
     assert "<script" not in injected
-    for wrong in ("docs?pipeline=shown&batch=../../validations/suite/bad", "ledger?pipeline=none&batch=bad"):
+    for wrong in ("docs?pipeline=shown&batch=../../validations/suite/blocked", "ledger?pipeline=none&batch=blocked"):
         with pytest.raises(OSError, match="404"):
             api.page(f"{running.address}/onceload/{wrong}")
+
+    # Another pipeline with a suite and a batch of these names: the folder does not tell whose page it is.
+    execute(
+        running.dsn,
+        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, 'blocked', 'none', 'suite', '', 0, true FROM onceload.pipeline WHERE name = 'arriving'",
+    )
+    with pytest.raises(OSError, match="404"):
+        api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=blocked")
 
 
 @pytest.mark.parametrize(
