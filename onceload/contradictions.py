@@ -9,6 +9,7 @@ from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
 from spark_jobs.columns import INTEGERS, Kind
 from spark_jobs.declared import (
+    ON_ARRIVAL,
     CsvOptions,
     Declared,
     Identity,
@@ -43,6 +44,12 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
     if declared.transform and declared.unknown_fields is UnknownFields.ADD:
         sentence = "a transform names all columns that there are; set ignore or fail, or remove transform"
         yield Contradiction(at="unknown_fields", about=("transform",), sentence=sentence)
+    if declared.schedule == ON_ARRIVAL and declared.source.root is not None:
+        sentence = (
+            "a run on arrival is of no day, and source.path has placeholders; put wildcards in their place, or give a "
+            "cron text"
+        )
+        yield Contradiction(at="schedule", about=("source.path",), sentence=sentence)
 
 
 def _against_direct(declared: Declared) -> Iterator[Contradiction]:

@@ -39,6 +39,7 @@ from onceload.pipeline_yaml import (
 from onceload.suite_file import read_suite
 from spark_jobs.columns import RESERVED, Column, ColumnType, Kind, parse_column
 from spark_jobs.declared import (
+    ON_ARRIVAL,
     CsvOptions,
     Declared,
     Format,
@@ -429,12 +430,13 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%")
 
 
 def cron(node: yaml.Node) -> str:
-    """Five fields, or one of the presets that Airflow knows."""
+    """Five fields, one of the presets that Airflow knows, or the word for whenever there is something new."""
     value = text(node)
     fields = value.split()
     is_cron = len(fields) == len(_CRON) and all(map(_is_cron_field, fields, _CRON))
-    if not is_cron and value not in _PRESETS:
-        expected = f'five cron fields in range, such as "*/5 * * * *" (every five minutes), or {", ".join(_PRESETS)}'
+    if not is_cron and value not in (*_PRESETS, ON_ARRIVAL):
+        others = ", ".join((*_PRESETS, ON_ARRIVAL))
+        expected = f'five cron fields in range, such as "*/5 * * * *" (every five minutes), or one of {others}'
         raise not_what(node, expected)
     return " ".join(fields)
 

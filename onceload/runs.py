@@ -1,5 +1,6 @@
 """What a scheduler asks before and after a load: whether there is anything to do, and what has come of it."""
 
+import hashlib
 import time
 from dataclasses import dataclass
 
@@ -10,8 +11,11 @@ from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
 from spark_jobs.declared import Declared
 from spark_jobs.load import LoadSettings, Report, what_came_of, what_is_left_of
-from spark_jobs.plan import make_plan
+from spark_jobs.plan import Plan, make_plan
 from spark_jobs.target import refuse_another_target
+
+#: Nothing is held under this name.
+_NO_BATCH = Batch("")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,8 @@ class Found:
 
     files: int
     bytes: int
+    #: The same as long as the same files have the same news.
+    news: str
     #: Deliveries that wait or are in hand.
     open: int
     lines: tuple[str, ...]
@@ -35,7 +41,7 @@ class Found:
         return bool(self.files or self.open or self.is_held)
 
 
-def look(declared: Declared, how: LoadSettings, *, batch: Batch) -> Found:
+def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> Found:
     """Look for what is new, without Spark and without changing anything."""
     engine = connect(how.ledger)
     try:
@@ -55,6 +61,7 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch) -> Found:
     return Found(
         files=len(plan.to_read),
         bytes=size,
+        news=_news(plan),
         open=left.count,
         lines=(
             f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without, {left.count:,} open"
@@ -65,6 +72,14 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch) -> Found:
         is_busy=any(note.is_busy for note in plan.notes),
         needs_a_person="; ".join(of_people),
     )
+
+
+def _news(plan: Plan) -> str:
+    found = [
+        (file.listed.name, file.generation, file.listed.size, file.listed.modified_at, file.spans)
+        for file in plan.to_read
+    ]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
 
 
 def outcome(declared: Declared, how: LoadSettings, *, batch: Batch) -> Report:

@@ -191,6 +191,10 @@ class Suite:
         return hashlib.sha256(repr(self.expectations).encode()).hexdigest()[:16]
 
 
+#: The schedule of a pipeline that runs whenever there is something new.
+ON_ARRIVAL = "on_arrival"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A pipeline file, whole and without contradictions."""
@@ -210,7 +214,7 @@ class Declared:
     on_rewrite: OnRewrite = OnRewrite.STOP
     quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
     suite: Suite | None = None
-    #: A cron text; left out, somebody else says when.
+    #: A cron text, or `on_arrival`; left out, somebody else says when.
     schedule: str | None = None
 
     @property

@@ -4,20 +4,34 @@ from typing import Literal
 
 from sqlalchemy import Engine
 
+from dedup_core.names import Batch
 from dedup_core.pipeline import Guarantee
 from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import statements, translated
 
 SQL = statements("views.sql")
-View = Literal["status", "producers", "ledger", "sessions", "snapshots", "audits"]
+View = Literal["status", "producers", "ledger", "receipts", "sessions", "snapshots", "audits"]
 
 
 def look(
-    engine: Engine, view: View, *, pipeline: str | None, at_most: int, switch: Guarantee = Guarantee.EXACTLY_ONCE
+    engine: Engine,
+    view: View,
+    *,
+    pipeline: str | None,
+    batch: Batch | None = None,
+    at_most: int,
+    switch: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> list[dict[str, object]]:
-    """The rows of a view; a pipeline that nobody declared is an error, not an empty table."""
+    """The rows of a view, or what it has of one batch; a pipeline that nobody declared is an error, no empty table."""
     with translated(pipeline=pipeline or "(any)", doing=f"reading {view}"), engine.begin() as connection:
         if pipeline is not None:
             get_pipeline(connection, pipeline)
-        binds = {"pipeline": pipeline, "at_most": at_most, "switch": switch}
+        binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most, "switch": switch}
         return [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
+
+
+def is_audited_elsewhere(engine: Engine, *, pipeline: str, suite: str, batch: Batch) -> bool:
+    """Whether a suite of that name was also asked about a batch of that name by another pipeline."""
+    with translated(pipeline=pipeline, doing="looking for audits"), engine.begin() as connection:
+        binds = {"pipeline": pipeline, "suite": suite, "batch": batch}
+        return bool(connection.execute(SQL["audited_elsewhere"], binds).scalar_one())

@@ -21,7 +21,16 @@ SELECT producer.producer_id AS id, producer.name, producer.generation, producer.
 SELECT ledger.position, ledger.kind, ledger.batch, ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.filtered,
        ledger.bytes, ledger.session, ledger.epoch, ledger.dag_id, ledger.run_id, ledger.try_number, ledger.committed_at
   FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)
- WHERE pipeline.name = :pipeline ORDER BY ledger.position DESC LIMIT :at_most;
+ WHERE pipeline.name = :pipeline AND ledger.batch = coalesce(:batch, ledger.batch)
+ ORDER BY ledger.position DESC LIMIT :at_most;
+
+-- name: receipts
+SELECT receipt.position, receipt.producer, receipt.generation, CAST(receipt.spans AS text) AS spans, receipt.rows,
+       receipt.condition
+  FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
+  JOIN onceload.pipeline USING (pipeline_id)
+ WHERE pipeline.name = :pipeline AND ledger.batch = coalesce(:batch, ledger.batch)
+ ORDER BY receipt.position DESC, receipt.producer, receipt.generation LIMIT :at_most;
 
 -- name: sessions
 SELECT session.name AS session, session.epoch,
@@ -47,4 +56,10 @@ SELECT audit.batch, audit.passed, result.expectation, result.about, result.sever
        audit.rows, audit.suite, result.checked, result.observed, result.sample, audit.audited_at
   FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id)
   LEFT JOIN onceload.quality_result AS result USING (audit_id)
- WHERE pipeline.name = :pipeline ORDER BY audit.audit_id DESC, result.number LIMIT :at_most;
+ WHERE pipeline.name = :pipeline AND audit.batch = coalesce(:batch, audit.batch)
+ ORDER BY audit.audit_id DESC, result.number LIMIT :at_most;
+
+-- name: audited_elsewhere
+-- Whether a suite of the same name was asked about a batch of the same name, of another pipeline.
+SELECT EXISTS (SELECT FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id)
+                WHERE suite = :suite AND batch = :batch AND pipeline.name <> :pipeline);

@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
+from onceload_airflow.alerts import tell_failure
 from onceload_airflow.operators import GIVEN
 
 #: The folder of the pipeline files.
@@ -17,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=30),
     "execution_timeout": timedelta(hours=6),
+    "on_failure_callback": tell_failure,
 }
 
 

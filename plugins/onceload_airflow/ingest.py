@@ -1,17 +1,22 @@
 """The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it asks nobody but the file."""
 
 import hashlib
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from airflow.sdk import DAG, Asset, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, Param
 
 from onceload.contradictions import may_choose, may_replace
 from onceload.pipeline_file import placeholders, read_pipeline
+from onceload_airflow.alerts import deadline, notifiers, tell_failure
+from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.operators import GIVEN, MISSING, MODES, Audit, Load, Plan, Publish, Report
-from spark_jobs.declared import Declared
+from spark_jobs.declared import ON_ARRIVAL, Declared
+from spark_jobs.sources.addresses import shown, split_address
 
 _DEFAULTS: dict[str, Any] = {
     "owner": "onceload",
@@ -20,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=10),
     "execution_timeout": timedelta(hours=6),
+    "on_failure_callback": tell_failure,
 }
 _ABOUT = """Loads `{source}` into `{target}`, exactly once: from `{file}`.
 
@@ -38,27 +44,31 @@ _REPORT = (
 
 def dag_of(path: Path) -> DAG:
     """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
-    declared = read_pipeline(path, offered=dict.fromkeys(GIVEN, "0"))
+    declared = read_pipeline(path, offered={name: f"<{name}>" for name in GIVEN})
     table = f"{declared.target.schema}.{declared.target.table}"
+    # A setting that is wrong is found here, and not when there is something to tell.
+    notifiers(os.environ)
     with DAG(
         dag_id=dag_id_of(declared.name),
         description=f"Load {declared.name} into {table}, exactly once",
-        doc_md=_ABOUT.format(source=declared.source.path, target=table, file=path.name),
-        schedule=declared.schedule,
+        doc_md=_ABOUT.format(source=shown(declared.source.path), target=table, file=path.name),
+        schedule=_news_of(declared, path) if declared.schedule == ON_ARRIVAL else declared.schedule,
         start_date=datetime(2000, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
+        deadline=deadline(os.environ),
         default_args=_DEFAULTS,
         params=_params(declared, path),
         tags=["onceload", "ingest"],
     ) as dag:
         of_file: dict[str, Any] = {"pipeline_file": str(path)}
-        asset = Asset(name=table, uri=f"onceload://{declared.name}/{table}")
+        # Of a table that two pipelines load there is one asset, and of files that two read as well.
+        files, rows = Asset(_address_of(declared)), Asset(name=table, uri=f"onceload://tables/{quote(table)}")
         plan = Plan(task_id="plan", doc_md=_PLAN, **of_file)
         load = Load(
             task_id="load", is_direct=declared.is_direct, doc_md=_LOAD if declared.is_direct else _STAGE, **of_file
         )
-        report = Report(task_id="report", outlet=asset, doc_md=_REPORT, **of_file)
+        report = Report(task_id="report", inlets=[files], outlet=rows, doc_md=_REPORT, **of_file)
         if declared.is_direct:
             plan >> load >> report
         else:
@@ -68,6 +78,18 @@ def dag_of(path: Path) -> DAG:
             for step in (*audited, publish, report):
                 last = last >> step
     return dag
+
+
+def _news_of(declared: Declared, path: Path) -> Asset:
+    """Something that the triggerer looks for, and that is no one else's."""
+    watcher = AssetWatcher(name=f"arrivals of {declared.name}", trigger=Arrivals(pipeline_file=str(path)))
+    return Asset(name=f"news of {declared.name}", uri=f"onceload://news/{quote(declared.name)}", watchers=[watcher])
+
+
+def _address_of(declared: Declared) -> str:
+    """Where the files are, in the words of lineage."""
+    scheme, path = split_address(shown(declared.source.path))
+    return f"{scheme}{quote(path, safe='/*:')}" if scheme else f"file://{quote(str(Path(path).absolute()), safe='/*')}"
 
 
 def _params(declared: Declared, path: Path) -> dict[str, Param]:

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -28,7 +28,9 @@ from dedup_core.postgres import PostgresSnapshots
 from onceload.cli import opened
 from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, placeholders, read_pipeline
+from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.links import DataDocsLink, LedgerLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -165,10 +167,36 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         return found.is_anything_new
 
 
+class WaitForFiles(_OfPipeline, BaseSensorOperator):
+    """Wait until a pipeline has something new, for `timeout` at most; meanwhile no worker is kept."""
+
+    template_fields: Sequence[str] = ("pipeline_file",)
+
+    def execute(self, context: "Context") -> dict[str, object]:
+        from onceload.runs import look
+
+        with self.how(context) as how:
+            found = look(self.declared(context), how)
+        if not found.is_anything_new:
+            trigger = Arrivals(
+                pipeline_file=self.pipeline_file,
+                onceload_conn_id=self.onceload_conn_id,
+                values=given_values(context),
+                every_s=self.poke_interval,
+            )
+            self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+        return {"files": found.files, "bytes": found.bytes}
+
+    def resume(self, context: "Context", event: dict[str, object]) -> dict[str, object]:
+        del context
+        return event
+
+
 class Load(SparkSubmitOperator):
     """Stage a batch, or load it where each chunk commits itself: `onceload stage | load`, launched by spark-submit."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
+    operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
 
     def __init__(
         self,
@@ -247,6 +275,8 @@ class Load(SparkSubmitOperator):
 class Audit(_OfPipeline):
     """Ask the suite about the staged batch; what fails is not published, and not tried again."""
 
+    operator_extra_links = (DataDocsLink(),)
+
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.audit import in_words
         from spark_jobs.batch import audit_batch
@@ -261,6 +291,8 @@ class Audit(_OfPipeline):
 class Publish(_OfPipeline):
     """Let the staged batch take effect, in one commit; what is published already stays as it is."""
 
+    operator_extra_links = (LedgerLink(),)
+
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.batch import publish_batch
 
@@ -273,6 +305,8 @@ class Publish(_OfPipeline):
 
 class Report(_OfPipeline):
     """Say what the run has come to, as the ledger knows it; files that need a person fail it, at the end."""
+
+    operator_extra_links = (LedgerLink(),)
 
     def __init__(self, *, outlet: Any = None, **others: Any) -> None:  # noqa: ANN401 - an asset.
         super().__init__(outlets=[outlet] if outlet else [], **others)

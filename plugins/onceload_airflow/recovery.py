@@ -162,6 +162,9 @@ class Conclude(OfOnePipeline):
 class Rebuild(OfOnePipeline, Load):
     """Load all of a pipeline into a database that has none of it: `onceload recover rebuild`, by spark-submit."""
 
+    # Most runs of this DAG rebuild nothing, and have no pipeline file.
+    operator_extra_links = ()
+
     def __init__(self, **others: Any) -> None:  # noqa: ANN401
         super().__init__(pipeline_file="", is_direct=False, **others)
 

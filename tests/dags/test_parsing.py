@@ -95,3 +95,13 @@ def test_a_hundred_pipelines_are_a_hundred_dags(airflow):
         (airflow.pipelines / f"p{number}.yaml").write_text(PLAIN.format(name=f"p{number}"))
 
     assert len(airflow.parsed()["dags"]) == 100 + len(SAMPLES)
+
+
+def test_a_pipeline_that_runs_on_arrival_is_parsed_without_a_look(airflow):
+    content = PLAIN.format(name="arriving").replace("{{ ds }}/", "")
+    (airflow.pipelines / "arriving.yaml").write_text(f"{content}schedule: on_arrival\n")
+
+    parsed = airflow.parsed()
+
+    assert (parsed["errors"], parsed["heavy"]) == ({}, [])
+    assert "news of arriving" in parsed["dags"]["ingest__arriving"]["schedule"]

@@ -1,6 +1,7 @@
 """Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
 
 import json
+import shutil
 import socket
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 
 from dedup_core.errors import SettingRefused
 from onceload import stack
+from tests.dags.mailbox import mailbox, text_of
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240
@@ -29,7 +31,19 @@ expectations:
   - type: expect_column_values_to_be_between
     kwargs: {column: n, min_value: 0}
 """
-NAMES = ("readings", "others")
+NAMES = ("readings", "others", "shown", "told")
+ARRIVING = PIPELINE + "schedule: on_arrival\n"
+#: DAGs of a user's own.
+WAITING = """\
+from airflow.sdk import DAG
+from onceload_airflow.operators import WaitForFiles
+
+with DAG("patient"):
+    WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1)
+
+with DAG("impatient"):
+    WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1, timeout=1)
+"""
 DAG = "/api/v2/dags/ingest__readings"
 
 
@@ -50,12 +64,20 @@ class Api:
         with urlopen(Request(self._address + path, data=body, headers=headers), timeout=30) as answer:
             return json.load(answer)
 
+    def page(self, address: str) -> tuple[str, Any]:
+        """As a browser gets it, which sends its cookie."""
+        with urlopen(Request(address, headers={"Cookie": f"_token={self._token}"}), timeout=30) as answer:
+            return answer.read().decode(), answer.headers
+
     def until(self, path: str, is_so: Any) -> Any:
         deadline = time.monotonic() + _PATIENCE_S
         while not is_so(found := self.ask(path)):
             assert time.monotonic() < deadline, found
             time.sleep(0.5)
         return found
+
+    def until_it_knows(self, *dags: str) -> None:
+        self.until("/api/v2/dags?limit=100", lambda found: {*dags} <= {each["dag_id"] for each in found["dags"]})
 
     def run(self, name: str, *, dag: str = DAG, **params: object) -> dict[str, str]:
         """Trigger a run, and wait for what becomes of its tasks."""
@@ -72,12 +94,34 @@ def landing():
         for name in NAMES:
             (home / "landing" / name).mkdir(parents=True)
             (home / "pipelines" / f"{name}.yaml").write_text(PIPELINE.format(name=name, folder=home / "landing"))
+        (home / "landing" / "arriving").mkdir()
+        arriving = home / "pipelines" / "arriving.yaml"
+        arriving.write_text(ARRIVING.format(name="arriving", folder=home / "landing"))
         (home / "pipelines" / "suite.yaml").write_text(SUITE)
+        # Beside those that are made for the pipelines.
+        own = home / "airflow" / "bundles" / "pipelines" / "own.py"
+        own.parent.mkdir(parents=True)
+        own.write_text(WAITING.format(file=str(home / "pipelines" / "others.yaml")))
         yield home / "landing"
 
 
 @pytest.fixture(scope="module")
-def running(landing):
+def box():
+    with mailbox() as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def running(landing, box):
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in box.settings.items():
+            patched.setenv(name, value)
+        # Whatever starts Spark takes longer.
+        patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
+        yield from all_of_it(landing)
+
+
+def all_of_it(landing):
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -99,7 +143,7 @@ def _of(home: Path) -> list[psutil.Process]:
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
     api = Api(running)
     (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
+    api.until_it_knows("ingest__readings")
 
     first = api.run("first")
     again = api.run("again")
@@ -120,12 +164,12 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
         ("mended", 2),
     ]
     events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
-    assert [extra["loaded"] for extra in events if extra["pipeline"] == "readings"] == [2, 2]
+    assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
 
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     api = Api(running)
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 7)
+    api.until_it_knows("ingest__others", "snapshot", "maintain", "verify")
     (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')
     assert set(api.run("before", dag="/api/v2/dags/ingest__others").values()) == {"success"}
 
@@ -143,7 +187,7 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
 
 def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(running, landing, capsys):
     api = Api(running)
-    api.until("/api/v2/dags", lambda found: found["total_entries"] == 5)
+    api.until_it_knows("ingest__others")
     (died,) = (each for each in _of(landing.parent) if each.cmdline()[-1:] == ["scheduler"])
     of_it = died.children(recursive=True)
     assert of_it
@@ -160,7 +204,115 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
     assert [each for each in of_it if each.is_running()] == []
 
 
-def test_whoever_has_not_logged_in_sees_nothing(running):
-    with pytest.raises(OSError, match="401"), urlopen(running.address + DAG, timeout=30):
+def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, tmp_path):
+    api = Api(running)
+    api.until_it_knows("ingest__arriving")
+
+    def arrives(content, *states):
+        (tmp_path / "new").write_text(content)
+        shutil.move(tmp_path / "new", landing / "arriving" / f"{len(states) // 2}.jsonl")
+        path = "/api/v2/dags/ingest__arriving/dagRuns?order_by=run_after"
+        runs = api.until(path, lambda found: [each["state"] for each in found["dag_runs"]] == list(states))
+        assert {(each["run_type"], each["logical_date"]) for each in runs["dag_runs"]} == {("asset_triggered", None)}
+
+    arrives('{"n": 1}\n', "success")
+    arrives('{"n": -2}\n', "success", "failed")
+    arrives('{"n": 2}\n', "success", "failed", "success")
+
+    assert execute(running.dsn, "SELECT n FROM arriving ORDER BY n") == [(1,), (2,)]
+    (news,) = api.ask("/api/v2/assets?name_pattern=news of arriving".replace(" ", "%20"))["assets"]
+    events = api.ask(f"/api/v2/assets/events?asset_id={news['id']}")["asset_events"]
+    assert [each["extra"]["payload"]["files"] for each in events] == [1, 1, 1]
+
+
+def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(running, landing):
+    api = Api(running)
+    api.until_it_knows("patient", "impatient")
+    assert api.run("now", dag="/api/v2/dags/impatient") == {"wait": "failed"}
+    run = "/api/v2/dags/patient/dagRuns"
+    api.ask(run, {"dag_run_id": "now", "logical_date": None})
+    task = f"{run}/now/taskInstances/wait"
+    api.until(task, lambda found: found["state"] == "deferred")
+
+    (landing / "others" / "awaited.jsonl").write_text('{"n": 7}\n')
+
+    api.until(task, lambda found: found["state"] == "success")
+    assert api.ask(f"{task}/xcomEntries/return_value?deserialize=true")["value"] == {"files": 1, "bytes": 9}
+
+
+def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, box):
+    api = Api(running)
+    api.until_it_knows("ingest__told")
+    (landing / "told" / "a.jsonl").write_text('{"n": -4}\n')
+
+    api.run("bad", dag="/api/v2/dags/ingest__told")
+
+    wanted = {"ingest__told: audit needs a person", "ingest__told: a run is late"}
+    told: dict[str, str] = {}
+    while not wanted <= set(told):
+        mail = box.mails.get(timeout=60)
+        told[mail["Subject"]] = text_of(mail)
+    assert "a.jsonl 0: -4" in told["ingest__told: audit needs a person"]
+    assert "Run bad of ingest__told" in told["ingest__told: a run is late"]
+
+
+def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(running, landing):
+    api = Api(running)
+    api.until_it_knows("ingest__shown")
+    (landing / "shown" / "a.jsonl").write_text('{"n": 1}\n')
+    api.run("good", dag="/api/v2/dags/ingest__shown")
+    (landing / "shown" / "b.jsonl").write_text('{"n": -4}\n')
+    api.run("blocked", dag="/api/v2/dags/ingest__shown")
+    links = {
+        (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
+        for run, task in (("good", "publish"), ("blocked", "audit"))
+    }
+    # As a folder that leads somewhere else: nobody audits under such a name.
+    execute(
+        running.dsn,
+        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, '../../validations/suite/blocked', 'none', suite, '', 0, true"
+        " FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id) WHERE batch = 'blocked' AND name = 'shown'",
+    )
+
+    ledger, headers = api.page(links["good", "publish"]["Ledger position"])
+    audit, _ = api.page(links["blocked", "audit"]["Data Docs"])
+    docs, of_docs = api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=blocked")
+    injected, _ = api.page(f"{running.address}/onceload/ledger?pipeline=shown&batch=%3Cscript%3E")
+
+    assert "<td>a.jsonl</td><td>1</td><td>{[0,9)}</td>" in ledger
+    assert headers["Content-Security-Policy"].startswith("default-src 'none';")
+    assert "script-src" not in headers["Content-Security-Policy"]
+    assert "<td>b.jsonl 0: -4</td>" in audit
+    assert "docs?pipeline=shown&amp;batch=blocked" in audit
+    assert "-4" in docs
+    assert "; sandbox;" in of_docs["Content-Security-Policy"]
+    assert "&lt;script&gt;" in injected
+    assert "<script" not in injected
+    for wrong in ("docs?pipeline=shown&batch=../../validations/suite/blocked", "ledger?pipeline=none&batch=blocked"):
+        with pytest.raises(OSError, match="404"):
+            api.page(f"{running.address}/onceload/{wrong}")
+
+    # Another pipeline with a suite and a batch of these names: the folder does not tell whose page it is.
+    execute(
+        running.dsn,
+        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, 'blocked', 'none', 'suite', '', 0, true FROM onceload.pipeline WHERE name = 'arriving'",
+    )
+    with pytest.raises(OSError, match="404"):
+        api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=blocked")
+
+
+PAGES = [f"/onceload/{page}?pipeline=shown&batch=bad" for page in ("ledger", "audit", "docs")]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), [(DAG, "401"), *((page, "401") for page in PAGES), ("/onceload/openapi.json", "404")]
+)
+def test_whoever_has_not_logged_in_sees_nothing(running, path, code):
+    with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=30):
         pass
+
+
+def test_the_password_is_for_nobody_else(running):
     assert oct(running.password_file.stat().st_mode & 0o777) == "0o600"

@@ -127,3 +127,12 @@ def test_a_name_that_no_terminal_can_print_is_shown_by_its_code(tmp_path):
     (problem,) = problems_of(tmp_path, content)
 
     assert problem == r"17: producer.name: no column is called 'device'; did you mean \x1b[2Jdevice?"
+
+
+def test_a_run_on_arrival_is_of_no_day(tmp_path):
+    content = plain(("in/*.csv", "'in/{{ ds }}.csv'"), added="schedule: on_arrival")
+
+    (problem,) = problems_of(tmp_path, content, ds="2026-11-21")
+
+    assert problem.startswith("17: schedule: a run on arrival is of no day")
+    assert "wildcards" in problem

@@ -1,0 +1,137 @@
+"""Who gets told when a task has failed for good, or a run is late: Airflow's own notifiers, named by one setting.
+
+    ONCELOAD_ALERTS='[{"classpath": "<a notifier>", "kwargs": {"subject": "{{ alert.subject }}", ...}}]'
+
+What a notifier renders may use `alert`: its subject, its text, and the same text escaped, as html.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.secrets_masker import redact
+from structlog import get_logger
+
+from dedup_core.errors import OnceloadError, SettingRefused
+from dedup_core.postgres.views import look
+from onceload.cli import opened
+from onceload.pipeline_file import read_pipeline
+from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.operators import GIVEN
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """What there is to tell."""
+
+    subject: str
+    text: str
+
+    @property
+    def html(self) -> str:
+        return escape(self.text).replace("\n", "<br>\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Notifier:
+    classpath: str
+    kwargs: Mapping[str, Any]
+
+
+def tell_failure(context: "Context") -> None:
+    """Tell of a task that Airflow does not try again."""
+    if notifiers(os.environ):
+        _tell(_of_failure(context), dict(context))
+
+
+async def tell_late(context: Mapping[str, Any]) -> None:
+    """Tell of a run that should have ended by now; the triggerer calls this."""
+    run = context["dag_run"]
+    text = (
+        f"Run {run['dag_run_id']} of {run['dag_id']} should have ended by {context['deadline']['deadline_time']}, and "
+        "has not.\nWhat to do: see which of its tasks runs or waits; nothing is lost, and clearing a task that hangs "
+        "repeats nothing."
+    )
+    alert = Alert(subject=f"{run['dag_id']}: a run is late", text=text)
+    await asyncio.to_thread(_tell, alert, dict(context))
+
+
+def deadline(environment: Mapping[str, str]) -> DeadlineAlert | None:
+    """How long a run may take from when it is queued, if anybody wants to know."""
+    given = environment.get("ONCELOAD_LATE_AFTER_S")
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise SettingRefused("ONCELOAD_LATE_AFTER_S", repr(given), "whole seconds, such as 3600")
+    reference, after = DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=int(given))
+    return DeadlineAlert(reference=reference, interval=after, callback=AsyncCallback(tell_late))
+
+
+def notifiers(environment: Mapping[str, str]) -> list[_Notifier]:
+    """Those that the setting names."""
+    try:
+        given: Any = json.loads(environment.get("ONCELOAD_ALERTS") or "[]")
+        return [_Notifier(classpath=str(each["classpath"]), kwargs=dict(each.get("kwargs", {}))) for each in given]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        expected = 'a list such as [{"classpath": "module.Notifier", "kwargs": {}}], as JSON'
+        found = "something else (not shown: it may hold a secret)"
+        raise SettingRefused("ONCELOAD_ALERTS", found, expected) from None
+
+
+def _of_failure(context: "Context") -> Alert:
+    ti: Any = context["ti"]
+    error = context.get("exception")
+    # Airflow was told that trying again does not help: a failed audit, a file that was rewritten, a wrong setting.
+    if isinstance(error, AirflowFailException):
+        happened, then = "needs a person", "mend what it says, then clear the task"
+    else:
+        happened = f"failed at try {ti.try_number}, and may get on by itself"
+        then = "the next run tries again, as does clearing the task"
+    said = str(error or "It said nothing: it was killed, or its worker was lost.")
+    lines = [
+        f"Task {ti.task_id} of {ti.dag_id}, run {ti.run_id}, {happened}.",
+        str(redact(said)),
+        *_where(context),
+        f"What to do: {then}; nothing is lost, and nothing is loaded twice.",
+        f"Log: {ti.log_url}",
+    ]
+    return Alert(subject=f"{ti.dag_id}: {ti.task_id} {happened}", text="\n".join(lines))
+
+
+def _where(context: "Context") -> list[str]:
+    """The position of the task's pipeline, if it has one and the database answers."""
+    task: Any = context["task"]
+    if not (file := getattr(task, "pipeline_file", None)):
+        return []
+    with suppress(OnceloadError):
+        name = read_pipeline(Path(file), offered=dict.fromkeys(GIVEN, "0")).name
+        with OnceloadHook(task.onceload_conn_id).opened() as dsn, opened(dsn) as engine:
+            (status,) = look(engine, "status", pipeline=name, at_most=1)
+        return [f"Pipeline {name} is at position {status['position']}."]
+    return []
+
+
+def _tell(alert: Alert, context: dict[str, Any]) -> None:
+    for each in notifiers(os.environ):
+        module, _, name = each.classpath.rpartition(".")
+        try:
+            getattr(import_module(module), name)(**each.kwargs)({**context, "alert": alert})
+        except Exception:
+            # Whatever one of them raises keeps nobody else from being told.
+            log.exception("alert_not_sent", notifier=each.classpath)

@@ -1,0 +1,96 @@
+"""What is new, as soon as it is there: a trigger that looks, in the triggerer, for DAGs and for tasks that wait.
+
+What a trigger is made of lies in Airflow's database: the pipeline file, and the name of a connection, whose address is
+looked up when it is needed. What was told for an asset is remembered beside that asset, also over restarts. If it is
+told twice all the same, the second run finds nothing new.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from dedup_core.errors import OnceloadError
+from onceload.pipeline_file import read_pipeline
+from onceload_airflow.hook import CONNECTION, OnceloadHook
+
+if TYPE_CHECKING:
+    from onceload.runs import Found
+
+_EVERY_S = 10.0
+#: What is still new by then, because its run failed or its DAG was paused, is told again.
+_AGAIN_S = 3600.0
+_TOLD = "told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    news: str = ""
+    at_s: float = 0.0
+
+
+class Arrivals(BaseEventTrigger):
+    """Fires when a pipeline has something new: once for each state of its files."""
+
+    def __init__(
+        self,
+        *,
+        pipeline_file: str,
+        onceload_conn_id: str = CONNECTION,
+        values: Mapping[str, str] = {},
+        every_s: float = _EVERY_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # Airflow's own.
+        self.pipeline_file = pipeline_file
+        self.onceload_conn_id = onceload_conn_id
+        self.values = dict(values)
+        self.every_s = every_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("pipeline_file", "onceload_conn_id", "values", "every_s")
+        return "onceload_airflow.arrivals.Arrivals", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        told = await self._recall()
+        while True:
+            found = await self._look()
+            is_told = found is not None and _is_worth_telling(found, told)
+            if found is not None and is_told:
+                told = _Told(news=found.news, at_s=time.time())
+                said = {"files": found.files, "bytes": found.bytes}
+                yield TriggerEvent(said)  # type: ignore[no-untyped-call] # Airflow's own.
+            await asyncio.sleep(self.every_s)
+            if is_told and self.asset_state_store is not None:
+                # Only now, as Airflow has written the event down by this time: it may come twice, and is never lost.
+                await self.asset_state_store.aset(_TOLD, asdict(told))
+
+    async def _recall(self) -> _Told:
+        """A task that waits has no memory, and needs none."""
+        kept: Any = None if self.asset_state_store is None else await self.asset_state_store.aget(_TOLD)
+        return _Told(**kept) if kept else _Told()
+
+    async def _look(self) -> "Found | None":
+        """Ask files and database in a thread, as the triggerer has one loop for all; what fails is asked again."""
+        try:
+            return await asyncio.to_thread(self._look_now)
+        except OnceloadError as error:
+            self.log.warning("%s; looking again in %g s", error, self.every_s)
+            return None
+
+    def _look_now(self) -> "Found":
+        # They take a while to import, and the DAG processor needs the class alone.
+        from onceload.load_commands import how_of
+        from onceload.runs import look
+
+        hook = OnceloadHook(self.onceload_conn_id)
+        with hook.opened() as dsn:
+            return look(read_pipeline(Path(self.pipeline_file), offered=self.values), how_of(hook.settings, dsn))
+
+
+def _is_worth_telling(found: "Found", told: _Told) -> bool:
+    is_other = found.files > 0 and found.news != told.news
+    return is_other or (found.is_anything_new and time.time() - told.at_s >= _AGAIN_S)

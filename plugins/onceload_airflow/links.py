@@ -1,0 +1,40 @@
+"""Buttons on the page of a task, which lead to our pages; Airflow makes them when a task ends, however it does."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+from onceload.pipeline_file import read_pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class LedgerLink(BaseOperatorLink):
+    """What the run has committed, and at which position."""
+
+    name = "Ledger position"
+
+    def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
+        return _address("ledger", operator, ti_key)
+
+
+class DataDocsLink(BaseOperatorLink):
+    """What the audit of the run has said."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
+        return _address("audit", operator, ti_key)
+
+
+def _address(page: str, operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
+    from onceload_airflow.operators import GIVEN
+
+    pipeline = read_pipeline(Path(operator.pipeline_file), offered=dict.fromkeys(GIVEN, "0")).name
+    base = str(conf.get("api", "base_url", fallback="")).rstrip("/")
+    return f"{base}/onceload/{page}?{urlencode({'pipeline': pipeline, 'batch': ti_key.run_id})}"

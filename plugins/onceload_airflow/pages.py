@@ -1,0 +1,140 @@
+"""Pages beside Airflow's own: what a run has committed, and what its audit has said.
+
+Airflow protects no app of a plugin's: each page asks for a login, and for the right to read the task logs of the
+pipeline's DAG, because it shows values of records as those do. Everything is escaped, and no page may run a script.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlencode
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from sqlalchemy import Engine
+
+from dedup_core.errors import NotFound, OnceloadError
+from dedup_core.names import Batch
+from dedup_core.postgres.views import View, is_audited_elsewhere, look
+from onceload.cli import opened
+from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.ingest import dag_id_of
+
+_ROWS_MAX = 1000
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;margin:2rem}table{border-collapse:collapse;margin:1rem 0}"
+    "th,td{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
+)
+_STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_NOTHING_ELSE = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+#: Where the pages of Great Expectations have their styles from.
+_STYLES = "https://unpkg.com https://maxcdn.bootstrapcdn.com https://cdnjs.cloudflare.com https://cdn.jsdelivr.net"
+
+_A_NAME = r"^[^\x00]{1,1000}$"
+Pipeline = Annotated[str, Query(pattern=_A_NAME)]
+BatchName = Annotated[str, Query(alias="batch", pattern=_A_NAME)]
+
+
+def may_see(request: Request, user: GetUserDep, pipeline: Pipeline) -> None:
+    """Whoever may read the logs of the pipeline's tasks."""
+    requires_access_dag("GET", DagAccessEntity.TASK_LOGS, dag_id_of(pipeline))(request, user)
+
+
+def make_app() -> FastAPI:
+    # What is not here needs no protection: no list of the pages, and no documentation of them.
+    app = FastAPI(dependencies=[Depends(may_see)], openapi_url=None)
+    app.get("/ledger")(show_ledger)
+    app.get("/audit")(show_audit)
+    app.get("/docs")(show_docs)
+    return app
+
+
+def show_ledger(pipeline: Pipeline, batch: BatchName) -> Response:
+    """The entries of a batch, and what each took of whom."""
+    with _database() as (engine, _):
+        entries, receipts = (_rows(engine, view, pipeline, batch) for view in ("ledger", "receipts"))
+    told = _table(entries, "No entry: so far it has committed nothing.")
+    return _page(f"Ledger of {pipeline}", batch, told, _table(receipts, ""))
+
+
+def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
+    """What the suite has said, the last answer first."""
+    with _database() as (engine, docs):
+        findings = _rows(engine, "audits", pipeline, batch)
+        is_there = _docs_of(engine, docs, pipeline, batch, findings) is not None
+    link = f"docs?{urlencode({'pipeline': pipeline, 'batch': batch})}"
+    more = f'<p><a href="{escape(link)}">The page of Great Expectations</a></p>' if is_there else ""
+    return _page(f"Audit of {pipeline}", batch, _table(findings, "It was not audited, or that is long ago."), more)
+
+
+def show_docs(pipeline: Pipeline, batch: BatchName) -> Response:
+    """The page that Great Expectations has made of it; it is of others, so that it may do nothing at all."""
+    with _database() as (engine, docs):
+        page = _docs_of(engine, docs, pipeline, batch, _rows(engine, "audits", pipeline, batch))
+    if page is None:
+        raise HTTPException(404, f"no page of batch {batch} is on this machine; what was said is on the page audit")
+    policy = f"{_NOTHING_ELSE}; sandbox; style-src 'unsafe-inline' {_STYLES}"
+    return HTMLResponse(page.read_bytes(), headers=_headers(policy))
+
+
+def _docs_of(
+    engine: Engine, docs: Path, pipeline: str, batch: str, findings: Sequence[dict[str, object]]
+) -> Path | None:
+    """The newest page of an audit; none where the folder does not tell whose it is."""
+    if not findings:
+        return None
+    suite = str(findings[0]["suite"])
+    if is_audited_elsewhere(engine, pipeline=pipeline, suite=suite, batch=Batch(batch)):
+        return None
+    # Each is the name of one folder, which leads nowhere else.
+    if any(name in ("", ".", "..") or "/" in name for name in (suite, batch)):
+        return None
+    return max((docs / "validations" / suite / batch).glob("*/*.html"), default=None)
+
+
+@contextmanager
+def _database() -> Iterator[tuple[Engine, Path]]:
+    hook = OnceloadHook()
+    try:
+        with hook.opened() as dsn, opened(dsn) as engine:
+            yield engine, hook.settings.home / "quality"
+    except OnceloadError as error:
+        raise HTTPException(404 if isinstance(error, NotFound) else 503, str(error)) from error
+
+
+def _rows(engine: Engine, view: View, pipeline: str, batch: str) -> list[dict[str, object]]:
+    return look(engine, view, pipeline=pipeline, batch=Batch(batch), at_most=_ROWS_MAX)
+
+
+def _page(title: str, batch: str, *parts: str) -> Response:
+    head = f"<!DOCTYPE html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    body = f"<h1>{escape(title)}</h1><p>Batch {escape(batch)}; times are UTC.</p>{''.join(parts)}</html>"
+    return HTMLResponse(head + body, headers=_headers(f"{_NOTHING_ELSE}; style-src 'sha256-{_STYLE_DIGEST}'"))
+
+
+def _headers(policy: str) -> dict[str, str]:
+    return {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+
+
+def _table(rows: Sequence[dict[str, object]], nothing: str) -> str:
+    if not rows:
+        return f"<p>{escape(nothing)}</p>"
+    lines = [_line("th", [name.replace("_", " ") for name in rows[0]])]
+    lines += [_line("td", ["" if each is None else str(each) for each in row.values()]) for row in rows]
+    cut = f"<p>Only the first {_ROWS_MAX:,} are shown.</p>" if len(rows) == _ROWS_MAX else ""
+    return f"<table>{''.join(lines)}</table>{cut}"
+
+
+def _line(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(each)}</{tag}>" for each in cells) + "</tr>"

@@ -1,0 +1,134 @@
+"""The trigger that says what is new, in a process of its own as in the triggerer, with a real Postgres."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from tests.dags.stand import ROOT, Airflow
+
+PIPELINE = """\
+pipeline: readings
+source: {{path: "{folder}/*.jsonl", format: jsonl}}
+columns: {{n: bigint not null}}
+target: {{table: public.readings}}
+schedule: on_arrival
+"""
+#: Says a word for each look and for each event; what is remembered is in a file.
+WATCH = """
+import asyncio, json, sys
+from pathlib import Path
+from onceload_airflow.arrivals import Arrivals
+
+class Store:
+    def __init__(self, path):
+        self.path = path
+
+    async def aget(self, key):
+        return json.loads(self.path.read_text()).get(key) if self.path.exists() else None
+
+    async def aset(self, key, value):
+        self.path.write_text(json.dumps({key: value}))
+
+class Watched(Arrivals):
+    async def _look(self):
+        found = await super()._look()
+        print("look", flush=True)
+        return found
+
+async def watch():
+    path, kwargs = Watched(pipeline_file=sys.argv[1], every_s=0.01).serialize()
+    assert path == "onceload_airflow.arrivals.Arrivals", path
+    assert sys.argv[3] not in json.dumps(kwargs), kwargs
+    trigger = Watched(**kwargs)
+    trigger.asset_state_store = Store(Path(sys.argv[2]))
+    async for event in trigger.run():
+        print("event", json.dumps(event.payload), flush=True)
+
+asyncio.run(watch())
+"""
+
+
+class Watcher:
+    def __init__(self, process):
+        self._process = process
+
+    def events(self, *, looks):
+        """What it says until it has looked so many times more."""
+        found = []
+        while looks:
+            line = self._process.stdout.readline()
+            assert line, self._process.wait()
+            if line == "look\n":
+                looks -= 1
+            elif line.startswith("event "):
+                found.append(json.loads(line.removeprefix("event ")))
+        return found
+
+    def next_event(self):
+        while not (found := self.events(looks=1)):
+            pass
+        return found
+
+
+@pytest.fixture
+def airflow(tmp_path, dsn):
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    (tmp_path / "landing").mkdir()
+    (pipelines / "readings.yaml").write_text(PIPELINE.format(folder=tmp_path / "landing"))
+    engine = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(engine)
+    engine.dispose()
+    return Airflow(home=tmp_path / "airflow", pipelines=pipelines, dsn=dsn)
+
+
+@contextmanager
+def watching(airflow):
+    arguments = [str(airflow.pipelines / "readings.yaml"), str(airflow.home.with_name("told")), airflow.dsn]
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCH, *arguments], env=airflow.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Watcher(process)
+        finally:
+            process.kill()
+
+
+def test_what_is_new_is_told_once_also_over_a_restart(airflow, tmp_path):
+    with watching(airflow) as watcher:
+        assert watcher.events(looks=2) == []
+
+        (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+
+        assert watcher.next_event() == [{"files": 1, "bytes": 9}]
+        # Nobody has loaded it; it is not told again for that.
+        assert watcher.events(looks=5) == []
+        (tmp_path / "landing" / "b.jsonl").write_text('{"n": 22}\n')
+        assert watcher.next_event() == [{"files": 2, "bytes": 19}]
+        assert watcher.events(looks=2) == []
+
+    with watching(airflow) as watcher:
+        assert watcher.events(looks=3) == []
+
+        (tmp_path / "landing" / "b.jsonl").write_text('{"n": 33}\n')
+
+        assert watcher.next_event() == [{"files": 2, "bytes": 19}]
+
+
+def test_what_fails_is_asked_again(airflow, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    file = airflow.pipelines / "readings.yaml"
+    whole = file.read_text()
+    file.write_text(whole.replace("jsonl}", "jsn}"))
+
+    with watching(airflow) as watcher:
+        assert watcher.events(looks=3) == []
+
+        file.write_text(whole)
+
+        assert watcher.next_event() == [{"files": 1, "bytes": 9}]
