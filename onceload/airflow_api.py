@@ -38,7 +38,7 @@ class AirflowApi:
     def ask(self, path: str, said: object = None, *, method: str | None = None) -> Any:  # noqa: ANN401 - of Airflow.
         """Ask for something, or say something; what Airflow refuses is raised in its own words."""
         try:
-            return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self._token}"})
+            return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self.token}"})
         except HTTPError as error:
             raise AirflowUnfit(path, f"it said {error.code}: {error.read().decode(errors='replace')[:500]}") from error
         except (URLError, HTTPException, OSError) as error:
@@ -58,6 +58,9 @@ class AirflowApi:
             if time.monotonic() >= deadline:
                 raise AirflowUnfit(path, f"after {self.patience_s:g} s it was still {str(found)[:500]}")
             time.sleep(_PAUSE_S)
+
+    def until_it_knows(self, *dag_ids: str) -> None:
+        self.until("/api/v2/dags?limit=100", lambda found: {*dag_ids} <= {each["dag_id"] for each in found["dags"]})
 
     def start(self, dag_id: str, run_id: str, **params: object) -> None:
         self.ask(f"{_dag(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": params})
@@ -107,7 +110,7 @@ class AirflowApi:
         self.until(task, has_heard)
 
     @cached_property
-    def _token(self) -> str:
+    def token(self) -> str:
         login = {"username": self.user, "password": self.password}
         return str(self._call("/auth/token", login, headers={})["access_token"])
 

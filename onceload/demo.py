@@ -74,7 +74,7 @@ def demo(home: Path) -> None:
             running(folder, port=_free_port(), pipelines=folder / "pipelines", samples=False)
         )
         api = AirflowApi(all_of_it.address, all_of_it.user, all_of_it.password)
-        api.until("/api/v2/dags", lambda found: _INGEST in {each["dag_id"] for each in found["dags"]})
+        api.until_it_knows(_INGEST, "backfill", "recover", "verify")
         words(f"Airflow: {all_of_it.address} until the story ends (password in {all_of_it.password_file})")
         _Story(folder, all_of_it, api).tell()
 

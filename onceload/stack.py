@@ -298,8 +298,7 @@ class _Parts:
         return True
 
     def _start(self, part: str) -> None:
-        options = ["--host", _HOST, "--port", str(self._port), "--workers", "1"] if part == "api-server" else []
-        command = [sys.executable, "-m", "airflow", part, *options]
+        command = [sys.executable, "-m", "airflow", part, *_options(part, port=self._port)]
         self._well_at[part] = time.monotonic()
         with self.log_of(part).open("a") as log:
             self.processes[part] = subprocess.Popen(
@@ -312,6 +311,17 @@ class _Parts:
                 # Ctrl-C is for us; they are stopped one after the other.
                 start_new_session=True,
             )
+
+
+def _options(part: str, *, port: int) -> list[str]:
+    match part:
+        case "api-server":
+            return ["--host", _HOST, "--port", str(port), "--workers", "1"]
+        case "scheduler" | "triggerer":
+            # To the whole network; the API server reads the files themselves.
+            return ["--skip-serve-logs"]
+        case _:
+            return []
 
 
 def _wait_until_ready(address: str, parts: _Parts) -> None:

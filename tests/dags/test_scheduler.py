@@ -1,13 +1,11 @@
 """Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
 
-import json
 import shutil
 import socket
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import psutil
@@ -15,10 +13,11 @@ import pytest
 
 from dedup_core.errors import SettingRefused
 from onceload import stack
+from onceload.airflow_api import AirflowApi
 from tests.dags.mailbox import mailbox, text_of
 from tests.servers import execute, temporary_home
 
-_PATIENCE_S = 240
+_PATIENCE_S = 240.0
 PIPELINE = """\
 pipeline: {name}
 source: {{path: "{folder}/{name}/*.jsonl", format: jsonl}}
@@ -47,44 +46,17 @@ with DAG("impatient"):
 DAG = "/api/v2/dags/ingest__readings"
 
 
-class Api:
-    """Airflow as a program sees it that has logged in."""
+class Api(AirflowApi):
+    """Airflow as a program sees it, and as a browser."""
 
-    def __init__(self, running: stack.Running) -> None:
-        self._address = running.address
-        self._token = None
-        login = {"username": running.user, "password": running.password}
-        self._token = self.ask("/auth/token", login)["access_token"]
-
-    def ask(self, path: str, said: object = None) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        body = None if said is None else json.dumps(said).encode()
-        with urlopen(Request(self._address + path, data=body, headers=headers), timeout=30) as answer:
-            return json.load(answer)
+    @classmethod
+    def of(cls, running: stack.Running) -> "Api":
+        return cls(running.address, running.user, running.password, patience_s=_PATIENCE_S)
 
     def page(self, address: str) -> tuple[str, Any]:
         """As a browser gets it, which sends its cookie."""
-        with urlopen(Request(address, headers={"Cookie": f"_token={self._token}"}), timeout=30) as answer:
+        with urlopen(Request(address, headers={"Cookie": f"_token={self.token}"}), timeout=30) as answer:
             return answer.read().decode(), answer.headers
-
-    def until(self, path: str, is_so: Any) -> Any:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not is_so(found := self.ask(path)):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.5)
-        return found
-
-    def until_it_knows(self, *dags: str) -> None:
-        self.until("/api/v2/dags?limit=100", lambda found: {*dags} <= {each["dag_id"] for each in found["dags"]})
-
-    def run(self, name: str, *, dag: str = DAG, **params: object) -> dict[str, str]:
-        """Trigger a run, and wait for what becomes of its tasks."""
-        self.ask(f"{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params})
-        run = f"{dag}/dagRuns/{quote(name)}"
-        self.until(run, lambda found: found["state"] in ("success", "failed"))
-        return {each["task_id"]: each["state"] for each in self.ask(f"{run}/taskInstances")["task_instances"]}
 
 
 @pytest.fixture(scope="module")
@@ -141,16 +113,16 @@ def _of(home: Path) -> list[psutil.Process]:
 
 
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
-    api = Api(running)
+    api = Api.of(running)
     (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     api.until_it_knows("ingest__readings")
 
-    first = api.run("first")
-    again = api.run("again")
+    first = api.run("ingest__readings", "first")
+    again = api.run("ingest__readings", "again")
     (landing / "readings" / "b.jsonl").write_text('{"n": 3}\n{"n": -4}\n')
-    failed = api.run("bad")
+    failed = api.run("ingest__readings", "bad")
     (landing / "readings" / "b.jsonl").write_text('{"n": 3}\n{"n": 40}\n')
-    mended = api.run("mended")
+    mended = api.run("ingest__readings", "mended")
 
     assert set(first.values()) == {"success"}
     assert again == {"plan": "success", **dict.fromkeys(("load", "audit", "publish", "report"), "skipped")}
@@ -168,16 +140,16 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
 
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("ingest__others", "snapshot", "maintain", "verify")
     (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')
-    assert set(api.run("before", dag="/api/v2/dags/ingest__others").values()) == {"success"}
+    assert set(api.run("ingest__others", "before").values()) == {"success"}
 
-    snapshot = api.run("now", dag="/api/v2/dags/snapshot", pipeline="others")
-    upkeep = api.run("now", dag="/api/v2/dags/maintain")
-    whole = api.run("whole", dag="/api/v2/dags/verify", pipeline="others", deep=True)
+    snapshot = api.run("snapshot", "now", pipeline="others")
+    upkeep = api.run("maintain", "now")
+    whole = api.run("verify", "whole", pipeline="others", deep=True)
     execute(running.dsn, "DELETE FROM others")
-    damaged = api.run("damaged", dag="/api/v2/dags/verify", pipeline="others")
+    damaged = api.run("verify", "damaged", pipeline="others")
 
     assert (snapshot, upkeep) == ({"snapshot": "success"}, {"maintain": "success"})
     assert (whole, damaged) == ({"verify": "success"}, {"verify": "failed"})
@@ -186,9 +158,9 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
 
 
 def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(running, landing, capsys):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("ingest__others")
-    (died,) = (each for each in _of(landing.parent) if each.cmdline()[-1:] == ["scheduler"])
+    (died,) = (each for each in _of(landing.parent) if "scheduler" in each.cmdline())
     of_it = died.children(recursive=True)
     assert of_it
 
@@ -198,14 +170,14 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
         assert time.monotonic() < until
         time.sleep(0.1)
     (landing / "others" / "d.jsonl").write_text('{"n": 6}\n')
-    loaded = api.run("after", dag="/api/v2/dags/ingest__others")
+    loaded = api.run("ingest__others", "after")
 
     assert set(loaded.values()) == {"success"}
     assert [each for each in of_it if each.is_running()] == []
 
 
 def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, tmp_path):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("ingest__arriving")
 
     def arrives(content, *states):
@@ -226,12 +198,11 @@ def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, 
 
 
 def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(running, landing):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("patient", "impatient")
-    assert api.run("now", dag="/api/v2/dags/impatient") == {"wait": "failed"}
-    run = "/api/v2/dags/patient/dagRuns"
-    api.ask(run, {"dag_run_id": "now", "logical_date": None})
-    task = f"{run}/now/taskInstances/wait"
+    assert api.run("impatient", "now") == {"wait": "failed"}
+    api.start("patient", "now")
+    task = "/api/v2/dags/patient/dagRuns/now/taskInstances/wait"
     api.until(task, lambda found: found["state"] == "deferred")
 
     (landing / "others" / "awaited.jsonl").write_text('{"n": 7}\n')
@@ -241,11 +212,11 @@ def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(ru
 
 
 def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, box):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("ingest__told")
     (landing / "told" / "a.jsonl").write_text('{"n": -4}\n')
 
-    api.run("bad", dag="/api/v2/dags/ingest__told")
+    api.run("ingest__told", "bad")
 
     wanted = {"ingest__told: audit needs a person", "ingest__told: a run is late"}
     told: dict[str, str] = {}
@@ -257,12 +228,12 @@ def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, 
 
 
 def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(running, landing):
-    api = Api(running)
+    api = Api.of(running)
     api.until_it_knows("ingest__shown")
     (landing / "shown" / "a.jsonl").write_text('{"n": 1}\n')
-    api.run("good", dag="/api/v2/dags/ingest__shown")
+    api.run("ingest__shown", "good")
     (landing / "shown" / "b.jsonl").write_text('{"n": -4}\n')
-    api.run("blocked", dag="/api/v2/dags/ingest__shown")
+    api.run("ingest__shown", "blocked")
     links = {
         (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
         for run, task in (("good", "publish"), ("blocked", "audit"))
@@ -312,6 +283,17 @@ PAGES = [f"/onceload/{page}?pipeline=shown&batch=bad" for page in ("ledger", "au
 def test_whoever_has_not_logged_in_sees_nothing(running, path, code):
     with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=30):
         pass
+
+
+def test_everything_listens_on_this_machine_alone(running):
+    ours = {each.pid for each in psutil.Process().children(recursive=True)}
+    listening = {
+        each.laddr.ip
+        for each in psutil.net_connections(kind="inet")
+        if each.laddr and each.pid in ours and each.status == psutil.CONN_LISTEN
+    }
+
+    assert listening == {"127.0.0.1"}
 
 
 def test_the_password_is_for_nobody_else(running):
