@@ -29,7 +29,8 @@ from onceload_airflow.ingest import dag_id_of
 _ROWS_MAX = 1000
 _STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2rem}table{border-collapse:collapse;margin:1rem 0}"
-    "th,td{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
+    "th,td{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;vertical-align:top}"
+    "th{white-space:nowrap}td{overflow-wrap:anywhere}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _NOTHING_ELSE = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
