@@ -3,6 +3,7 @@
 python -m bench            everything, on an embedded Postgres of its own; writes docs/benchmarks.md and -loads.md
 python -m bench ledger     commits and states alone; writes docs/benchmarks.md
 python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
+python -m bench parsing    what Airflow's DAG processor takes for many pipeline files; prints it
 python -m bench --quick    one short repetition, to see that it works; writes nothing
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import commits, loads, states
+from bench import commits, loads, parsing, states
 from bench.machine import Machine, describe
 from bench.measured import Measured
 from dedup_core.postgres import LedgerSettings, connect
@@ -26,7 +27,7 @@ LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, after checking the rows.")
-    parser.add_argument("part", nargs="?", choices=["ledger", "loads"], help="left out, both")
+    parser.add_argument("part", nargs="?", choices=["ledger", "loads", "parsing"], help="left out, all")
     parser.add_argument("--quick", action="store_true", help="one short repetition; the pages stay as they are")
     loads.add_arguments(parser)
     parsed = parser.parse_args(arguments)
@@ -34,11 +35,15 @@ def main(arguments: Sequence[str]) -> int:
         home = Path(folder)
         # The server's account must be able to reach what is below.
         home.chmod(0o755)
-        with running(home) as dsn:
-            if parsed.part != "loads":
-                measure_ledger(dsn, quick=parsed.quick)
-            if parsed.part != "ledger":
-                measure_loads(home, dsn, parsed)
+        if parsed.part in (None, "parsing"):
+            for what, seconds in parsing.measure(home, repetitions=1 if parsed.quick else 5).items():
+                print(f"{what}: {seconds} s", flush=True)
+        if parsed.part != "parsing":
+            with running(home) as dsn:
+                if parsed.part != "loads":
+                    measure_ledger(dsn, quick=parsed.quick)
+                if parsed.part != "ledger":
+                    measure_loads(home, dsn, parsed)
     return 0
 
 
