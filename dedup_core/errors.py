@@ -13,6 +13,7 @@ OnceloadError
 │   ├── NothingKept          no rows of this batch wait to be published
 │   ├── NotStarted           a part of Airflow ended, or did not answer in time
 │   ├── AirflowUnfit         Airflow refused, or did not come to what was waited for
+│   ├── ConnectionNotFound   no connection of Airflow's says where the database is, or it could not be asked
 │   ├── Unreadable           a source's file is gone, or its store fails
 │   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up

@@ -8,11 +8,10 @@ ends the story with an error.
 
 import json
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -200,7 +199,9 @@ class _Story:
         ]
         victims = [*drivers, *(child for each in drivers for child in each.children(recursive=True))]
         for victim in set(victims):
-            victim.send_signal(signal.SIGKILL)
+            # Some end by themselves as soon as the first is dead.
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
         return len(set(victims))
 
     def _check(self, told: str) -> None:

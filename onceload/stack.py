@@ -24,6 +24,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -95,6 +96,8 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         _make_databases(dsn)
         airflow = home / "airflow"
         airflow.mkdir(exist_ok=True)
+        # Logs show values of records.
+        airflow.chmod(0o700)
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
@@ -342,7 +345,8 @@ def _well(address: str) -> set[str]:
         with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
             health = json.load(answer)
         return {"api-server", *(part for part, name in _BEATING.items() if health[name]["status"] == "healthy")}
-    except (OSError, ValueError, KeyError):
+    except (OSError, HTTPException, ValueError, KeyError):
+        # It may be killed in the middle of its answer.
         return set()
 
 

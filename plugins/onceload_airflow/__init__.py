@@ -1,1 +1,1 @@
-"""How Airflow reaches Onceload: operators, hooks, listener, pages."""
+"""How Airflow reaches Onceload: operators, hooks, triggers, pages."""

@@ -17,10 +17,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.execution_time.secrets_masker import redact
 from structlog import get_logger
 
 from dedup_core.errors import OnceloadError, SettingRefused

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from urllib.parse import unquote, urlsplit
 
@@ -11,10 +11,23 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from dedup_core.errors import SettingRefused
+from dedup_core.errors import CallAgain, SettingRefused
 from onceload.settings import Settings, database, read_settings
 
 CONNECTION = "onceload"
+
+
+@dataclass(eq=False)
+class ConnectionNotFound(CallAgain):
+    """Airflow says the same of a connection that nobody has made, and of one that it cannot look up just now."""
+
+    connection: str
+
+    def __str__(self) -> str:
+        return (
+            f"connection {self.connection} should say where the database is, and was not found; nothing was changed: "
+            f"make it (airflow connections add {self.connection} --conn-type postgres ...), or set ONCELOAD_DSN"
+        )
 
 
 class OnceloadHook(BaseHook):
@@ -30,9 +43,12 @@ class OnceloadHook(BaseHook):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the environment says, with the connection's database."""
+        """What the environment says, with the connection's database; never an embedded one of this very worker."""
         settings = read_settings(os.environ)
-        return replace(settings, dsn=_address(self._conn_id) or settings.dsn)
+        dsn = _address(self._conn_id) or settings.dsn
+        if dsn is None:
+            raise ConnectionNotFound(self._conn_id)
+        return replace(settings, dsn=dsn)
 
     @contextmanager
     def opened(self) -> Iterator[str]:

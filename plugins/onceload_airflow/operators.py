@@ -266,7 +266,8 @@ class Load(SparkSubmitOperator):
         try:
             BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException as error:
-            raise AirflowFailException(
+            # Airflow also says so when it cannot look it up just now.
+            raise AirflowException(
                 f"connection {self._conn_id} should say where Spark runs, and is not there; nothing was started: "
                 f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error

@@ -112,6 +112,10 @@ class Approve(ApprovalOperator):
             return None
         return super().execute(context)
 
+    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
+        """Nobody has answered in time: that is not tried again, which would wait as long once more."""
+        raise AirflowFailException(f"{event['error']} Nothing was changed; clear this task to ask again")
+
 
 class Apply(OfOnePipeline):
     """Set producers right, or rewind to the position that was approved; and name the runs that load the rest again.

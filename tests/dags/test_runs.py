@@ -163,3 +163,32 @@ def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
     said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
 
     assert "batch run should be staged and wait to be published" in said.stdout, said.stderr
+
+
+_ASK_NOBODY = """
+import os
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from onceload_airflow.hook import ConnectionNotFound, OnceloadHook
+from onceload_airflow.operators import Load
+from onceload_airflow.recovery import Approve
+
+for asked, refused in (
+    (lambda: Approve(task_id="a", subject="s").execute_complete({}, {"error": "too late.", "error_type": "timeout"}),
+     AirflowFailException),
+    (lambda: Load(task_id="l", pipeline_file="", is_direct=True, conn_id="none")._check_connection(), AirflowException),
+    (lambda: OnceloadHook().opened().__enter__(), ConnectionNotFound),
+):
+    try:
+        asked()
+    except Exception as error:
+        print(type(error) is refused, error)
+"""
+
+
+def test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_found_is(airflow):
+    said = airflow.python(_ASK_NOBODY, ONCELOAD_DSN="")
+
+    answers = [line for line in said.stdout.splitlines() if line.startswith(("True", "False"))]
+    assert [answer.partition(" ")[0] for answer in answers] == ["True"] * 3, said.stdout + said.stderr
+    assert "make it (airflow connections add onceload" in answers[2]
+    assert not (airflow.home / "onceload").exists()

@@ -154,7 +154,11 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
     assert (snapshot, upkeep) == ({"snapshot": "success"}, {"maintain": "success"})
     assert (whole, damaged) == ({"verify": "success"}, {"verify": "failed"})
     of_others = "FROM onceload.{} JOIN onceload.pipeline USING (pipeline_id) WHERE name = 'others'"
-    assert execute(running.dsn, "SELECT max(snapshot.position) " + of_others.format("snapshot")) == [(1,)]
+    snapshots, now = (
+        execute(running.dsn, f"SELECT max({table}.position) " + of_others.format(table))
+        for table in ("snapshot", "ledger")
+    )
+    assert snapshots == now
 
 
 def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(running, landing, capsys):
@@ -298,3 +302,5 @@ def test_everything_listens_on_this_machine_alone(running):
 
 def test_the_password_is_for_nobody_else(running):
     assert oct(running.password_file.stat().st_mode & 0o777) == "0o600"
+    # Logs show values of records.
+    assert oct(running.password_file.parent.stat().st_mode & 0o777) == "0o700"

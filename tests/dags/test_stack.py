@@ -1,7 +1,9 @@
 """Parts that are ended, with all that they have started."""
 
+import socket
 import subprocess
 import sys
+import threading
 
 import psutil
 
@@ -33,3 +35,21 @@ def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
         stack._end([part])
 
     assert [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_an_answer_that_breaks_off_is_none():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_break_off, args=(server,))
+        thread.start()
+
+        well = stack._well(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        thread.join()
+    assert well == set()
+
+
+def _break_off(server):
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"')

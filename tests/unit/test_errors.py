@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import fields
 
+import onceload_airflow.hook  # noqa: F401
 import pytest
 
 # Imported for the errors that they add to the tree.
