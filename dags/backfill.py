@@ -2,11 +2,10 @@
 
 from datetime import UTC, datetime
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param
 from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
 from onceload_airflow.ingest import files_param, mode_param
-from onceload_airflow.recovery import ChooseRuns
+from onceload_airflow.recovery import ChooseRuns, runs_of
 
 _ABOUT = """Starts a run of `ingest__<pipeline>` for each day of a range, or one run where its path has no day in it.
 
@@ -35,15 +34,8 @@ with DAG(
     choose = ChooseRuns(
         task_id="choose", pipelines=PIPELINES, doc_md="Which runs load it; refuses what that pipeline cannot do."
     )
-    TriggerDagRunOperator.partial(
+    runs_of(
+        choose,
         task_id="load",
-        trigger_dag_id="{{ ti.xcom_pull(task_ids='choose', key='dag_id') }}",
-        # That run has its own tries; cleared, this task clears it.
-        retries=0,
-        reset_dag_run=True,
-        wait_for_completion=True,
-        deferrable=True,
-        poke_interval=2,
-        map_index_template="{{ task.conf.get('date', 'all') }}",
         doc_md="One run of the pipeline's own DAG, whose grid shows its steps; this waits for its end.",
-    ).expand_kwargs(choose.output)
+    )

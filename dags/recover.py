@@ -2,11 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param
 from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
 from onceload_airflow.operators import Verify
-from onceload_airflow.recovery import REBUILD, REWIND, STATE, Apply, Approve, Conclude, Look, Rebuild
+from onceload_airflow.recovery import REBUILD, REWIND, STATE, Apply, Approve, Conclude, Look, Rebuild, runs_of
 
 _ABOUT = """| what | when | what it does |
 | --- | --- | --- |
@@ -76,18 +75,11 @@ with DAG(
     )
     apply = Apply(task_id="apply", doc_md="One transaction: fence, take back, write it into the ledger.", **of_pipeline)
     rebuild = Rebuild(task_id="rebuild", doc_md="rebuild alone: Spark loads all of it.", **of_pipeline)
-    reload = TriggerDagRunOperator.partial(
+    reload = runs_of(
+        apply,
         task_id="reload",
-        trigger_dag_id="{{ ti.xcom_pull(task_ids='apply', key='dag_id') }}",
-        # That run has its own tries; cleared, this task clears it.
-        retries=0,
-        reset_dag_run=True,
-        wait_for_completion=True,
-        deferrable=True,
-        poke_interval=2,
-        map_index_template="{{ task.conf.get('date', 'all') }}",
         doc_md="rewind alone: runs of the pipeline's own DAG, for each day of which something went.",
-    ).expand_kwargs(apply.output)
+    )
     verify = Verify(task_id="verify", trigger_rule=_SOME, doc_md="Files and rows as the ledger says.", **of_pipeline)
     conclude = Conclude(task_id="conclude", trigger_rule=_SOME, doc_md="What has come of it.", **of_pipeline)
     look >> approve >> apply >> rebuild >> reload >> verify >> conclude

@@ -265,9 +265,15 @@ class _Parts:
                 self._start(part)
             while not self._stopping.wait(_LOOKS_EVERY_S):
                 if self.are_ready.is_set():
-                    self._start_again()
+                    self._watch()
         finally:
             _end(self.processes.values())
+
+    def _watch(self) -> None:
+        try:
+            self._start_again()
+        except Exception as error:  # noqa: BLE001 - without whoever watches, nothing would be started again.
+            words(f"looking after the parts of Airflow failed, and is tried again: {error!r}")
 
     def _start_again(self) -> None:
         if not embedded.is_running(self._home) and self._may_start("postgres"):

@@ -87,7 +87,8 @@ def drop_old_pages(docs: Path, *, now_s: float | None = None) -> int:
 @contextmanager
 def _alone(docs: Path) -> Iterator[None]:
     """Nobody else writes pages meanwhile; the lock goes with its process, however that ends."""
-    docs.mkdir(parents=True, exist_ok=True)
+    # They show rows.
+    docs.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (docs / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -63,6 +63,9 @@ def tell_failure(context: "Context") -> None:
 async def tell_late(context: Mapping[str, Any]) -> None:
     """Tell of a run that should have ended by now; the triggerer calls this."""
     run = context["dag_run"]
+    if run.get("end_date"):
+        # It ended between its deadline and the look for it.
+        return
     text = (
         f"Run {run['dag_run_id']} of {run['dag_id']} should have ended by {context['deadline']['deadline_time']}, and "
         "has not.\nWhat to do: see which of its tasks runs or waits; nothing is lost, and clearing a task that hangs "

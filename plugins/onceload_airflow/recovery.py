@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -35,6 +36,7 @@ from onceload_airflow.operators import (
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
     from sqlalchemy import Engine
 
     from spark_jobs.declared import Declared, Source
@@ -45,6 +47,24 @@ _DAYS_MAX = 1_000
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
+def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOperator":
+    """The runs of the pipeline's own DAG that a task before has named, each waited for."""
+    return TriggerDagRunOperator.partial(
+        task_id=task_id,
+        trigger_dag_id=f"{{{{ ti.xcom_pull(task_ids='{chooser.task_id}', key='dag_id') }}}}",
+        # That run has its own tries; cleared, this task clears it.
+        retries=0,
+        reset_dag_run=True,
+        # It would be waited for without end.
+        fail_when_dag_is_paused=True,
+        wait_for_completion=True,
+        deferrable=True,
+        poke_interval=2,
+        map_index_template="{{ task.conf.get('date', 'all') }}",
+        doc_md=doc_md,
+    ).expand_kwargs(chooser.output)
+
+
 class ChooseRuns(OfOnePipeline):
     """Which runs of a pipeline load what was asked for: one for each day, or just one where its path has no day."""
 
@@ -52,6 +72,7 @@ class ChooseRuns(OfOnePipeline):
         path, declared = self.found(context)
         params, files = context["params"], chosen_files(context)
         with in_airflows_words():
+            _refuse_paused(context, declared)
             refuse_choice(declared, files=files, replaces=is_replacing(context))
             days = _days_of_range(path, params["first_day"], params["last_day"])
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
@@ -68,6 +89,8 @@ class Look(OfOnePipeline, SkipMixin):
     def execute(self, context: "Context") -> str:
         _, declared = self.found(context)
         with self.opened() as engine:
+            if context["params"]["what"] == REWIND:
+                _refuse_paused(context, declared)
             words, to = self._look(context, declared, engine)
         self.log.info(words)
         if to is None:
@@ -182,6 +205,12 @@ class Rebuild(OfOnePipeline, Load):
         path, _ = self.found(context)
         self.pipeline_file = str(path)
         super().execute(context)
+
+
+def _refuse_paused(context: "Context", declared: "Declared") -> None:
+    dag_id = dag_id_of(declared.name)
+    if context["ti"].get_dag(dag_id).is_paused:
+        raise SettingRefused(f"DAG {dag_id}", "it paused", "it at work, as its runs load what is to come: unpause it")
 
 
 def position_of(context: "Context") -> Position | None:

@@ -21,7 +21,12 @@ target: {{table: public.{name}}}
 schedule: {schedule}
 """
 #: By name: what is below its folder, and when it runs.
-PIPELINES = {"days": ("{{ ds }}/", '"@yearly"'), "rows": ("", '"@yearly"'), "tables": ("", '"@yearly"')}
+PIPELINES = {
+    "days": ("{{ ds }}/", '"@yearly"'),
+    "rows": ("", '"@yearly"'),
+    "tables": ("", '"@yearly"'),
+    "paused": ("", '"@yearly"'),
+}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,18 @@ def test_days_that_no_path_asks_for_and_days_that_are_missing_are_refused(runnin
     assert api.run("backfill", "no-days", pipeline="days")["choose"] == "failed"
     of_rows = {"pipeline": "rows", "first_day": "2026-03-01", "last_day": "2026-03-03"}
     assert api.run("backfill", "days", **of_rows)["choose"] == "failed"
+
+
+def test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_back(running, landing, api):
+    write(landing, "paused/a.jsonl", 1)
+    api.run("ingest__paused", "before")
+    api.ask("/api/v2/dags/ingest__paused", {"is_paused": True}, method="PATCH")
+
+    backfill = api.run("backfill", "paused", pipeline="paused")
+    rewind = api.run("recover", "paused", pipeline="paused", what="rewind", position=0)
+
+    assert (backfill["choose"], rewind["look"]) == ("failed", "failed")
+    assert rows(running, "paused") == [1]
 
 
 def test_airflows_own_backfill_loads_what_is_missing_and_doing_it_again_is_harmless(running, landing, api):
