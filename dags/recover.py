@@ -70,6 +70,8 @@ with DAG(
         body="{{ ti.xcom_pull(task_ids='look') }}",
         ignore_downstream_trigger_rules=True,
         execution_timeout=None,
+        # Answered within a second, Airflow may not have noticed yet that it asked, and asks again.
+        retry_delay=timedelta(seconds=2),
         response_timeout=timedelta(days=1),
         doc_md="Waits a day for a person, where rows would be deleted. Rejected, nothing is changed.",
     )

@@ -93,21 +93,19 @@ class AirflowApi:
         """What a task asks a person, once it does."""
         task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
         self.until(task, lambda found: found["state"] == "awaiting_input")
+        # An answer that comes before its scheduler has noticed that the task asks makes Airflow ask again.
+        for _ in range(2):
+            self._until_the_scheduler_looks()
         return str(self.ask(f"{task}/-1/hitlDetails")["body"])
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Answer what a task asks, until it has heard.
+        details = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"
+        self.ask(details, {"chosen_options": [option], "params_input": {}}, method="PATCH")
 
-        An answer that comes before Airflow's scheduler has noticed that the task asks makes the task ask again.
-        """
-        task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
-
-        def has_heard(found: Any) -> bool:  # noqa: ANN401
-            if found["state"] == "awaiting_input" and not self.ask(f"{task}/-1/hitlDetails")["response_received"]:
-                self.ask(f"{task}/-1/hitlDetails", {"chosen_options": [option], "params_input": {}}, method="PATCH")
-            return found["state"] in _ENDED
-
-        self.until(task, has_heard)
+    def _until_the_scheduler_looks(self) -> None:
+        health = "/api/v2/monitor/health"
+        before = self.ask(health)["scheduler"]["latest_scheduler_heartbeat"]
+        self.until(health, lambda found: found["scheduler"]["latest_scheduler_heartbeat"] != before)
 
     @cached_property
     def token(self) -> str:

@@ -311,7 +311,8 @@ def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
 
     del arguments
     _refuse_another_database("onceload demo", settings)
-    demo(settings.home)
+    with load_commands.interrupted_by_sigterm():
+        demo(settings.home)
     return ExitCode.DONE
 
 

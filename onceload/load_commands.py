@@ -84,7 +84,7 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
             choice=choice_of(arguments, declared),
         )
         batch = Batch(arguments.batch) if arguments.batch else new_batch()
-        with _interrupted_by_sigterm():
+        with interrupted_by_sigterm():
             report = load_now(declared, how, batch=batch, run=settings.run)
     started = f" and {report.session_start_seconds:.1f} s to start Spark"
     if report.staged is not None:
@@ -101,8 +101,8 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM be what Ctrl-C is: the load ends at once, and gives back what it holds."""
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM be what Ctrl-C is: whatever runs ends at once, and gives back what it holds."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame

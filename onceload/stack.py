@@ -171,16 +171,23 @@ def _password(file: Path) -> tuple[str, bool]:
     if file.exists():
         return str(json.loads(file.read_text(encoding="utf-8"))[_USER]), False
     password = secrets.token_urlsafe(12)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        json.dump({_USER: password}, opened)
+    _write_secret(file, json.dumps({_USER: password}))
     return password, True
 
 
 def _secret(file: Path) -> str:
     if not file.exists():
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(secrets.token_urlsafe(32))
+        _write_secret(file, secrets.token_urlsafe(32))
     return file.read_text()
+
+
+def _write_secret(file: Path, content: str) -> None:
+    """Whole or not at all, whoever is killed: an empty one would be nobody's password, and everybody's key."""
+    new = file.with_name(f"{file.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(content)
+    new.rename(file)
 
 
 def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: Path) -> dict[str, str]:
@@ -351,8 +358,8 @@ def _well(address: str) -> set[str]:
         with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
             health = json.load(answer)
         return {"api-server", *(part for part, name in _BEATING.items() if health[name]["status"] == "healthy")}
-    except (OSError, HTTPException, ValueError, KeyError):
-        # It may be killed in the middle of its answer.
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        # Whoever is killed while it answers says half a sentence.
         return set()
 
 

@@ -45,6 +45,7 @@ from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work
 from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
 from spark_jobs.twins import Twin
@@ -419,6 +420,10 @@ class _Load:
             wait_s=self._settings.wait_s,
         )
         job = self._tasks.writing(job)
+        if self._settings.choice.replaces and not job.has_lineage:
+            found = "a transform whose rows do not tell their file, so that the old ones would stay beside the new"
+            expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns"
+            raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
         ensure_target(self._engine, declared, columns=job.written)
         return job
 

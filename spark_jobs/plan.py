@@ -122,8 +122,9 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
     listing = list_files(declared.source.path, root=declared.source.root)
     is_any_there = bool(listing.files)
-    listing = replace(listing, files=tuple(listed for listed in listing.files if choice.means(listed.name)))
     by_content = _is_by_content(declared)
+    if not by_content:
+        listing = _meant(listing, choice)
     # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
     outlook = _outlook(ledger, declared.name)
     known = _known(ledger, declared.name, [listed.name for listed in listing.files])
@@ -135,7 +136,10 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
     if by_content:
+        # Also of a file that is not meant, one that is may be a copy under way.
         found |= _waiting(declared.source, found)
+        listing = _meant(listing, choice)
+        found = {listed: found[listed] for listed in listing.files}
     if outlook.claimed and depends_on_others(declared):
         found |= _in_turn(found, outlook)
     return Plan(
@@ -147,6 +151,10 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         ),
         done=sum(each is None for each in found.values()),
     )
+
+
+def _meant(listing: Listing, choice: Choice) -> Listing:
+    return replace(listing, files=tuple(listed for listed in listing.files if choice.means(listed.name)))
 
 
 def depends_on_others(declared: Declared) -> bool:

@@ -92,6 +92,9 @@ class Look(OfOnePipeline, SkipMixin):
             if context["params"]["what"] == REWIND:
                 _refuse_paused(context, declared)
             words, to = self._look(context, declared, engine)
+            # Of a rebuild, nothing is there yet.
+            seen = 0 if context["params"]["what"] == REBUILD else PostgresLedger(engine).position(declared.name)
+        context["ti"].xcom_push(key="seen", value=seen)
         self.log.info(words)
         if to is None:
             self.skip(ti=context["ti"], tasks=context["task"].get_flat_relatives(upstream=False))
@@ -122,6 +125,9 @@ class Look(OfOnePipeline, SkipMixin):
             case _:
                 from spark_jobs.rebuild import refuse_loaded
 
+                if _is_by_day(self.found(context)[0]):
+                    expected = "the DAG backfill for all of its days: in a new database, it loads all of them"
+                    raise SettingRefused(f"rebuilding pipeline {declared.name}", "a source.path with a day", expected)
                 refuse_loaded(declared, engine)
                 return f"pipeline {declared.name}: nothing of it is in this database; all of it would be loaded", 0
 
@@ -155,18 +161,20 @@ class Apply(OfOnePipeline):
                 return []
             if context["params"]["what"] == REBUILD:
                 return []
-            from spark_jobs.rewind import rewind
+            seen = Position(context["ti"].xcom_pull(task_ids="look", key="seen"))
+            ledger = PostgresLedger(engine)
+            gone = _taken_back(ledger, declared, since=seen, to=to)
+            if gone is None:
+                from spark_jobs.rewind import rewind
 
-            accepted = bool(context["params"]["accept_differences"])
-            found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
-            self.log.info(rewind_in_words(found))
-            # Also where an earlier try has done it.
-            entries = PostgresLedger(engine).entries(declared.name, after=to)
-            gone = {each.producer for entry in entries if entry.kind is EntryKind.REWIND for each in entry.receipts}
+                accepted = bool(context["params"]["accept_differences"])
+                found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
+                self.log.info(rewind_in_words(found))
+                gone = _taken_back(ledger, declared, since=seen, to=to)
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
         if not _is_by_day(path):
             return [_as_run(context, None)]
-        of_days = {name: _days_of_file(path, name) for name in gone if not _is_named_by_records(declared, name)}
+        of_days = {name: _days_of_file(path, name) for name in gone or () if not _is_named_by_records(declared, name)}
         context["ti"].xcom_push(key="of_no_day", value=sorted(name for name, days in of_days.items() if not days))
         return [_as_run(context, day) for day in sorted({day for days in of_days.values() for day in days})]
 
@@ -205,6 +213,15 @@ class Rebuild(OfOnePipeline, Load):
         path, _ = self.found(context)
         self.pipeline_file = str(path)
         super().execute(context)
+
+
+def _taken_back(
+    ledger: PostgresLedger, declared: "Declared", *, since: Position, to: Position
+) -> frozenset[str] | None:
+    """Whose records were taken back since the look: an approval is for one rewind, however often it is tried."""
+    entries = ledger.entries(declared.name, after=since)
+    ours = [each for each in entries if each.kind is EntryKind.REWIND and each.batch.endswith(f"-to-{to}")]
+    return frozenset(receipt.producer for entry in ours for receipt in entry.receipts) if ours else None
 
 
 def _refuse_paused(context: "Context", declared: "Declared") -> None:
@@ -263,8 +280,8 @@ def _is_named_by_records(declared: "Declared", name: str) -> bool:
 
 
 def _as_run(context: "Context", day: date | None, **asked: object) -> dict[str, object]:
-    """A run of the pipeline's own DAG, which is the same run when this one is tried again."""
-    run_id = str(context["run_id"])
+    """A run of the pipeline's own DAG: the same run when this one is tried again, and nobody else's."""
+    by = f"{context['run_id']}__{context['dag'].dag_id}"
     if day is None:
-        return {"trigger_run_id": run_id, "conf": asked}
-    return {"trigger_run_id": f"{run_id}__{day}", "conf": {"date": str(day), **asked}}
+        return {"trigger_run_id": by, "conf": asked}
+    return {"trigger_run_id": f"{by}__{day}", "conf": {"date": str(day), **asked}}

@@ -85,7 +85,7 @@ def test_a_range_of_days_is_loaded_once_however_often_it_is_asked_for_and_replac
     assert (first, again) == ({"choose": "success", "load": "success"},) * 2
     assert [n for n in rows(running, "days") if n < 100] == [10, 11, 20, 21]
     assert commits(running, "days") == before + 2
-    of_again = api.ask(f"/api/v2/dags/ingest__days/dagRuns/{quote('again__2026-03-02')}/taskInstances")
+    of_again = api.ask(f"/api/v2/dags/ingest__days/dagRuns/{quote('again__backfill__2026-03-02')}/taskInstances")
     assert {each["task_id"]: each["state"] for each in of_again["task_instances"]}["load"] == "skipped"
 
     write(landing, "days/2026-03-02/a.jsonl", 200, 201, 202)
@@ -182,6 +182,14 @@ def test_a_recovery_says_what_would_go_waits_for_approval_and_loads_it_again(run
     assert set(approved.values()) == {"success"}
     assert rows(running, "rows")[:2] == [1, 2]
     assert kinds(running, "rows")[-3:] == ["load", "rewind", "load"]
+
+    # An approval is for one rewind.
+    write(landing, "rows/later.jsonl", 55)
+    api.run("ingest__rows", "later")
+    api.clear("recover", "approved", "apply")
+    assert set(api.ended("recover", "approved").values()) == {"success"}
+    assert kinds(running, "rows")[-4:] == ["load", "rewind", "load", "load"]
+    assert 55 in rows(running, "rows")
 
 
 def test_a_damaged_state_is_set_right_without_asking_a_sound_one_is_left_alone_and_neither_is_rebuilt(

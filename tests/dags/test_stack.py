@@ -1,11 +1,14 @@
-"""Parts that are ended, with all that they have started."""
+"""Parts that are ended, with all that they have started; that answer by halves; and the secrets they are given."""
 
+import resource
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psutil
+import pytest
 
 from onceload import stack
 
@@ -37,19 +40,27 @@ def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
     assert [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_an_answer_that_breaks_off_is_none():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_break_off, args=(server,))
-        thread.start()
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", b"half\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]"]
+)
+def test_a_part_that_dies_while_it_answers_is_not_well_and_nothing_worse(answer):
+    with closing(socket.create_server(("127.0.0.1", 0))) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack._well, f"http://127.0.0.1:{server.getsockname()[1]}")
+        with closing(server.accept()[0]) as connection:
+            connection.recv(10_000)
+            connection.sendall(answer)
 
-        well = stack._well(f"http://127.0.0.1:{server.getsockname()[1]}")
-
-        thread.join()
-    assert well == set()
+        assert asked.result() == set()
 
 
-def _break_off(server):
-    connection, _ = server.accept()
-    with connection:
-        connection.recv(4096)
-        connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"')
+def test_a_secret_is_written_whole_or_not_at_all(tmp_path):
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As a disk that is full.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            stack._secret(tmp_path / "api.secret")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert len(stack._secret(tmp_path / "api.secret")) > 30

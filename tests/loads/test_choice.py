@@ -76,6 +76,20 @@ def test_a_choice_that_means_no_file_is_said(two_days):
     assert two_days.rows_or_none() == []
 
 
+def test_a_copy_under_way_waits_also_where_it_alone_is_chosen(loads):
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+    loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    loads.write("b.jsonl", line(1))
+
+    (note,) = load_chosen(loads, "b.jsonl").notes
+
+    assert note.reason.startswith("so far it is the beginning of a.jsonl")
+    assert loads.rows() == [1, 2]
+    loads.write("b.jsonl", line(1) + line(2) + line(3))
+    assert (load_chosen(loads, "b.jsonl").loaded, loads.rows()) == (1, [1, 2, 3])
+
+
 @STAGED
 def test_what_was_loaded_is_loaded_anew_in_place_of_its_rows(two_days):
     loads = two_days

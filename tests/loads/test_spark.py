@@ -21,6 +21,7 @@ from dedup_core.postgres import LedgerSettings
 from spark_jobs.columns import Column, arrow_schema, parse_column
 from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.plan import Choice
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
 from spark_jobs.stage import accept, check_kept, open_stage, stage_made, staged_parts
@@ -90,6 +91,19 @@ def test_what_repeating_does_not_help_is_raised_as_itself(loads, tasks):
         load_by_spark(loads, tasks, quarantine_limit=QuarantineLimit(records=1))
 
     assert (refused.value.quarantined, refused.value.records) == (2, 3)
+
+
+@STAGED
+def test_rows_of_a_transform_that_do_not_tell_their_file_are_not_replaced(loads, tasks):
+    loads.write("a.jsonl", line(1) + line(2))
+    declared = replace(loads.declared, transform="SELECT id, amount, note FROM records")
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    load(declared, settings, batch=new_batch(), tasks=tasks)
+
+    with pytest.raises(SettingRefused, match="do not tell their file"):
+        load(declared, replace(settings, choice=Choice(replaces=True)), batch=new_batch(), tasks=tasks)
+
+    assert loads.rows() == [1, 2]
 
 
 @STAGED
