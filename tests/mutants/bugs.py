@@ -401,8 +401,8 @@ RECOVERY_BUGS = (
     Bug(
         name="dry run that writes",
         file=RECOVERY,
-        correct="if dry_run or (not recovery.differing and",
-        wrong="if (dry_run and not recovery.differing) or (not recovery.differing and",
+        correct="if dry_run or not recovery.is_different:",
+        wrong="if not recovery.is_different:",
         tests=(OF_RECOVERY,),
     ),
     Bug(
