@@ -95,7 +95,7 @@ class _Story:
         self._a_file_breaks()
         self._rows_are_damaged()
         self._say(
-            f"the end: {sum(self.written.values()):,} records written, each of them one row; nothing lost, no twice"
+            f"the end: {sum(self.written.values()):,} records written, each of them one row; nothing lost, nothing twice"
         )
 
     def _days_are_loaded(self) -> None:
