@@ -94,9 +94,7 @@ class _Story:
         self._a_worker_dies()
         self._a_file_breaks()
         self._rows_are_damaged()
-        self._say(
-            f"the end: {sum(self.written.values()):,} records written, each of them one row; nothing lost, nothing twice"
-        )
+        self._say(f"the end: {sum(self.written.values()):,} records written, each one row; nothing lost, nothing twice")
 
     def _days_are_loaded(self) -> None:
         for number in range(_DAYS):
