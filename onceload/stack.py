@@ -208,7 +208,8 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        "AIRFLOW__CORE__FERNET_KEY": "",
+        # As base64 of 32 bytes ends.
+        "AIRFLOW__CORE__FERNET_KEY": _secret(airflow / "fernet.secret") + "=",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),

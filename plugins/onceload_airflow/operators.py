@@ -246,8 +246,12 @@ class Load(SparkSubmitOperator):
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
                 if code and int(code[1]) in _FINAL:
-                    raise AirflowFailException("see what it says above; trying again would not help") from error
-                raise AirflowException("see what it says above; it may be tried again, and nothing is lost") from error
+                    raise AirflowFailException(
+                        "the last lines of this task's log say why; trying again would not help"
+                    ) from error
+                raise AirflowException(
+                    "the last lines of this task's log say why; it may be tried again, and nothing is lost"
+                ) from error
 
     def command(self, context: "Context") -> list[str]:
         """What is called, besides the placeholders of the file and the batch."""

@@ -18,14 +18,16 @@ pipeline: {name}
 source: {{path: "{folder}/{name}/{below}*.jsonl", format: jsonl, sealed: always}}
 columns: {{n: bigint not null}}
 target: {{table: public.{name}}}
-schedule: {schedule}
-"""
+{schedule}"""
+YEARLY = 'schedule: "@yearly"\n'
 #: By name: what is below its folder, and when it runs.
 PIPELINES = {
-    "days": ("{{ ds }}/", '"@yearly"'),
-    "rows": ("", '"@yearly"'),
-    "tables": ("", '"@yearly"'),
-    "paused": ("", '"@yearly"'),
+    "days": ("{{ ds }}/", YEARLY),
+    "rows": ("", YEARLY),
+    "tables": ("", YEARLY),
+    "paused": ("", YEARLY),
+    "fresh": ("", ""),
+    "clock": ("", YEARLY),
 }
 
 
@@ -37,6 +39,7 @@ def landing():
             (home / "landing" / name).mkdir(parents=True)
             content = PIPELINE.format(name=name, folder=home / "landing", below=below, schedule=schedule)
             (home / "pipelines" / f"{name}.yaml").write_text(content)
+        write(home / "landing", "clock/a.jsonl", 12)
         yield home / "landing"
 
 
@@ -209,6 +212,23 @@ def test_a_damaged_state_is_set_right_without_asking_a_sound_one_is_left_alone_a
     assert (damaged["look"], damaged["apply"], damaged["verify"], damaged["conclude"]) == ("success",) * 4
     assert rows(running, "rows").count(77) == 1
     assert rebuilt["look"] == "failed"
+
+
+def test_in_a_database_that_has_nothing_of_it_a_pipeline_is_rebuilt_and_verified(running, landing, api):
+    write(landing, "fresh/a.jsonl", 9)
+
+    done = api.run("recover", "fresh", pipeline="fresh", what="rebuild")
+
+    assert done == dict.fromkeys(done, "success") | {"reload": "skipped"}
+    assert rows(running, "fresh") == [9]
+
+
+def test_a_run_by_the_clock_loads_what_is_there(running, api):
+    path = "/api/v2/dags/ingest__clock/dagRuns"
+    (run,) = api.until(path, lambda found: [each["state"] for each in found["dag_runs"]] == ["success"])["dag_runs"]
+
+    assert run["run_type"] == "scheduled"
+    assert rows(running, "clock") == [12]
 
 
 def kinds(running, pipeline):

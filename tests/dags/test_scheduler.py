@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
 import psutil
@@ -30,6 +31,7 @@ expectations:
   - type: expect_column_values_to_be_between
     kwargs: {column: n, min_value: 0}
 """
+SECRET = "very-secret-8812"
 NAMES = ("readings", "others", "shown", "told")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
@@ -99,12 +101,23 @@ def all_of_it(landing):
         port = probe.getsockname()[1]
     before = {each.pid for each in psutil.process_iter()}
     with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
+        give_a_password(running)
         yield running
         assert _of(landing.parent)
         with pytest.raises(SettingRefused, match="another one that runs below"):
             stack.running(landing.parent, port=port, pipelines=landing, samples=False).__enter__()
     # Nothing of it is left.
     assert [each for each in _of(landing.parent) if each.pid not in before] == []
+    # Neither log nor database holds it: what tasks were given, said, rendered and handed on.
+    files = (path for path in landing.parent.rglob("*") if path.is_file())
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def give_a_password(running: stack.Running) -> None:
+    """The database is asked for by a connection, as in an Airflow of one's own; this server takes any password."""
+    (socket_folder,) = parse_qs(urlsplit(running.dsn).query)["host"]
+    connection = {"connection_id": "onceload", "conn_type": "postgres", "host": socket_folder, "schema": "postgres"}
+    Api.of(running).ask("/api/v2/connections", {**connection, "login": "postgres", "password": SECRET})
 
 
 def _of(home: Path) -> list[psutil.Process]:
