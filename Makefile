@@ -19,7 +19,7 @@ test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
 run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
 	.venv/bin/onceload run $(ARGS)
 
-demo: setup ## Load days, kill a worker, break a file, recover rows; tell it with figures (about four minutes)
+demo: setup ## Load days, kill a worker, break a file, recover rows; tell it with figures (about five minutes)
 	.venv/bin/onceload demo
 
 faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
