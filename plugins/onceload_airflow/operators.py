@@ -33,6 +33,7 @@ from onceload_airflow.hook import CONNECTION, OnceloadHook
 from onceload_airflow.links import DataDocsLink, LedgerLink
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
     from sqlalchemy import Engine
 
@@ -316,6 +317,7 @@ class Report(_OfPipeline):
     def __init__(self, *, outlet: Any = None, **others: Any) -> None:  # noqa: ANN401 - an asset.
         super().__init__(outlets=[outlet] if outlet else [], **others)
         self._asset = outlet
+        self._came_to: tuple[Declared, LoadReport, str] | None = None
 
     def execute(self, context: "Context") -> dict[str, object]:
         from onceload.runs import look, outcome
@@ -324,6 +326,7 @@ class Report(_OfPipeline):
             declared = self.declared(context)
             report = outcome(declared, how, batch=batch_of(context))
             found = look(declared, how, batch=batch_of(context))
+            self._came_to = declared, report, how.ledger.dsn
         told = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_OF_PEOPLE) or []
         of_people = "; ".join(dict.fromkeys(filter(None, [*told, found.needs_a_person])))
         counts = _counts(report)
@@ -333,6 +336,16 @@ class Report(_OfPipeline):
         if of_people:
             raise AirflowFailException("all others are loaded, and these need a person: " + of_people)
         return counts
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
+        """What Airflow's provider of OpenLineage asks for, where it is, also of a report that fails."""
+        del task_instance
+        if self._came_to is None:
+            return None
+        from onceload_airflow.lineage import lineage_of
+
+        declared, report, dsn = self._came_to
+        return lineage_of(declared, report, dsn=dsn)
 
 
 def read_run() -> Any:  # noqa: ANN401 - of the core.

@@ -1,5 +1,6 @@
 """Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
 
+import json
 import shutil
 import socket
 import time
@@ -32,7 +33,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 SECRET = "very-secret-8812"
-NAMES = ("readings", "others", "shown", "told")
+NAMES = ("readings", "others", "shown", "told", "traced")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
@@ -92,6 +93,9 @@ def running(landing, box):
             patched.setenv(name, value)
         # Whatever starts Spark takes longer.
         patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
+        # One file for each event of OpenLineage.
+        lineage = {"type": "file", "log_file_path": str(landing.parent / "lineage"), "append": False}
+        patched.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(lineage))
         yield from all_of_it(landing)
 
 
@@ -150,6 +154,30 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
     ]
     events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
     assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
+
+
+def test_lineage_says_what_was_read_and_where_the_rows_are(running, landing):
+    api = Api.of(running)
+    api.until_it_knows("ingest__traced")
+    (landing / "traced" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    assert set(api.run("ingest__traced", "once").values()) == {"success"}
+
+    told = [json.loads(path.read_text()) for path in landing.parent.glob("lineage*")]
+    (report,) = (
+        each for each in told if (each["job"]["name"], each["eventType"]) == ("ingest__traced.report", "COMPLETE")
+    )
+    ((files,), (rows,)) = (report["inputs"], report["outputs"])
+    counts = {name: value for name, value in report["run"]["facets"]["onceload"].items() if not name.startswith("_")}
+
+    assert (files["namespace"], files["name"]) == ("file", str(landing / "traced"))
+    assert (files["inputFacets"]["inputStatistics"]["rowCount"], files["inputFacets"]["inputStatistics"]["size"]) == (
+        2,
+        18,
+    )
+    assert (rows["namespace"], rows["name"]) == ("postgres://localhost:5432", "postgres.public.traced")
+    assert [(each["name"], each["type"]) for each in rows["facets"]["schema"]["fields"]] == [("n", "bigint")]
+    assert rows["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert counts == {"batch": "once", "position": 1, "loaded": 2, "duplicates": 0, "quarantined": 0, "filtered": 0}
 
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
