@@ -116,6 +116,23 @@ def test_what_is_given_up_is_planned_anew(loads):
     assert loads.rows() == [1]
 
 
+def test_what_somebody_else_publishes_at_the_same_moment_is_not_given_up(loads, monkeypatch):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    find = PostgresBatches.find
+
+    def found_and_published(self, batch):
+        found = find(self, batch)
+        monkeypatch.undo()
+        publish_now(loads)
+        return found
+
+    monkeypatch.setattr(PostgresBatches, "find", found_and_published)
+
+    assert not give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+    assert loads.rows() == [1]
+
+
 def test_a_batch_that_nobody_worked_on_for_too_long_is_anybodys(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
