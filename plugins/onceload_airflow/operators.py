@@ -246,13 +246,10 @@ class Load(SparkSubmitOperator):
                     # What could be loaded is in; the report says that this needs somebody.
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
+                why = _last_words(str(error))
                 if code and int(code[1]) in _FINAL:
-                    raise AirflowFailException(
-                        "the last lines of this task's log say why; trying again would not help"
-                    ) from error
-                raise AirflowException(
-                    "the last lines of this task's log say why; it may be tried again, and nothing is lost"
-                ) from error
+                    raise AirflowFailException(why) from error
+                raise AirflowException(why) from error
 
     def command(self, context: "Context") -> list[str]:
         """What is called, besides the placeholders of the file and the batch."""
@@ -276,6 +273,12 @@ class Load(SparkSubmitOperator):
                 f"connection {self._conn_id} should say where Spark runs, and is not there; nothing was started: "
                 f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error
+
+
+def _last_words(output: str) -> str:
+    """Why a load has failed, as it said itself at the end of what Spark said."""
+    _, marker, said = output.rpartition("\nonceload: ")
+    return said.strip() if marker else "the load said nothing, as it was killed or could not start: see this task's log"
 
 
 class Audit(_OfPipeline):

@@ -115,6 +115,19 @@ def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow
     assert execute(dsn, "SELECT passed FROM onceload.audit") == [(False,)]
 
 
+def test_a_load_that_fails_says_why_in_its_own_words(airflow, dsn, tmp_path):
+    file = airflow.pipelines / "readings.yaml"
+    file.write_text(file.read_text().replace("suite: suite.yaml", "quarantined_max: 0"))
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', "no json")
+
+    done = run(airflow, "2026-03-01")
+
+    assert states(airflow)[0]["load"] == "failed"
+    failed = [line for line in (done.stdout + done.stderr).splitlines() if "AirflowFailException" in line]
+    assert any("pipeline readings" in line and "1 of 2" in line for line in failed), failed
+    assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
+
+
 _KILL = """
 import os
 from onceload_airflow.operators import Load
