@@ -23,6 +23,8 @@ class AirflowUnfit(CallAgain):
 
     asked: str
     found: str
+    #: What HTTP calls it; 0, if nothing was answered.
+    code: int = 0
 
     def __str__(self) -> str:
         return f"Airflow should have answered {self.asked}, but {self.found}; nothing is lost: see its logs"
@@ -40,7 +42,8 @@ class AirflowApi:
         try:
             return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self.token}"})
         except HTTPError as error:
-            raise AirflowUnfit(path, f"it said {error.code}: {error.read().decode(errors='replace')[:500]}") from error
+            words = error.read().decode(errors="replace")[:500]
+            raise AirflowUnfit(path, f"it said {error.code}: {words}", error.code) from error
         except (URLError, HTTPException, OSError) as error:
             raise AirflowUnfit(path, f"it could not be reached: {error}") from error
 

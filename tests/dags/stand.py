@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 #: What a process says that parses all DAGs of the bundle.
 _PARSE = """
@@ -106,3 +108,16 @@ class Airflow:
             timeout=300,
             check=False,
         )
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Whatever belongs to the stack of this home."""
+    there = psutil.process_iter(["environ", "cmdline"])
+    return [each for each in there if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(home)]
+
+
+def scheduler_of(home: Path) -> psutil.Process:
+    """The one that was started first, and not what it has made of itself."""
+    there = {each.pid: each for each in processes_of(home) if "scheduler" in (each.info["cmdline"] or [])}
+    (found,) = (each for each in there.values() if each.ppid() not in there)
+    return found

@@ -6,11 +6,11 @@ import sys
 from contextlib import closing
 from urllib.parse import quote
 
-import psutil
 import pytest
 
 from onceload import stack
 from onceload.airflow_api import AirflowApi
+from tests.dags.stand import scheduler_of
 from tests.servers import execute, temporary_home
 
 PIPELINE = """\
@@ -117,12 +117,7 @@ def test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_ba
 
 
 def test_airflows_own_backfill_loads_what_is_missing_and_doing_it_again_is_harmless(running, landing, api):
-    (scheduler,) = (
-        each
-        for each in psutil.process_iter(["cmdline", "environ"])
-        if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(landing.parent)
-        and "scheduler" in (each.info["cmdline"] or [])
-    )
+    scheduler = scheduler_of(landing.parent)
     command = [sys.executable, "-m", "airflow", "backfill", "create", "--dag-id", "ingest__days"]
     command += ["--from-date", "2026-01-01", "--to-date", "2026-01-02", "--reprocess-behavior", "completed"]
     write(landing, "days/2026-01-01/a.jsonl", 101)

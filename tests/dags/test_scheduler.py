@@ -3,9 +3,9 @@
 import json
 import shutil
 import socket
+import subprocess
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
@@ -17,6 +17,7 @@ from dedup_core.errors import SettingRefused
 from onceload import stack
 from onceload.airflow_api import AirflowApi
 from tests.dags.mailbox import mailbox, text_of
+from tests.dags.stand import processes_of, scheduler_of
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240.0
@@ -33,7 +34,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 SECRET = "very-secret-8812"
-NAMES = ("readings", "others", "shown", "told", "traced")
+NAMES = ("readings", "others", "shown", "told", "traced", "pair_one", "pair_two")
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
@@ -107,11 +108,11 @@ def all_of_it(landing):
     with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
         give_a_password(running)
         yield running
-        assert _of(landing.parent)
+        assert processes_of(landing.parent)
         with pytest.raises(SettingRefused, match="another one that runs below"):
             stack.running(landing.parent, port=port, pipelines=landing, samples=False).__enter__()
     # Nothing of it is left.
-    assert [each for each in _of(landing.parent) if each.pid not in before] == []
+    assert [each for each in processes_of(landing.parent) if each.pid not in before] == []
     # Neither log nor database holds it: what tasks were given, said, rendered and handed on.
     files = (path for path in landing.parent.rglob("*") if path.is_file())
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
@@ -122,11 +123,6 @@ def give_a_password(running: stack.Running) -> None:
     (socket_folder,) = parse_qs(urlsplit(running.dsn).query)["host"]
     connection = {"connection_id": "onceload", "conn_type": "postgres", "host": socket_folder, "schema": "postgres"}
     Api.of(running).ask("/api/v2/connections", {**connection, "login": "postgres", "password": SECRET})
-
-
-def _of(home: Path) -> list[psutil.Process]:
-    there = psutil.process_iter(["environ"])
-    return [each for each in there if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(home)]
 
 
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
@@ -205,7 +201,7 @@ def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
 def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(running, landing, capsys):
     api = Api.of(running)
     api.until_it_knows("ingest__others")
-    (died,) = (each for each in _of(landing.parent) if "scheduler" in each.cmdline())
+    died = scheduler_of(landing.parent)
     of_it = died.children(recursive=True)
     assert of_it
 
@@ -219,6 +215,33 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
 
     assert set(loaded.values()) == {"success"}
     assert [each for each in of_it if each.is_running()] == []
+
+
+def test_two_schedulers_at_once_load_each_row_once(running, landing):
+    api = Api.of(running)
+    pairs = [name for name in NAMES if name.startswith("pair")]
+    api.until_it_knows(*(f"ingest__{name}" for name in pairs))
+    metadata = running.dsn.replace("/postgres?", "/airflow?")
+    first = scheduler_of(landing.parent)
+    ((newest,),) = execute(metadata, "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'")
+    asked = f"SELECT DISTINCT queued_by_job_id FROM task_instance WHERE queued_by_job_id >= {newest}"
+    until, rounds = time.monotonic() + _PATIENCE_S, 0
+    with subprocess.Popen(first.cmdline(), env=first.environ(), stdout=subprocess.DEVNULL) as second:
+        try:
+            while len(execute(metadata, asked)) < 2:
+                assert time.monotonic() < until, "one of them does nothing"
+                rounds += 1
+                for name in pairs:
+                    (landing / name / f"{rounds}.jsonl").write_text(f'{{"n": {rounds}}}\n')
+                    api.start(f"ingest__{name}", f"both-{rounds}")
+                for name in pairs:
+                    assert set(api.ended(f"ingest__{name}", f"both-{rounds}").values()) == {"success"}
+        finally:
+            second.terminate()
+            second.wait(timeout=60)
+
+    for name in pairs:
+        assert execute(running.dsn, f"SELECT n FROM {name} ORDER BY n") == [(n,) for n in range(1, rounds + 1)]
 
 
 def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, tmp_path):

@@ -11,26 +11,26 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Lock
 from typing import Any, assert_never
 from unittest.mock import patch
-from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import psutil
 import psycopg2
 import psycopg2.extensions
 
 from onceload import cli, stack
+from onceload.airflow_api import AirflowApi, AirflowUnfit
 from tests.fault.server import CrashableServer
 from tests.servers import execute, temporary_home
 
@@ -104,7 +104,7 @@ class Fault(StrEnum):
     BACKEND = "backend of the server killed"
 
     def happens_to(self, kind: Kind) -> bool:
-        return self is not Fault.AT_ONCE or kind.may_run_twice
+        return self is not Fault.AT_ONCE or kind is Kind.DIRECT
 
 
 class Moment(StrEnum):
@@ -214,7 +214,7 @@ class Stand:
         self.home, self.running = home, running
         self.server = CrashableServer(home=home, dsn=running.dsn)
         self.lanes = [Lane(stand=self, kind=kind) for kind in Kind]
-        self._token = ""
+        self._api = AirflowApi(running.address, running.user, running.password)
         #: Crashing a server that is down would fail.
         self.crashing = Lock()
 
@@ -230,33 +230,15 @@ class Stand:
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return self._asked(path, said)
-            except HTTPError as error:
+                return self._api.ask(path, said)
+            except AirflowUnfit as unfit:
                 # It was asked before, and has not said so.
-                if error.code == 409:
+                if unfit.code == HTTPStatus.CONFLICT:
                     return {}
-                if error.code == 401:
-                    self._token = ""
-                elif error.code < 500:
-                    raise AssertionError(f"{path} {said}: {error.code} {error.read().decode()}") from error
-                if time.monotonic() > until:
-                    raise
-            except OSError:
-                if time.monotonic() > until:
-                    raise
+                is_refused = 0 < unfit.code < HTTPStatus.INTERNAL_SERVER_ERROR
+                if is_refused or time.monotonic() > until:
+                    raise AssertionError(str(unfit)) from unfit
             time.sleep(0.5)
-
-    def _asked(self, path: str, said: object) -> Any:
-        if not self._token:
-            login = {"username": self.running.user, "password": self.running.password}
-            self._token = self._sent("/auth/token", login, {})["access_token"]
-        return self._sent(path, said, {"Authorization": f"Bearer {self._token}"})
-
-    def _sent(self, path: str, said: object, headers: Mapping[str, str]) -> Any:
-        body = None if said is None else json.dumps(said).encode()
-        request = Request(self.running.address + path, body, {"Content-Type": "application/json", **headers})
-        with urlopen(request, timeout=30) as answer:
-            return json.load(answer)
 
     def processes(self, name: str = "") -> list[psutil.Process]:
         """Whoever was started by this stack, and is called so; who renames itself may not be found."""

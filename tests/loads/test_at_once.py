@@ -4,9 +4,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg2
 import pytest
 from sqlalchemy import text
 
@@ -412,8 +414,12 @@ def test_a_stage_is_held_for_as_long_as_it_is_filled_whatever_the_server_does_to
     loads.write("a.jsonl", lines(1, 2))
 
     def sweep():
-        # Longer than the server would have waited.
-        time.sleep(1.5)
+        until = time.monotonic() + 30
+        with closing(psycopg2.connect(loads.dsn)) as idle:
+            while loads.ask(f"SELECT FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"):
+                assert time.monotonic() < until, "the server lets a session be idle"
+                time.sleep(0.05)
+        # By now it would have ended one that was opened before, and says nothing.
         with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
             _sweep(holder)
 
