@@ -4,7 +4,7 @@ What deletes rows says first what it would delete, and waits until somebody has 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -114,6 +114,7 @@ class Look(OfOnePipeline, SkipMixin):
 
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
+                self._refuse_too_many_days(context, declared, engine, to=found.rewound_to)
                 if found.differing and not context["params"]["accept_differences"]:
                     expected = "rows as their receipts say, or accept_differences to take back what is there"
                     raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
@@ -130,6 +131,20 @@ class Look(OfOnePipeline, SkipMixin):
                     raise SettingRefused(f"rebuilding pipeline {declared.name}", "a source.path with a day", expected)
                 refuse_loaded(declared, engine)
                 return f"pipeline {declared.name}: nothing of it is in this database; all of it would be loaded", 0
+
+    def _refuse_too_many_days(
+        self, context: "Context", declared: "Declared", engine: "Engine", *, to: Position
+    ) -> None:
+        """Each day is a run, and Airflow makes only so many."""
+        path, _ = self.found(context)
+        if not _is_by_day(path):
+            return
+        entries = PostgresLedger(engine).entries(declared.name, after=to)
+        days = _all_of(_days_of(path, declared, {receipt.producer for each in entries for receipt in each.receipts}))
+        if len(days) > _DAYS_MAX:
+            found = f"records of {len(days):,} days, which as many runs would load again"
+            expected = f"records of {_DAYS_MAX:,} days at most: start from a later position"
+            raise SettingRefused(f"rewinding pipeline {declared.name}", found, expected)
 
 
 class Approve(ApprovalOperator):
@@ -174,9 +189,9 @@ class Apply(OfOnePipeline):
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
         if not _is_by_day(path):
             return [_as_run(context, None)]
-        of_days = {name: _days_of_file(path, name) for name in gone or () if not _is_named_by_records(declared, name)}
+        of_days = _days_of(path, declared, gone or ())
         context["ti"].xcom_push(key="of_no_day", value=sorted(name for name, days in of_days.items() if not days))
-        return [_as_run(context, day) for day in sorted({day for days in of_days.values() for day in days})]
+        return [_as_run(context, day) for day in _all_of(of_days)]
 
 
 class Conclude(OfOnePipeline):
@@ -255,6 +270,15 @@ def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[
             f"the days of {path.name}", f"{first} to {last}", f"1 to {_DAYS_MAX:,} days, in their order"
         )
     return [start + timedelta(days=number) for number in range((end - start).days + 1)]
+
+
+def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> dict[str, set[date]]:
+    """Of each file among these producers."""
+    return {name: _days_of_file(path, name) for name in producers if not _is_named_by_records(declared, name)}
+
+
+def _all_of(days_of: Mapping[str, set[date]]) -> list[date]:
+    return sorted({day for days in days_of.values() for day in days})
 
 
 def _days_of_file(path: Path, name: str) -> set[date]:

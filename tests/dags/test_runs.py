@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,10 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.batches import planner_of
 from onceload import schema
+from onceload.pipeline_file import read_pipeline
+from spark_jobs.load import LoadSettings, load
 from tests.dags.stand import Airflow
+from tests.loads.conftest import InThisProcess
 from tests.servers import execute
 
 SECRET = "very-secret-9317"
@@ -176,6 +180,40 @@ def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
     said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
 
     assert "batch run should be staged and wait to be published" in said.stdout, said.stderr
+
+
+_LOOK = """
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.sdk.exceptions import AirflowFailException
+from onceload_airflow import recovery
+
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+ti = SimpleNamespace(get_dag=lambda _: SimpleNamespace(is_paused=False), xcom_push=lambda **_: None)
+params = {"pipeline": "readings", "what": "rewind", "position": 0, "accept_differences": False}
+for days_max in (2, 1):
+    recovery._DAYS_MAX = days_max
+    try:
+        look = recovery.Look(task_id="look", pipelines=os.environ["FOLDER"])
+        print(look.execute({"params": params, "dag_run": run, "ti": ti}))
+    except AirflowFailException as error:
+        print(error)
+"""
+
+
+def test_days_that_no_run_could_load_again_are_not_taken_back(airflow, dsn, tmp_path):
+    for day in ("2026-03-01", "2026-03-02"):
+        write(tmp_path, day, '{"n": 1, "amount": "1.5"}')
+        declared = replace(read_pipeline(airflow.pipelines / "readings.yaml", offered={"ds": day}), suite=None)
+        load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch(day), tasks=InThisProcess())
+
+    said = airflow.python(_LOOK, FOLDER=str(airflow.pipelines), ONCELOAD_HOME=str(airflow.home))
+
+    assert "2 entries of 2 producers would go" in said.stdout, said.stderr
+    assert "expected records of 1 days at most" in said.stdout
+    assert "found records of 2 days" in said.stdout
 
 
 _ASK_NOBODY = """
