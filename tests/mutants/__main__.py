@@ -24,7 +24,18 @@ from tests.mutants.bugs import BUGS, Bug
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 #: All that the tests need.
-COPIED = ("dedup_core", "onceload", "spark_jobs", "migrations", "tests", "pipelines", "pyproject.toml", "README.md")
+COPIED = (
+    "dags",
+    "dedup_core",
+    "migrations",
+    "onceload",
+    "pipelines",
+    "plugins",
+    "pyproject.toml",
+    "README.md",
+    "spark_jobs",
+    "tests",
+)
 SEED = 1
 #: All tests together, without a bug.
 TIMEOUT_S = 3600
@@ -98,8 +109,9 @@ def copied_into(folder: Path) -> Path:
             shutil.copy(source, folder / name)
     # The server's account must be able to reach what tests put below.
     folder.chmod(0o755)
-    found = python(folder, "-c", "import dedup_core, onceload; print(dedup_core.__file__, onceload.__file__)").stdout
-    if not all(Path(path).is_relative_to(folder) for path in found.split()):
+    asked = "import dedup_core, onceload_airflow.ingest as dags; print(dedup_core.__file__, dags.__file__)"
+    found = python(folder, "-W", "ignore", "-c", asked).stdout
+    if not found or not all(Path(path).is_relative_to(folder) for path in found.split()):
         raise SystemExit(f"expected Python to import from {folder}, but it imports {found}")
     return folder
 
@@ -162,7 +174,7 @@ def existing(copy: Path, tests: Iterable[str]) -> list[str]:
 
 def python(copy: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run this Python in the copy, and nowhere else."""
-    path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(copy), str(copy / "plugins"), os.environ.get("PYTHONPATH")]))
     # A .pyc is trusted by time and size, and a bug may have the size of what it replaces.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ONCELOAD_FAULT_SEED": str(SEED)}
     return subprocess.run(

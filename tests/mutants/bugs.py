@@ -21,6 +21,11 @@ OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_LOADS = "tests/loads/test_load.py"
+OF_AUDITS = "tests/loads/test_audit.py"
+OF_KEPT = "tests/loads/test_kept.py"
+OF_CHOICES = "tests/loads/test_choice.py"
+OF_RUNS = "tests/dags/test_runs.py"
+OF_RECOVERIES = "tests/dags/test_recovery.py"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_NUMERICS = "tests/unit/sources/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
@@ -683,4 +688,143 @@ BOARD_BUGS = (
     ),
 )
 
-BUGS = (*COMMIT_BUGS, *CLAIM_BUGS, *ANSWER_BUGS, *SPAN_BUGS, *RECOVERY_BUGS, *DELIVERY_BUGS, *BOARD_BUGS, *LOAD_BUGS)
+BATCH_BUGS = (
+    Bug(
+        name="what was not audited is published",
+        file="spark_jobs/batch.py",
+        correct="if declared.suite is not None and not waiting.kept.has_passed:",
+        wrong="if declared.suite is None and not waiting.kept.has_passed and waiting.kept is None:",
+        tests=(OF_AUDITS,),
+    ),
+    Bug(
+        name="what fails its audit goes on",
+        file="spark_jobs/audit.py",
+        correct="    if audit.passed or suite is None:\n        return\n",
+        wrong="    if suite is None or suite:\n        return\n",
+        tests=(OF_AUDITS,),
+    ),
+    Bug(
+        name="a warning stops a batch",
+        file="dedup_core/postgres/batches.py",
+        correct='return self.severity == "critical" and not self.success',
+        wrong="return not self.success",
+        tests=(OF_AUDITS,),
+    ),
+    Bug(
+        name="an audit that asked something else counts",
+        file="dedup_core/postgres/batches.sql",
+        correct="WHERE audit.stage = delivery.stage AND audit.asked = :asked ORDER BY",
+        wrong="WHERE audit.stage = delivery.stage AND audit.asked IS DISTINCT FROM :asked || 'x' ORDER BY",
+        tests=(OF_AUDITS,),
+    ),
+    Bug(
+        name="audited is what is staged, and not what would be published",
+        file="spark_jobs/audit.py",
+        correct="_view(engine, job, stage, source=new.source)",
+        wrong="_view(engine, job, stage, source=stage.rows)",
+        tests=(OF_AUDITS,),
+    ),
+    Bug(
+        name="a batch is given up while somebody publishes it",
+        file="spark_jobs/batch.py",
+        correct="                kept = batches.find(batch)\n                if kept is not None and",
+        wrong="                kept = found\n                if kept is not None and",
+        tests=(OF_KEPT,),
+    ),
+    Bug(
+        name="a choice of files chooses all",
+        file="spark_jobs/plan.py",
+        correct="        return not self.files or any(",
+        wrong="        return bool(name) or any(",
+        tests=(OF_CHOICES,),
+    ),
+    Bug(
+        name="old rows stay beside those that replace them",
+        file="spark_jobs/publish.py",
+        correct="        if replaced:\n            gone",
+        wrong="        if replaced and not replaced:\n            gone",
+        tests=(OF_CHOICES,),
+    ),
+    Bug(
+        name="a batch replaces again what it has replaced",
+        file="spark_jobs/load.py",
+        correct="return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice",
+        wrong="return replace(choice, replaced=frozenset()) if choice.replaces else choice",
+        tests=(OF_CHOICES,),
+    ),
+    Bug(
+        name="upkeep forgets idle files",
+        file=LEDGER_SQL,
+        correct="       AND producer.fingerprint IS NULL\n",
+        wrong="",
+        tests=(CONTRACT,),
+    ),
+)
+
+AIRFLOW_BUGS = (
+    Bug(
+        name="a run with nothing new starts Spark",
+        file="plugins/onceload_airflow/operators.py",
+        correct="        return found.is_anything_new\n",
+        wrong="        return found is not None\n",
+        tests=(f"{OF_RUNS}::test_a_run_loads_what_is_new_once_and_the_next_skips",),
+    ),
+    Bug(
+        name="a connection that is not found leads to another database",
+        file="plugins/onceload_airflow/hook.py",
+        correct="        if dsn is None:\n            raise ConnectionNotFound(self._conn_id)\n",
+        wrong="",
+        tests=(f"{OF_RUNS}::test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_found_is",),
+    ),
+    Bug(
+        name="a try that ends late ends a later one",
+        file="plugins/onceload_airflow/operators.py",
+        correct="        super().on_kill()\n",
+        wrong="        from dedup_core.postgres import LedgerSettings, PostgresLedger, connect\n"
+        "        from dedup_core.postgres.batches import planner_of\n\n"
+        '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
+        '        ledger.open_session("readings", planner_of(Batch(os.environ["AIRFLOW_CTX_DAG_RUN_ID"])))\n',
+        tests=(f"{OF_RUNS}::test_a_try_that_is_killed_late_leaves_a_later_one_alone",),
+    ),
+    Bug(
+        name="the same news is told again and again",
+        file="plugins/onceload_airflow/arrivals.py",
+        correct="is_other = found.files > 0 and found.news != told.news",
+        wrong="is_other = found.files > 0",
+        tests=("tests/dags/test_arrivals.py",),
+    ),
+    Bug(
+        name="an approval is for every rewind",
+        file="plugins/onceload_airflow/recovery.py",
+        correct="            if gone is None:\n",
+        wrong="            if gone is None or gone:\n",
+        tests=(f"{OF_RECOVERIES}::test_a_recovery_says_what_would_go_waits_for_approval_and_loads_it_again",),
+    ),
+    Bug(
+        name="rows are taken back though the runs that load them again would wait",
+        file="plugins/onceload_airflow/recovery.py",
+        correct="                _refuse_paused(context, declared)\n            words, to = ",
+        wrong="                pass\n            words, to = ",
+        tests=(f"{OF_RECOVERIES}::test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_back",),
+    ),
+    Bug(
+        name="days are taken back that no run could load again",
+        file="plugins/onceload_airflow/recovery.py",
+        correct="        if len(days) > _DAYS_MAX:",
+        wrong="        if len(days) > 2 * _DAYS_MAX:",
+        tests=(f"{OF_RUNS}::test_days_that_no_run_could_load_again_are_not_taken_back",),
+    ),
+)
+
+BUGS = (
+    *COMMIT_BUGS,
+    *CLAIM_BUGS,
+    *ANSWER_BUGS,
+    *SPAN_BUGS,
+    *RECOVERY_BUGS,
+    *DELIVERY_BUGS,
+    *BOARD_BUGS,
+    *LOAD_BUGS,
+    *BATCH_BUGS,
+    *AIRFLOW_BUGS,
+)
