@@ -22,12 +22,9 @@ from airflow.sdk.exceptions import (
 )
 
 import onceload.__main__
-from dedup_core.errors import ExitCode, NotFound, OnceloadError
+from dedup_core.errors import ExitCode, OnceloadError
 from dedup_core.names import Batch
-from dedup_core.postgres import PostgresSnapshots
-from onceload.cli import opened
-from onceload.maintain_commands import let_go
-from onceload.pipeline_file import PipelineFileRefused, find_pipelines, placeholders, read_pipeline
+from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook
 from onceload_airflow.links import DataDocsLink, LedgerLink
@@ -35,7 +32,6 @@ from onceload_airflow.links import DataDocsLink, LedgerLink
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
-    from sqlalchemy import Engine
 
     from spark_jobs.declared import Declared
     from spark_jobs.load import LoadSettings
@@ -363,71 +359,3 @@ def _counts(report: "LoadReport") -> dict[str, Any]:
         name: said[name]
         for name in ("pipeline", "position", "loaded", "duplicates", "quarantined", "filtered", "bytes")
     }
-
-
-class OfOnePipeline(BaseOperator):
-    """A step about one pipeline of the folder, which the run's parameter `pipeline` names."""
-
-    def __init__(self, *, pipelines: str, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
-        super().__init__(**others)
-        self.pipelines = pipelines
-        self.onceload_conn_id = onceload_conn_id
-
-    def found(self, context: "Context") -> "tuple[Path, Declared]":
-        """Its file, and what that declares."""
-        name = str(context["params"]["pipeline"])
-        with in_airflows_words():
-            for path in find_pipelines(Path(self.pipelines)):
-                with suppress(PipelineFileRefused):
-                    declared = read_pipeline(path, offered=given_values(context))
-                    if declared.name == name:
-                        return path, declared
-            raise NotFound("pipeline of this folder", name)
-
-    def declared(self, context: "Context") -> "Declared":
-        return self.found(context)[1]
-
-    @contextmanager
-    def opened(self) -> "Iterator[Engine]":
-        with in_airflows_words(), OnceloadHook(self.onceload_conn_id).opened() as dsn, opened(dsn) as engine:
-            yield engine
-
-
-class Verify(OfOnePipeline):
-    """Compare files and rows with the ledger; what differs fails the run."""
-
-    def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.verify import verify
-
-        with self.opened() as engine:
-            found = verify(self.declared(context), engine, deep=bool(context["params"]["deep"]))
-        for each in found.differences:
-            self.log.info("%s", each)
-        told = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
-        if found.differing:
-            raise AirflowFailException(f"{found.differing:,} differences from what was loaded, listed above: {told}")
-        return told
-
-
-class TakeSnapshot(OfOnePipeline):
-    """Keep the states of all producers as they are now."""
-
-    def execute(self, context: "Context") -> dict[str, object]:
-        declared = self.declared(context)
-        with self.opened() as engine:
-            position = PostgresSnapshots(engine).take(declared.name)
-        return {"pipeline": declared.name, "position": position}
-
-
-class Maintain(BaseOperator):
-    """Let go of what has ended, of every pipeline."""
-
-    def __init__(self, *, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
-        super().__init__(**others)
-        self.onceload_conn_id = onceload_conn_id
-
-    def execute(self, context: "Context") -> dict[str, int]:
-        del context
-        hook = OnceloadHook(self.onceload_conn_id)
-        with in_airflows_words(), hook.opened() as dsn, opened(dsn) as engine:
-            return let_go(engine, home=hook.settings.home)

@@ -27,12 +27,12 @@ from onceload_airflow.operators import (
     GIVEN,
     REPLACE,
     Load,
-    OfOnePipeline,
     chosen_files,
     in_airflows_words,
     is_replacing,
     values_of_day,
 )
+from onceload_airflow.upkeep import OfOnePipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
 #: Airflow makes no more tasks of one.
 _DAYS_MAX = 1_000
+_WAITS_FOR = timedelta(days=7)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
@@ -57,6 +58,8 @@ def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOper
         reset_dag_run=True,
         # It would be waited for without end.
         fail_when_dag_is_paused=True,
+        # The last of a thousand days waits for all others.
+        execution_timeout=_WAITS_FOR,
         wait_for_completion=True,
         deferrable=True,
         poke_interval=2,

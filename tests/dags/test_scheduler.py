@@ -38,11 +38,15 @@ NAMES = ("readings", "others", "shown", "told", "traced", "pair_one", "pair_two"
 ARRIVING = PIPELINE + "schedule: on_arrival\n"
 #: DAGs of a user's own.
 WAITING = """\
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
+from airflow.providers.standard.operators.empty import EmptyOperator
 from onceload_airflow.operators import WaitForFiles
 
 with DAG("patient"):
     WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1)
+
+with DAG("after", schedule=[Asset(name="public.traced", uri="onceload://tables/public.traced")]):
+    EmptyOperator(task_id="then")
 
 with DAG("impatient"):
     WaitForFiles(task_id="wait", pipeline_file={file!r}, poke_interval=1, timeout=1)
@@ -154,7 +158,7 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
 
 def test_lineage_says_what_was_read_and_where_the_rows_are(running, landing):
     api = Api.of(running)
-    api.until_it_knows("ingest__traced")
+    api.until_it_knows("ingest__traced", "after")
     (landing / "traced" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     assert set(api.run("ingest__traced", "once").values()) == {"success"}
 
@@ -173,6 +177,7 @@ def test_lineage_says_what_was_read_and_where_the_rows_are(running, landing):
     assert (rows["namespace"], rows["name"]) == ("postgres://localhost:5432", "postgres.public.traced")
     assert [(each["name"], each["type"]) for each in rows["facets"]["schema"]["fields"]] == [("n", "bigint")]
     assert rows["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert api.until("/api/v2/dags/after/dagRuns", lambda runs: runs["dag_runs"])["total_entries"] == 1
     assert counts == {"batch": "once", "position": 1, "loaded": 2, "duplicates": 0, "quarantined": 0, "filtered": 0}
 
 
