@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -42,6 +43,9 @@ class AirflowApi:
         try:
             return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self.token}"})
         except HTTPError as error:
+            if error.code == HTTPStatus.UNAUTHORIZED:
+                # The next call logs in again.
+                self.__dict__.pop("token", None)
             words = error.read().decode(errors="replace")[:500]
             raise AirflowUnfit(path, f"it said {error.code}: {words}", error.code) from error
         except (URLError, HTTPException, OSError) as error:

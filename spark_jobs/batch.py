@@ -116,14 +116,16 @@ def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool
     """
     with _engine(declared, settings, batch, doing="giving up") as engine:
         batches = PostgresBatches(engine, declared.name)
-        stages = list(batches.drop_evidence(batch))
-        if (found := batches.find(batch)) is not None:
+        stages: list[str] = []
+        # A later life of the batch may come to stage it anew.
+        while not stages and (found := batches.find(batch)) is not None:
             with batches.alone_with(found):
                 # Whoever was there before may have published it.
                 kept = batches.find(batch)
                 if kept is not None and kept.stage == found.stage:
                     batches.give_up(kept)
                     stages.append(kept.stage)
+        stages += batches.drop_evidence(batch)
         for stage in stages:
             drop_stage(engine, stage)
     return bool(stages)

@@ -1,74 +1,103 @@
-"""What a run has read and written, in the words of OpenLineage: imported where Airflow's provider of it asks."""
+"""What a run has read and written, in the words of OpenLineage, for where Airflow's provider of it asks."""
 
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import attr
-from airflow.providers.openlineage.extractors import OperatorLineage
-from openlineage.client.event_v2 import InputDataset, OutputDataset
-from openlineage.client.facet_v2 import (
-    RunFacet,
-    input_statistics_input_dataset,
-    output_statistics_output_dataset,
-    schema_dataset,
-)
-from psycopg2.extensions import parse_dsn
+from sqlalchemy import Engine
 
 from spark_jobs.declared import Declared
 from spark_jobs.load import Report
 from spark_jobs.sources.addresses import shown, split_address
 from spark_jobs.sources.listing import root_of
 
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
-@attr.define
-class LedgerRunFacet(RunFacet):
-    """Where the ledger stood after the run, and what became of what it had read."""
-
-    batch: str
-    position: int
-    loaded: int
-    duplicates: int
-    quarantined: int
-    filtered: int
+#: One store has one name.
+_STORES = {"s3a://": "s3://", "s3n://": "s3://", "gcs://": "gs://"}
 
 
-def lineage_of(declared: Declared, report: Report, *, dsn: str) -> OperatorLineage[Any, Any]:
-    counts = LedgerRunFacet(
-        batch=report.batch,
-        position=report.position,
-        loaded=report.loaded,
-        duplicates=report.duplicates,
-        quarantined=report.quarantined,
-        filtered=report.filtered,
-    )
-    return OperatorLineage(
-        inputs=[_files(declared, report)], outputs=[_table(declared, report, dsn)], run_facets={"onceload": counts}
-    )
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """Names and numbers alone: Airflow may be told to tell all that a task holds."""
+
+    #: A namespace, and a name in it.
+    files: tuple[str, str]
+    table: tuple[str, str]
+    #: Names and types; none where a transform makes them.
+    columns: tuple[tuple[str, str], ...]
+    #: How many were read; unknown where a transform makes rows of them.
+    records: int | None
+    bytes: int
+    counts: Mapping[str, str | int]
+
+    @classmethod
+    def of(cls, declared: Declared, report: Report, engine: Engine) -> "Lineage":
+        is_as_read = declared.transform is None
+        return cls(
+            files=_files(declared),
+            table=_table(declared, engine),
+            columns=tuple((column.name, str(column.type)) for column in declared.columns) if is_as_read else (),
+            records=report.records if is_as_read else None,
+            bytes=report.bytes,
+            counts={
+                "batch": report.batch,
+                "position": report.position,
+                "loaded": report.loaded,
+                "duplicates": report.duplicates,
+                "quarantined": report.quarantined,
+                "filtered": report.filtered,
+            },
+        )
+
+    def in_openlineage(self) -> "OperatorLineage[Any, Any]":
+        # They are there where this is asked for.
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+        from openlineage.client.facet_v2 import (
+            RunFacet,
+            input_statistics_input_dataset,
+            output_statistics_output_dataset,
+            schema_dataset,
+        )
+
+        read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=self.records, size=self.bytes)
+        written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=int(self.counts["loaded"])
+        )
+        fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=of_type) for name, of_type in self.columns]
+        namespace, name = self.files
+        files = InputDataset(namespace=namespace, name=name, inputFacets={"inputStatistics": read})
+        namespace, name = self.table
+        table = OutputDataset(
+            namespace=namespace,
+            name=name,
+            facets={"schema": schema_dataset.SchemaDatasetFacet(fields=fields)} if fields else {},
+            outputFacets={"outputStatistics": written},
+        )
+        facets = {"onceload_ledger": RunFacet().with_additional_properties(**self.counts)}
+        return OperatorLineage(inputs=[files], outputs=[table], run_facets=facets)
 
 
-def _files(declared: Declared, report: Report) -> InputDataset:
+def _files(declared: Declared) -> tuple[str, str]:
     """The folder below which they are: it is the same for every day of a path with a date."""
     scheme, path = split_address(shown(root_of(declared.source.path, root=declared.source.root)))
+    if not scheme:
+        return "file", str(Path(path).expanduser().absolute())
+    # What is cached on its way is still where it comes from.
+    scheme = scheme.rpartition("::")[2]
     bucket, _, below = path.partition("/")
-    namespace, name = (scheme + bucket, below or "/") if scheme else ("file", str(Path(path).expanduser().absolute()))
-    statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-        rowCount=report.records, size=report.bytes
-    )
-    return InputDataset(namespace=namespace, name=name, inputFacets={"inputStatistics": statistics})
+    return _STORES.get(scheme, scheme) + bucket, f"/{below}" if scheme == "hdfs://" else below or "/"
 
 
-def _table(declared: Declared, report: Report, dsn: str) -> OutputDataset:
-    where = parse_dsn(dsn)
-    host = where.get("host", "localhost")
+def _table(declared: Declared, engine: Engine) -> tuple[str, str]:
+    """By the server that has answered, whatever the address says."""
+    with engine.connect() as connection:
+        info: Any = connection.connection.driver_connection.info  # type: ignore[union-attr] # It is open.
     # A socket is a folder of this machine.
-    host = "localhost" if host.startswith("/") else host
-    fields = [
-        schema_dataset.SchemaDatasetFacetFields(name=column.name, type=str(column.type)) for column in declared.columns
-    ]
-    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=report.loaded)
-    return OutputDataset(
-        namespace=f"postgres://{host}:{where.get('port', 5432)}",
-        name=f"{where.get('dbname', 'postgres')}.{declared.target.schema}.{declared.target.table}",
-        facets={} if declared.transform else {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)},
-        outputFacets={"outputStatistics": statistics},
-    )
+    host = socket.gethostname() if info.host.startswith("/") else info.host
+    host = f"[{host}]" if ":" in host else host
+    return f"postgres://{host}:{info.port}", f"{info.dbname}.{declared.target.schema}.{declared.target.table}"

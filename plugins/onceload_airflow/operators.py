@@ -24,6 +24,7 @@ from airflow.sdk.exceptions import (
 import onceload.__main__
 from dedup_core.errors import ExitCode, OnceloadError
 from dedup_core.names import Batch
+from onceload.cli import opened
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from onceload_airflow.lineage import Lineage
     from spark_jobs.declared import Declared
     from spark_jobs.load import LoadSettings
     from spark_jobs.load import Report as LoadReport
@@ -46,7 +48,10 @@ MISSING, REPLACE = MODES = ("missing", "replace")
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
 #: What the report fails for, told by the tasks before it.
 _OF_PEOPLE = "needs_a_person"
-_EXITED = re.compile(r"Error code is: (\d+)")
+_EXITED = re.compile(r"Error code is: (-?\d+)")
+#: How what our own processes say of an error begins.
+_OURS = "onceload: "
+_OF_SPARKS_LOG = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} ")
 
 
 def given_values(context: "Context") -> dict[str, str]:
@@ -242,7 +247,7 @@ class Load(SparkSubmitOperator):
                     # What could be loaded is in; the report says that this needs somebody.
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
-                why = _last_words(str(error))
+                why = _last_words(str(error), code=code and code[1])
                 if code and int(code[1]) in _FINAL:
                     raise AirflowFailException(why) from error
                 raise AirflowException(why) from error
@@ -271,10 +276,14 @@ class Load(SparkSubmitOperator):
             ) from error
 
 
-def _last_words(output: str) -> str:
-    """Why a load has failed, as it said itself at the end of what Spark said."""
-    _, marker, said = output.rpartition("\nonceload: ")
-    return said.strip() if marker else "the load said nothing, as it was killed or could not start: see this task's log"
+def _last_words(told: str, *, code: str | None) -> str:
+    """Why a load has failed, as it said itself at the end of its output, of which Airflow's error has the last part."""
+    lines = [line for line in told.splitlines() if not _OF_SPARKS_LOG.match(line)]
+    ours = [number for number, line in enumerate(lines) if line.startswith(_OURS)]
+    if ours:
+        return "\n".join(lines[ours[-1] :]).removeprefix(_OURS)
+    end = "; ".join(line.strip() for line in lines[1:][-3:]) or "nothing was said"
+    return f"the load ended with {code or 'no exit code'} before it could say why, which its log may tell: {end}"
 
 
 class Audit(_OfPipeline):
@@ -316,16 +325,18 @@ class Report(_OfPipeline):
     def __init__(self, *, outlet: Any = None, **others: Any) -> None:  # noqa: ANN401 - an asset.
         super().__init__(outlets=[outlet] if outlet else [], **others)
         self._asset = outlet
-        self._came_to: tuple[Declared, LoadReport, str] | None = None
+        self._lineage: Lineage | None = None
 
     def execute(self, context: "Context") -> dict[str, object]:
         from onceload.runs import look, outcome
+        from onceload_airflow.lineage import Lineage
 
         with self.how(context) as how:
             declared = self.declared(context)
             report = outcome(declared, how, batch=batch_of(context))
             found = look(declared, how, batch=batch_of(context))
-            self._came_to = declared, report, how.ledger.dsn
+            with opened(how.ledger.dsn) as engine:
+                self._lineage = Lineage.of(declared, report, engine)
         told = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_OF_PEOPLE) or []
         of_people = "; ".join(dict.fromkeys(filter(None, [*told, found.needs_a_person])))
         counts = _counts(report)
@@ -339,12 +350,7 @@ class Report(_OfPipeline):
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
         """What Airflow's provider of OpenLineage asks for, where it is, also of a report that fails."""
         del task_instance
-        if self._came_to is None:
-            return None
-        from onceload_airflow.lineage import lineage_of
-
-        declared, report, dsn = self._came_to
-        return lineage_of(declared, report, dsn=dsn)
+        return self._lineage.in_openlineage() if self._lineage else None
 
 
 def read_run() -> Any:  # noqa: ANN401 - of the core.

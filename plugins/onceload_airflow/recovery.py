@@ -4,15 +4,17 @@ What deletes rows says first what it would delete, and waits until somebody has 
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from dedup_core.errors import SettingRefused
@@ -39,12 +41,11 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
     from sqlalchemy import Engine
 
-    from spark_jobs.declared import Declared, Source
+    from spark_jobs.declared import Declared
 
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
 #: Airflow makes no more tasks of one.
-_DAYS_MAX = 1_000
-_WAITS_FOR = timedelta(days=7)
+_DAYS_MAX = conf.getint("core", "max_map_length", fallback=1024)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
@@ -58,8 +59,6 @@ def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOper
         reset_dag_run=True,
         # It would be waited for without end.
         fail_when_dag_is_paused=True,
-        # The last of a thousand days waits for all others.
-        execution_timeout=_WAITS_FOR,
         wait_for_completion=True,
         deferrable=True,
         poke_interval=2,
@@ -117,7 +116,6 @@ class Look(OfOnePipeline, SkipMixin):
 
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
-                self._refuse_too_many_days(context, declared, engine, to=found.rewound_to)
                 if found.differing and not context["params"]["accept_differences"]:
                     expected = "rows as their receipts say, or accept_differences to take back what is there"
                     raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
@@ -134,20 +132,6 @@ class Look(OfOnePipeline, SkipMixin):
                     raise SettingRefused(f"rebuilding pipeline {declared.name}", "a source.path with a day", expected)
                 refuse_loaded(declared, engine)
                 return f"pipeline {declared.name}: nothing of it is in this database; all of it would be loaded", 0
-
-    def _refuse_too_many_days(
-        self, context: "Context", declared: "Declared", engine: "Engine", *, to: Position
-    ) -> None:
-        """Each day is a run, and Airflow makes only so many."""
-        path, _ = self.found(context)
-        if not _is_by_day(path):
-            return
-        entries = PostgresLedger(engine).entries(declared.name, after=to)
-        days = _all_of(_days_of(path, declared, {receipt.producer for each in entries for receipt in each.receipts}))
-        if len(days) > _DAYS_MAX:
-            found = f"records of {len(days):,} days, which as many runs would load again"
-            expected = f"records of {_DAYS_MAX:,} days at most: start from a later position"
-            raise SettingRefused(f"rewinding pipeline {declared.name}", found, expected)
 
 
 class Approve(ApprovalOperator):
@@ -194,7 +178,9 @@ class Apply(OfOnePipeline):
             return [_as_run(context, None)]
         of_days = _days_of(path, declared, gone or ())
         context["ti"].xcom_push(key="of_no_day", value=sorted(name for name, days in of_days.items() if not days))
-        return [_as_run(context, day) for day in _all_of(of_days)]
+        days = sorted({day for days in of_days.values() for day in days})
+        context["ti"].xcom_push(key="days_left", value=[str(day) for day in days[_DAYS_MAX:]])
+        return [_as_run(context, day) for day in days[:_DAYS_MAX]]
 
 
 class Conclude(OfOnePipeline):
@@ -204,6 +190,11 @@ class Conclude(OfOnePipeline):
         _, declared = self.found(context)
         with self.opened() as engine:
             position = PostgresLedger(engine).position(declared.name)
+        if days := context["ti"].xcom_pull(task_ids="apply", key="days_left"):
+            raise AirflowFailException(
+                f"the first {_DAYS_MAX:,} days are loaded again, and Airflow makes no more runs at once; nothing is "
+                f"lost: start the DAG backfill for the other {len(days):,}, from {days[0]} to {days[-1]}"
+            )
         if names := context["ti"].xcom_pull(task_ids="apply", key="of_no_day"):
             raise AirflowFailException(
                 f"all others are loaded again, and these belong to no day that source.path reads: {', '.join(names)}; "
@@ -276,25 +267,22 @@ def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[
 
 
 def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> dict[str, set[date]]:
-    """Of each file among these producers."""
-    return {name: _days_of_file(path, name) for name in producers if not _is_named_by_records(declared, name)}
-
-
-def _all_of(days_of: Mapping[str, set[date]]) -> list[date]:
-    return sorted({day for days in days_of.values() for day in days})
-
-
-def _days_of_file(path: Path, name: str) -> set[date]:
-    """The days whose runs read a file: what looks like a day in its name is one if the path means it on that day."""
-    possible = {day for found in _DAY.findall(name) for day in _day_of(found)}
-    return {day for day in possible if _reads(read_pipeline(path, offered=values_of_day(day)).source, name)}
-
-
-def _reads(source: "Source", name: str) -> bool:
+    """The days whose runs read each file: what looks like a day in its name is one if the path means it on that day."""
     from spark_jobs.sources.patterns import Pattern
 
-    pattern = Pattern.parse(source.path, root=source.root)
-    return name.startswith(pattern.prefix) and pattern.means(name.removeprefix(pattern.prefix))
+    @cache
+    def pattern_of(day: date) -> Pattern:
+        source = read_pipeline(path, offered=values_of_day(day)).source
+        return Pattern.parse(source.path, root=source.root)
+
+    def is_read(name: str, pattern: Pattern) -> bool:
+        return name.startswith(pattern.prefix) and pattern.means(name.removeprefix(pattern.prefix))
+
+    return {
+        name: {day for found in _DAY.findall(name) for day in _day_of(found) if is_read(name, pattern_of(day))}
+        for name in producers
+        if not _is_named_by_records(declared, name)
+    }
 
 
 def _day_of(found: str) -> Iterator[date]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,13 @@ def scheduler_of(home: Path) -> psutil.Process:
     there = {each.pid: each for each in processes_of(home) if "scheduler" in (each.info["cmdline"] or [])}
     (found,) = (each for each in there.values() if each.ppid() not in there)
     return found
+
+
+def end(pid: int) -> None:
+    """A process and whatever it has started, at once."""
+    process = psutil.Process(pid)
+    there = [*process.children(recursive=True), process]
+    for each in there:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(there, timeout=60)

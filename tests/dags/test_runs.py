@@ -182,7 +182,7 @@ def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
     assert "batch run should be staged and wait to be published" in said.stdout, said.stderr
 
 
-_LOOK = """
+_APPLY = """
 import os
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -191,29 +191,33 @@ from onceload_airflow import recovery
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
-ti = SimpleNamespace(get_dag=lambda _: SimpleNamespace(is_paused=False), xcom_push=lambda **_: None)
-params = {"pipeline": "readings", "what": "rewind", "position": 0, "accept_differences": False}
-for days_max in (2, 1):
-    recovery._DAYS_MAX = days_max
-    try:
-        look = recovery.Look(task_id="look", pipelines=os.environ["FOLDER"])
-        print(look.execute({"params": params, "dag_run": run, "ti": ti}))
-    except AirflowFailException as error:
-        print(error)
+said = {"position": 0, "seen": 2}
+ti = SimpleNamespace(
+    xcom_push=lambda key, value: said.update({key: value}), xcom_pull=lambda task_ids, key: said.get(key)
+)
+params = {"pipeline": "readings", "what": "rewind", "accept_differences": False}
+context = {"params": params, "dag_run": run, "ti": ti, "run_id": "once", "dag": SimpleNamespace(dag_id="recover")}
+recovery._DAYS_MAX = 1
+print(recovery.Apply(task_id="apply", pipelines=os.environ["FOLDER"]).execute(context))
+try:
+    recovery.Conclude(task_id="conclude", pipelines=os.environ["FOLDER"]).execute(context)
+except AirflowFailException as error:
+    print(error)
 """
 
 
-def test_days_that_no_run_could_load_again_are_not_taken_back(airflow, dsn, tmp_path):
+def test_days_for_which_there_are_no_runs_are_said(airflow, dsn, tmp_path):
     for day in ("2026-03-01", "2026-03-02"):
         write(tmp_path, day, '{"n": 1, "amount": "1.5"}')
         declared = replace(read_pipeline(airflow.pipelines / "readings.yaml", offered={"ds": day}), suite=None)
         load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch(day), tasks=InThisProcess())
 
-    said = airflow.python(_LOOK, FOLDER=str(airflow.pipelines), ONCELOAD_HOME=str(airflow.home))
+    said = airflow.python(_APPLY, FOLDER=str(airflow.pipelines), ONCELOAD_HOME=str(airflow.home))
 
-    assert "2 entries of 2 producers would go" in said.stdout, said.stderr
-    assert "expected records of 1 days at most" in said.stdout
-    assert "found records of 2 days" in said.stdout
+    runs = "[{'trigger_run_id': 'once__recover__2026-03-01', 'conf': {'date': '2026-03-01'}}]"
+    assert runs in said.stdout.splitlines(), said.stderr
+    assert "start the DAG backfill for the other 1, from 2026-03-02 to 2026-03-02" in said.stdout
+    assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
 
 
 _ASK_NOBODY = """

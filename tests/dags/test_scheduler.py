@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
@@ -17,7 +17,7 @@ from dedup_core.errors import SettingRefused
 from onceload import stack
 from onceload.airflow_api import AirflowApi
 from tests.dags.mailbox import mailbox, text_of
-from tests.dags.stand import processes_of, scheduler_of
+from tests.dags.stand import end, processes_of, scheduler_of
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240.0
@@ -98,7 +98,8 @@ def running(landing, box):
             patched.setenv(name, value)
         # Whatever starts Spark takes longer.
         patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
-        # One file for each event of OpenLineage.
+        # One file for each event of OpenLineage, with all that it may tell.
+        patched.setenv("AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO", "True")
         lineage = {"type": "file", "log_file_path": str(landing.parent / "lineage"), "append": False}
         patched.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(lineage))
         yield from all_of_it(landing)
@@ -156,25 +157,38 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
     assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
 
 
+def event_of(job, folder):
+    """What a task has told OpenLineage of its end, as soon as it has: Airflow calls it ended before."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        for path in folder.glob("lineage*"):
+            # One may be half written.
+            with suppress(ValueError):
+                event = json.loads(path.read_text())
+                if (event["job"]["name"], event["eventType"]) == (job, "COMPLETE"):
+                    return event
+        assert time.monotonic() < until, "nothing was told"
+        time.sleep(0.2)
+
+
 def test_lineage_says_what_was_read_and_where_the_rows_are(running, landing):
     api = Api.of(running)
     api.until_it_knows("ingest__traced", "after")
     (landing / "traced" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     assert set(api.run("ingest__traced", "once").values()) == {"success"}
 
-    told = [json.loads(path.read_text()) for path in landing.parent.glob("lineage*")]
-    (report,) = (
-        each for each in told if (each["job"]["name"], each["eventType"]) == ("ingest__traced.report", "COMPLETE")
-    )
+    report = event_of("ingest__traced.report", landing.parent)
     ((files,), (rows,)) = (report["inputs"], report["outputs"])
-    counts = {name: value for name, value in report["run"]["facets"]["onceload"].items() if not name.startswith("_")}
+    counts = {
+        name: value for name, value in report["run"]["facets"]["onceload_ledger"].items() if not name.startswith("_")
+    }
 
     assert (files["namespace"], files["name"]) == ("file", str(landing / "traced"))
     assert (files["inputFacets"]["inputStatistics"]["rowCount"], files["inputFacets"]["inputStatistics"]["size"]) == (
         2,
         18,
     )
-    assert (rows["namespace"], rows["name"]) == ("postgres://localhost:5432", "postgres.public.traced")
+    assert (rows["namespace"], rows["name"]) == (f"postgres://{socket.gethostname()}:5432", "postgres.public.traced")
     assert [(each["name"], each["type"]) for each in rows["facets"]["schema"]["fields"]] == [("n", "bigint")]
     assert rows["outputFacets"]["outputStatistics"]["rowCount"] == 2
     assert api.until("/api/v2/dags/after/dagRuns", lambda runs: runs["dag_runs"])["total_entries"] == 1
@@ -243,7 +257,11 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
                     assert set(api.ended(f"ingest__{name}", f"both-{rounds}").values()) == {"success"}
         finally:
             second.terminate()
-            second.wait(timeout=60)
+            try:
+                second.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                end(second.pid)
+                raise
 
     for name in pairs:
         assert execute(running.dsn, f"SELECT n FROM {name} ORDER BY n") == [(n,) for n in range(1, rounds + 1)]

@@ -236,6 +236,7 @@ class Stand:
                 if unfit.code == HTTPStatus.CONFLICT:
                     return {}
                 is_refused = 0 < unfit.code < HTTPStatus.INTERNAL_SERVER_ERROR
+                is_refused = is_refused and unfit.code != HTTPStatus.UNAUTHORIZED
                 if is_refused or time.monotonic() > until:
                     raise AssertionError(str(unfit)) from unfit
             time.sleep(0.5)

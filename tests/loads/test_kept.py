@@ -133,6 +133,24 @@ def test_what_somebody_else_publishes_at_the_same_moment_is_not_given_up(loads, 
     assert loads.rows() == [1]
 
 
+def test_what_a_later_life_stages_at_the_same_moment_is_given_up_as_well(loads, monkeypatch):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    find = PostgresBatches.find
+
+    def found_and_staged_anew(self, batch):
+        found = find(self, batch)
+        monkeypatch.undo()
+        stage(loads)
+        return found
+
+    monkeypatch.setattr(PostgresBatches, "find", found_and_staged_anew)
+
+    assert give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+    with pytest.raises(NothingKept):
+        publish_now(loads)
+
+
 def test_a_batch_that_nobody_worked_on_for_too_long_is_anybodys(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)

@@ -693,14 +693,14 @@ BATCH_BUGS = (
         name="what was not audited is published",
         file="spark_jobs/batch.py",
         correct="if declared.suite is not None and not waiting.kept.has_passed:",
-        wrong="if declared.suite is None and not waiting.kept.has_passed and waiting.kept is None:",
+        wrong="if declared.suite is not None and False:",
         tests=(OF_AUDITS,),
     ),
     Bug(
         name="what fails its audit goes on",
         file="spark_jobs/audit.py",
         correct="    if audit.passed or suite is None:\n        return\n",
-        wrong="    if suite is None or suite:\n        return\n",
+        wrong="    if True:\n        return\n",
         tests=(OF_AUDITS,),
     ),
     Bug(
@@ -742,7 +742,7 @@ BATCH_BUGS = (
         name="old rows stay beside those that replace them",
         file="spark_jobs/publish.py",
         correct="        if replaced:\n            gone",
-        wrong="        if replaced and not replaced:\n            gone",
+        wrong="        if False:\n            gone",
         tests=(OF_CHOICES,),
     ),
     Bug(
@@ -808,11 +808,11 @@ AIRFLOW_BUGS = (
         tests=(f"{OF_RECOVERIES}::test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_back",),
     ),
     Bug(
-        name="days are taken back that no run could load again",
+        name="days that were taken back are loaded again by nobody",
         file="plugins/onceload_airflow/recovery.py",
-        correct="        if len(days) > _DAYS_MAX:",
-        wrong="        if len(days) > 2 * _DAYS_MAX:",
-        tests=(f"{OF_RUNS}::test_days_that_no_run_could_load_again_are_not_taken_back",),
+        correct="value=[str(day) for day in days[_DAYS_MAX:]])",
+        wrong="value=[])",
+        tests=(f"{OF_RUNS}::test_days_for_which_there_are_no_runs_are_said",),
     ),
 )
 
