@@ -21,6 +21,10 @@ OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_LOADS = "tests/loads/test_load.py"
+KILLED_REPLACING = (
+    "tests/loads/test_killed_replace.py"
+    "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
+)
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_NUMERICS = "tests/unit/sources/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
@@ -529,6 +533,43 @@ LOAD_BUGS = (
         correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
         wrong="        if False\n",
         tests=("tests/loads/test_refused.py",),
+    ),
+    Bug(
+        name="the old rows of a file go in a transaction of their own",
+        file="spark_jobs/publish.py",
+        correct='            run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
+        wrong="            with connection.engine.begin() as another:\n"
+        '                run(another, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a batch replaces again what it has replaced",
+        file="spark_jobs/load.py",
+        correct="replaced=ledger.loaded_by(pipeline, batch)",
+        wrong="replaced=frozenset()",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a life whose rows went is not known to be replaced",
+        file="spark_jobs/publish.py",
+        correct="    read += tuple("
+        "Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)\n",
+        wrong="",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a load that is told some files takes all",
+        file="spark_jobs/plan.py",
+        correct="for listed in listing.files if choice.means(listed.name)",
+        wrong="for listed in listing.files",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a life that came to nothing keeps the one before from being verified",
+        file="dedup_core/postgres/audit.sql",
+        correct="                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest\n",
+        wrong="                      ) AS is_latest\n",
+        tests=("tests/loads/test_verify.py::test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before",),
     ),
     Bug(
         name="a record that stands twice in a batch is published twice",
