@@ -132,7 +132,9 @@ SELECT receipt.producer_id, receipt.producer AS name, receipt.generation, max(re
        bool_or(receipt.condition = 'replaced') AS is_replaced,
        NOT EXISTS (SELECT FROM onceload.producer AS later
                     WHERE later.pipeline_id = :pipeline_id AND later.name = receipt.producer
-                      AND (later.generation, later.producer_id) > (receipt.generation, receipt.producer_id)) AS is_latest
+                      AND (later.generation, later.producer_id) > (receipt.generation, receipt.producer_id)
+                      -- One that was registered and never came to anything is no life of a file.
+                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
    AND ledger.kind = 'load'

@@ -233,6 +233,7 @@ def broken(engine: Engine, place: Place, expected: Counter[Record], *, gone: Cou
 class Commit:
     """What one commit says that it consumed, of its producers in the order of their ids."""
 
+    batch: str
     spans: dict[Life, SpanSet] = field(default_factory=dict)
     #: Nothing was read for it, because all of it is in under another name.
     is_noted: bool
@@ -242,7 +243,7 @@ class Commit:
 def commits_of(engine: Engine, pipeline: str, *, after: int) -> list[Commit]:
     """What the ledger says of each commit behind the first so many."""
     query = """
-        SELECT ledger.position, bytes, producer, generation, CAST(spans AS text), condition
+        SELECT ledger.position, bytes, producer, generation, CAST(spans AS text), condition, batch
           FROM onceload.pipeline JOIN onceload.ledger USING (pipeline_id)
           JOIN onceload.ledger_span ON ledger_span.pipeline_id = ledger.pipeline_id
                AND ledger_span.position = ledger.position
@@ -250,7 +251,7 @@ def commits_of(engine: Engine, pipeline: str, *, after: int) -> list[Commit]:
     commits: dict[int, Commit] = {}
     with engine.begin() as connection:
         for row in connection.execute(text(query), {"pipeline": pipeline, "after": after}):
-            commit = commits.setdefault(row[0], Commit(is_noted=row[1] == 0))
+            commit = commits.setdefault(row[0], Commit(batch=row[6], is_noted=row[1] == 0))
             if row[5] == "replaced":
                 commit.replaced.add(Life(row[2], row[3]))
             else:

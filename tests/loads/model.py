@@ -2,6 +2,8 @@
 
 A file is its name. What took effect of it stays its beginning, or else the file is conflicted: with on_rewrite=stop
 it is left alone until it is put back, with new_generation it lives anew, with replace the rows of its earlier life go.
+A load may be told to be about some files only, and to replace them: then each lives anew, once for each batch, and the
+rows of its life before go in the same commit.
 Where content is identity, a new file that starts with all that was loaded of another one goes on behind it, and one
 that is so far no more than the beginning of another one waits.
 Where records name their producers, the first of each id takes effect; a merge leaves the last record of each key.
@@ -9,11 +11,13 @@ Nothing else about a file matters.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
@@ -45,6 +49,29 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a load was told to be about."""
+
+    batch: str
+    #: Each chunk commits by itself, by the hand of whoever takes it.
+    is_direct: bool
+    #: Names, or patterns of names; none means all files.
+    only: tuple[str, ...] = ()
+    replaces: bool = False
+
+    def means(self, name: str) -> bool:
+        patterns = (".*".join(map(re.escape, each.split("*"))) for each in self.only)
+        return not self.only or any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+class Way(NamedTuple):
+    """How a load goes on with a file: which life of it, and which one before that it takes the place of."""
+
+    life: Life
+    instead_of: Life | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Offered:
     """A file as a load finds it."""
 
@@ -71,6 +98,10 @@ class Offered:
     def end(self) -> int:
         """Where the last of them does."""
         return max(self._ends, default=0)
+
+    @property
+    def all_of_it(self) -> SpanSet:
+        return SpanSet.of((0, self.end)) if self.end else SpanSet()
 
     @property
     def is_refused(self) -> bool:
@@ -177,6 +208,10 @@ class Effects:
             self._by_key[key] = row
 
 
+#: What a load is about that is told nothing.
+EVERYTHING = Told(batch="", is_direct=True)
+
+
 @dataclass(kw_only=True)
 class Model:
     kind: Kind
@@ -185,6 +220,8 @@ class Model:
     commits: int = 0
     effects: Effects = field(init=False)
     _named: dict[Life, SpanSet] = field(default_factory=dict)
+    #: The files of which a batch has committed anything.
+    _loaded_by: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         self.effects = Effects(kind=self.kind)
@@ -192,67 +229,121 @@ class Model:
     def latest(self, name: str) -> Life | None:
         return max((life for life in self.taken if life.file == name), default=None)
 
-    def meant(self, name: str, offered: Offered) -> Life | None:
-        """Which generation a load goes on with; none if it leaves the file alone."""
-        if self._needs_a_person(name, offered):
-            return None
+    def way(self, name: str, offered: Offered, told: Told) -> Way | None:
+        """How a load goes on with a file that it is about; none if it leaves it alone."""
         life = self.latest(name)
+        if self._needs_a_person(name, offered, told):
+            return None
         if life is None:
-            return Life(name, 1)
-        if self.taken[life].may_go_on_as(offered):
-            return life
-        # What cannot be read to its end, or is still being written, replaces nothing.
-        is_read = offered.is_whole and offered.end == len(offered.stream)
-        is_left = self.kind.on_rewrite is OnRewrite.REPLACE and not is_read
-        return None if is_left else Life(name, life.generation + 1)
+            return Way(Life(name, 1))
+        anew = Life(name, life.generation + 1)
+        if self._is_replaced(life, offered, told):
+            # What cannot be read to its end, or is still being written, replaces nothing.
+            is_read = offered.is_whole and offered.end == len(offered.stream)
+            return Way(anew, instead_of=life) if is_read else None
+        return Way(life if self.taken[life].may_go_on_as(offered) else anew)
 
-    def _needs_a_person(self, name: str, offered: Offered) -> bool:
-        life, on_rewrite = self.latest(name), self.kind.on_rewrite
-        is_rewritten = life is not None and not self.taken[life].may_go_on_as(offered)
-        # What is empty replaces nothing.
-        stops = on_rewrite is OnRewrite.STOP or (on_rewrite is OnRewrite.REPLACE and not offered.raw)
-        return offered.is_refused or (is_rewritten and stops)
+    def _is_replaced(self, life: Life, offered: Offered, told: Told) -> bool:
+        """Whether the next life of a file comes in place of this one."""
+        is_rewritten = not self.taken[life].may_go_on_as(offered)
+        is_asked = told.replaces and bool(self.taken[life].consumed) and life.file not in self._loaded_by[told.batch]
+        return is_asked or (is_rewritten and self.kind.on_rewrite is OnRewrite.REPLACE)
 
-    def conflicted(self, files: dict[str, Offered]) -> set[str]:
-        return {name for name, offered in files.items() if self._needs_a_person(name, offered)}
+    def _needs_a_person(self, name: str, offered: Offered, told: Told) -> bool:
+        life = self.latest(name)
+        if life is None or offered.is_refused:
+            return offered.is_refused
+        if self._is_replaced(life, offered, told):
+            # What is empty replaces nothing.
+            return not offered.raw
+        return self.kind.on_rewrite is OnRewrite.STOP and not self.taken[life].may_go_on_as(offered)
+
+    def conflicted(self, files: dict[str, Offered], told: Told) -> set[str]:
+        of_load = ((name, offered) for name, offered in files.items() if told.means(name))
+        return {name for name, offered in of_load if self._needs_a_person(name, offered, told)}
 
     def changed(self, files: dict[str, Offered]) -> set[str]:
         """Files that do not hold any more what took effect of them."""
         latest = [(life.file, taken) for life, taken in self.taken.items() if life == self.latest(life.file)]
         return {name for name, taken in latest if not taken.is_held_by(files.get(name))}
 
-    def after_load(self, files: dict[str, Offered], commits: Sequence[Commit], *, is_whole: bool) -> list[str]:
-        """Take over what commits say that they consumed, unless it was not theirs to consume, or too little."""
-        meant = {life: offered for name, offered in files.items() if (life := self.meant(name, offered))}
+    def after_loads(
+        self,
+        files: dict[str, Offered],
+        commits: Sequence[Commit],
+        loads: Sequence[Told],
+        *,
+        handed_out: Set[str],
+        is_whole: bool,
+    ) -> list[str]:
+        """Take over what commits say that they consumed, unless it was not theirs to consume, or too little.
+
+        What earlier loads handed out of files may be taken by any that commits chunk by chunk.
+        """
+        meant = {way.life: offered for way, offered in self._going_on(files, [EVERYTHING])}
         twins = {life: self._twins(life, offered) for life, offered in meant.items()}
         # Of loads that run at once, one may find what the other has just loaded, and nothing waits any more.
-        for life in self._waiting(meant, twins) if is_whole else ():
-            del meant[life], twins[life]
-        faults = [*self._take(meant, commits, is_whole=is_whole)]
+        waiting = self._waiting(meant, twins) if is_whole else set[Life]()
+        faults: list[str] = []
         for commit in commits:
+            ways = self._ways_of(commit, files, loads, handed_out) - {Way(life) for life in waiting}
+            faults += self._take(commit, files, ways, is_whole=is_whole)
             of_files = [(life, spans) for life, spans in commit.spans.items() if life in self.taken]
             self.effects.add(
                 commit, [each for life, spans in of_files for each in self.taken[life].records(life, spans)]
             )
         self.commits += len(commits)
-        return [*faults, *self._faults_of_twins(commits, twins, is_whole=is_whole), *self._faults_of_effects(commits)]
+        going_on = {way.life: offered for way, offered in self._going_on(files, loads) if way.life not in waiting}
+        for life, offered in going_on.items():
+            if is_whole and not self._consumed(life).covers(offered.all_of_it):
+                faults.append(f"{life}: consumed only {self._consumed(life)} of {offered.all_of_it}")
+            if life in self.taken:
+                self.taken[life] = replace(self.taken[life], offered=offered)
+        twins = {life: twins[life] for life in twins.keys() & going_on.keys()}
+        return [*faults, *self._faults_of_twins(commits, twins, is_whole=is_whole), *self._faults_of_names(commits)]
 
-    def _take(self, meant: dict[Life, Offered], commits: Sequence[Commit], *, is_whole: bool) -> Iterator[str]:
-        consumed = _together(commit.spans for commit in commits)
-        of_files = {life for life in consumed if not _is_named(life)}
-        for life in meant.keys() | of_files:
-            before = self.taken[life].consumed if life in self.taken else SpanSet()
-            all_of_it = SpanSet.of((0, meant[life].end)) if life in meant and meant[life].end else SpanSet()
-            now = before | consumed.get(life, SpanSet())
-            if not (before | all_of_it).covers(now):
-                yield f"{life}: consumed {now}, but had {before} and was offered {all_of_it}"
-            if is_whole and now != before | all_of_it:
-                yield f"{life}: consumed only {now} of {before | all_of_it}"
-            if life in meant and (life in of_files or life in self.taken):
-                self.taken[life] = Taken(offered=meant[life], consumed=now)
+    def _going_on(self, files: dict[str, Offered], loads: Sequence[Told]) -> Iterator[tuple[Way, Offered]]:
+        for told in loads:
+            for name, offered in files.items():
+                if told.means(name) and (way := self.way(name, offered, told)):
+                    yield way, offered
+
+    def _ways_of(
+        self, commit: Commit, files: dict[str, Offered], loads: Sequence[Told], handed_out: Set[str]
+    ) -> set[Way]:
+        """How a commit may go on with files: as its own load does, or as those whose deliveries it may have taken."""
+        own = [told for told in loads if told.batch == commit.batch]
+        ways = {way for way, _ in self._going_on(files, own)}
+        if any(told.is_direct for told in own):
+            others = self._going_on(files, [told for told in loads if told.is_direct])
+            earlier = self._going_on({name: files[name] for name in files.keys() & handed_out}, [EVERYTHING])
+            ways |= {way for way, _ in (*others, *earlier)}
+        return ways
+
+    def _take(self, commit: Commit, files: dict[str, Offered], ways: Set[Way], *, is_whole: bool) -> Iterator[str]:
+        instead_of = {life.file: life for life in commit.replaced}
+        for life, spans in commit.spans.items():
+            if _is_named(life):
+                continue
+            found = Way(life, instead_of.pop(life.file, None))
+            before, offered = self._consumed(life), files.get(life.file)
+            all_of_it = SpanSet()
+            if offered and found in ways:
+                all_of_it = offered.all_of_it
+                self.taken[life] = Taken(offered=offered, consumed=before | spans)
+            if not (before | all_of_it).covers(before | spans):
+                yield f"{found}: consumed {spans}, but had {before} and was offered {all_of_it}, to go on as {ways}"
+            if found.instead_of and is_whole and not spans.covers(all_of_it):
+                yield f"{found}: only {spans} of {all_of_it} came in the commit in which the old rows went"
+        if instead_of:
+            yield f"{instead_of} is replaced by nothing"
+        self._loaded_by[commit.batch] |= {life.file for life in (*commit.spans, *commit.replaced)}
+
+    def _consumed(self, life: Life) -> SpanSet:
+        return self.taken[life].consumed if life in self.taken else SpanSet()
 
     def _is_new(self, life: Life) -> bool:
-        return life not in self.taken or not self.taken[life].consumed
+        return not self._consumed(life)
 
     def _twins(self, life: Life, offered: Offered) -> list[SpanSet]:
         """What of a new file may be in under another name; all that was loaded of the longest of them."""
@@ -293,15 +384,11 @@ class Model:
             if spans and not any(other.offered.stream.startswith(stream) for other in others):
                 yield f"{life}: {spans} of it is in under no other name"
 
-    def _faults_of_effects(self, commits: Sequence[Commit]) -> Iterator[str]:
+    def _faults_of_names(self, commits: Sequence[Commit]) -> Iterator[str]:
         named = _together(commit.spans for commit in commits)
         self._named = _together([self._named, {life: spans for life, spans in named.items() if _is_named(life)}])
         if self._named != self.effects.consumed:
             yield f"{self._named} is consumed of what records name, instead of {self.effects.consumed}"
-        ended = {life for life in self.taken if life != self.latest(life.file)}
-        replaced = ended if self.kind.on_rewrite is OnRewrite.REPLACE else set()
-        if self.effects.replaced != replaced:
-            yield f"{self.effects.replaced} is replaced, instead of {replaced}"
 
 
 def _together(some: Iterable[Mapping[Life, SpanSet]]) -> dict[Life, SpanSet]:

@@ -123,6 +123,9 @@ class Load:
     #: In which order tasks run, and which of them twice.
     seed: int = 0
     batch: str | None = None
+    #: Which files it is about, by their names or patterns of them; none means all. What is in of them may come anew.
+    only: tuple[str, ...] = ()
+    replaces: bool = False
     #: One call stages it, and another publishes it.
     is_in_two: bool = False
     #: Comes between plan and tasks.
@@ -166,20 +169,36 @@ def _weighed(*weighed: tuple[int, st.SearchStrategy[Drawn]]) -> st.SearchStrateg
 
 
 _FILES = st.sampled_from(_NAMES)
+_PATTERNS = st.sampled_from([("*.gz",), ("below/*", "c.*"), ("a.log*",)])
 _PERCENT = st.integers(0, 100)
 _TRUNCATES = st.builds(Truncate, _FILES, _PERCENT)
 _REWRITES = st.builds(Rewrite, _FILES, _PERCENT)
 _APPENDS = st.builds(Append, _FILES, _PIECES.map(tuple), is_crlf=st.booleans())
+_CHUNK_BYTES = st.sampled_from([2**20, 1000, 100, 40, 7, 1])
+_BATCHES = st.none() | st.just("again")
+_CHOICES = _weighed((3, st.just(())), (2, st.tuples(_FILES)), (1, _PATTERNS))
 _LOADS = st.builds(
     Load,
     publish=st.sampled_from(Publish),
-    chunk_bytes=st.sampled_from([2**20, 1000, 100, 40, 7, 1]),
+    chunk_bytes=_CHUNK_BYTES,
     fault=st.sampled_from([None, *Fault]),
     at=st.integers(0, 60),
     seed=st.integers(0, 3),
-    batch=st.none() | st.just("again"),
+    batch=_BATCHES,
+    only=_CHOICES,
+    replaces=st.sampled_from([False, False, True]),
     is_in_two=st.booleans(),
     meanwhile=_weighed((7, st.none()), (1, _APPENDS), (1, _REWRITES), (1, _TRUNCATES)),
+)
+#: By loads that nothing happens to: of the others little is known but what they may do.
+_QUIET_REPLACEMENTS = st.builds(
+    Load,
+    publish=st.just(Publish.STAGED),
+    chunk_bytes=_CHUNK_BYTES,
+    batch=_BATCHES,
+    only=_CHOICES,
+    replaces=st.just(value=True),
+    is_in_two=st.booleans(),
 )
 _RECOVERIES = st.sampled_from(
     [
@@ -201,6 +220,7 @@ _OPERATIONS: st.SearchStrategy[Operation] = _weighed(
     (1, st.builds(Delete, _FILES)),
     (2, st.builds(PutBack, _FILES)),
     (9, _LOADS),
+    (3, _QUIET_REPLACEMENTS),
     (3, st.builds(LoadTogether, _LOADS, _LOADS)),
     (1, st.builds(TakeSnapshot)),
     (1, st.builds(Verify, st.booleans())),

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,8 @@ from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload import schema
+from onceload.contradictions import may_choose, may_replace
+from onceload.load_commands import chosen
 from spark_jobs.batch import publish_batch
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import (
@@ -51,7 +53,7 @@ from spark_jobs.work import work
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
 from tests.loads.landing import Landing
-from tests.loads.model import Kind, Model
+from tests.loads.model import EVERYTHING, Kind, Model, Told
 from tests.loads.operations import (
     KINDS,
     SEQUENCES,
@@ -193,19 +195,23 @@ class World:
     # Loads.
 
     def _load(self, asked: Load) -> None:
+        asked = self._allowed(asked)
         if asked.is_quiet:
             self._let_claims_end(but_of=asked.batch)
             self._until_nobody_holds_a_stage()
-        conflicted = self.model.conflicted(self.landing.offered())
+        told, handed_out = self._told(asked), self._handed_out()
+        conflicted = self.model.conflicted(self.landing.offered(), told)
         effects = self.model.effects
         records, duplicates = effects.records.total(), effects.duplicates
         report = self._run(asked)
         self.outcomes[asked.fault or "nothing", type(report).__name__] += 1
-        self._compare(is_whole=asked.is_quiet)
+        self._compare(told, handed_out=handed_out, is_whole=asked.is_quiet)
         if asked.is_quiet:
             assert isinstance(report, Report), f"a load that nothing happened to failed: {report!r}"
             assert (report.loaded + report.quarantined) == effects.records.total() - records
-            assert {note.name for note in report.notes if note.needs_a_person} == conflicted
+            # Of what earlier loads handed out it also tells what it could not read.
+            needing = {note.name for note in report.notes if note.needs_a_person}
+            assert conflicted <= needing <= conflicted | handed_out
             if self._publish(asked) is Publish.STAGED:
                 # What commits piece by piece counts what it reads twice as well.
                 self._compare_duplicates(report, effects.duplicates - duplicates)
@@ -219,23 +225,39 @@ class World:
 
     def _load_together(self, asked: LoadTogether) -> None:
         # What changes under the hands of one may rightly be in already by those of the other.
-        loads = [replace(each, meanwhile=None) for each in (asked.one, asked.other)]
+        loads = [self._allowed(replace(each, meanwhile=None)) for each in (asked.one, asked.other)]
+        handed_out = self._handed_out()
         with ThreadPoolExecutor(len(loads)) as threads:
             list(threads.map(self._run, loads))
-        self._compare(is_whole=False)
+        self._compare(*map(self._told, loads), handed_out=handed_out, is_whole=False)
+
+    def _allowed(self, asked: Load) -> Load:
+        """The same, with a batch of its own if it names none, and without a choice where its pipeline allows none."""
+        declared = self._declared(asked)
+        asked = replace(asked, batch=asked.batch or f"batch {next(self._batches)}")
+        if not may_choose(declared):
+            asked = replace(asked, only=())
+        return asked if may_replace(declared) else replace(asked, replaces=False)
+
+    def _told(self, asked: Load) -> Told:
+        is_direct = self._publish(asked) is Publish.DIRECT
+        return Told(batch=str(asked.batch), is_direct=is_direct, only=asked.only, replaces=asked.replaces)
 
     def _run(self, asked: Load) -> Report | BaseException:
         """One loader's life; how it ended, if its fault ended it."""
         _PLUGGED.plug = plug = Plug(fault=asked.fault, at=asked.at, server_dsn=self.server_dsn)
-        declared, batch = self._declared(asked), Batch(asked.batch or f"batch {next(self._batches)}")
-        how = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
+        declared, batch = self._declared(asked), Batch(str(asked.batch))
+        choice = chosen(declared, files=asked.only, replaces=asked.replaces)
+        how = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0, choice=choice)
         try:
             if declared.is_direct or not asked.is_in_two:
                 return load(declared, how, batch=batch, tasks=Tasks(self, asked, plug))
             staged = load(declared, replace(how, publishes=False), batch=batch, tasks=Tasks(self, asked, plug))
             if staged.staged is None:
                 return staged
-            return staged.and_then(publish_batch(declared, how, batch=batch))
+            published = publish_batch(declared, how, batch=batch)
+            # Each call has said something of its own.
+            return replace(staged.and_then(published), notes=(*staged.notes, *published.notes))
         except (Killed, CallAgain, AskTheLedger) as error:
             return error
         finally:
@@ -265,9 +287,11 @@ class World:
             on_rewrite=kind.on_rewrite,
         )
 
-    def _compare(self, *, is_whole: bool) -> None:
+    def _compare(self, *loads: Told, handed_out: Set[str] = frozenset(), is_whole: bool) -> None:
         commits = commits_of(self.engine, self.place.pipeline, after=self.model.commits)
-        faults = self.model.after_load(self.landing.offered(), commits, is_whole=is_whole)
+        faults = self.model.after_loads(
+            self.landing.offered(), commits, loads, handed_out=handed_out, is_whole=is_whole
+        )
         assert not faults
         effects = self.model.effects
         assert not broken(self.engine, self.place, effects.records, gone=effects.gone)
@@ -276,15 +300,13 @@ class World:
         """Nothing differs but files that do not hold any more what was loaded of them."""
         differences = verify(self._declared(_LOAD), self.engine, deep=asked.is_deep).differences
         files = self.landing.offered()
-        changed, conflicted = self.model.changed(files), self.model.conflicted(files)
+        changed, conflicted = self.model.changed(files), self.model.conflicted(files, EVERYTHING)
         # A file that goes on in its last line shows other records, although it holds what was loaded.
         of_rows = [each for each in differences if each.kind not in _OF_FILES and each.producer not in conflicted]
         assert not of_rows
         differing = {each.producer for each in differences if each.kind in _OF_FILES}
         # What is no longer the latest life of a file is not compared.
-        assert differing <= changed
-        if self.model.kind.on_rewrite is OnRewrite.STOP:
-            assert differing == changed
+        assert differing == changed
 
     # The database.
 
@@ -307,6 +329,16 @@ class World:
         while self._count(held):
             assert time.monotonic() < until, "a loader that is no more still holds its stage"
             time.sleep(0.01)
+
+    def _handed_out(self) -> set[str]:
+        """Files of which something waits, or is in hand, that whoever takes it commits."""
+        query = """
+            SELECT DISTINCT producer.name
+              FROM onceload.pipeline JOIN onceload.delivery USING (pipeline_id)
+              JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
+             WHERE pipeline.name = :pipeline AND work IS NOT NULL AND NOT is_staged"""
+        with self.engine.begin() as connection:
+            return set(connection.execute(text(query), {"pipeline": self.place.pipeline}).scalars())
 
     def _stages(self) -> int:
         return self._count(

@@ -419,6 +419,19 @@ def test_rows_of_a_replaced_file_are_expected_no_more(loads):
     assert named(verified(loads)) == [("a.jsonl", Kind.ROW_FROM_NOWHERE, 0)]
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before(loads, deep):
+    packed = gzip.compress("".join(line(number) for number in range(100)).encode())
+    loads.write("a.jsonl.gz", packed)
+    loads.load()
+    loads.write("a.jsonl.gz", packed[:-40])
+    # What breaks off replaces nothing.
+    loads.load(on_rewrite=OnRewrite.REPLACE)
+
+    assert named(verified(loads, deep=deep)) == [("a.jsonl.gz", Kind.FILE_SHORTER, None)]
+
+
 def test_what_a_rewind_took_back_is_expected_no_more(loads):
     path = loads.write("a.jsonl", line(1) + "{broken\n")
     loads.load()

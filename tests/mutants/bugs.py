@@ -26,6 +26,10 @@ OF_KEPT = "tests/loads/test_kept.py"
 OF_CHOICES = "tests/loads/test_choice.py"
 OF_RUNS = "tests/dags/test_runs.py"
 OF_RECOVERIES = "tests/dags/test_recovery.py"
+KILLED_REPLACING = (
+    "tests/loads/test_killed_replace.py"
+    "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
+)
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_NUMERICS = "tests/unit/sources/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
@@ -536,6 +540,43 @@ LOAD_BUGS = (
         tests=("tests/loads/test_refused.py",),
     ),
     Bug(
+        name="the old rows of a file go in a transaction of their own",
+        file="spark_jobs/publish.py",
+        correct='            run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
+        wrong="            with connection.engine.begin() as another:\n"
+        '                run(another, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a batch replaces again what it has replaced",
+        file="spark_jobs/load.py",
+        correct="replaced=ledger.loaded_by(pipeline, batch)",
+        wrong="replaced=frozenset()",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a life whose rows went is not known to be replaced",
+        file="spark_jobs/publish.py",
+        correct="    read += tuple("
+        "Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)\n",
+        wrong="",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a load that is told some files takes all",
+        file="spark_jobs/plan.py",
+        correct="for listed in listing.files if choice.means(listed.name)",
+        wrong="for listed in listing.files",
+        tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a life that came to nothing keeps the one before from being verified",
+        file="dedup_core/postgres/audit.sql",
+        correct="                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest\n",
+        wrong="                      ) AS is_latest\n",
+        tests=("tests/loads/test_verify.py::test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before",),
+    ),
+    Bug(
         name="a record that stands twice in a batch is published twice",
         file="spark_jobs/dedupe.py",
         correct="bool_and(rows = ids AND {all_new})",
@@ -736,20 +777,6 @@ BATCH_BUGS = (
         file="spark_jobs/plan.py",
         correct="        return not self.files or any(",
         wrong="        return bool(name) or any(",
-        tests=(OF_CHOICES,),
-    ),
-    Bug(
-        name="old rows stay beside those that replace them",
-        file="spark_jobs/publish.py",
-        correct="        if replaced:\n            gone",
-        wrong="        if False:\n            gone",
-        tests=(OF_CHOICES,),
-    ),
-    Bug(
-        name="a batch replaces again what it has replaced",
-        file="spark_jobs/load.py",
-        correct="return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice",
-        wrong="return replace(choice, replaced=frozenset()) if choice.replaces else choice",
         tests=(OF_CHOICES,),
     ),
     Bug(
