@@ -1,5 +1,7 @@
 """Runs of a pipeline under Airflow, each task as Airflow runs it, with a real Spark and a real Postgres."""
 
+import json
+import socket
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -58,7 +60,13 @@ def write(tmp_path, day, *lines):
 
 
 def run(airflow, day):
-    return airflow.call("dags", "test", "ingest__readings", day)
+    # All that OpenLineage may tell, in a file.
+    file = {"type": "file", "log_file_path": str(airflow.home / "lineage"), "append": True}
+    told = {
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(file),
+        "AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO": "True",
+    }
+    return airflow.call("dags", "test", "ingest__readings", day, **told)
 
 
 def states(airflow):
@@ -94,10 +102,28 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
         (2, 1, "ingest__readings", 1),
         (1, 0, "ingest__readings", 1),
     ]
+    assert_lineage(airflow, tmp_path)
     shown = [each.stdout + each.stderr for each in said]
     assert not any(SECRET in each for each in shown)
     everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
+
+
+def assert_lineage(airflow, tmp_path):
+    """What was read, and where the rows are, by the runs that loaded something."""
+    told = [json.loads(line) for line in (airflow.home / "lineage").read_text().splitlines()]
+    is_told = ("ingest__readings.report", "COMPLETE")
+    reports = [each for each in told if (each["job"]["name"], each["eventType"]) == is_told]
+    ((files,), (rows,)) = (reports[0]["inputs"], reports[0]["outputs"])
+    read, written = files["inputFacets"]["inputStatistics"], rows["outputFacets"]["outputStatistics"]
+    assert [(each["inputs"][0]["name"]) for each in reports] == [str(tmp_path / "landing")] * 2
+    assert (files["namespace"], read["rowCount"], written["rowCount"]) == ("file", 3, 2)
+    assert rows["namespace"] == f"postgres://{socket.gethostname()}:5432"
+    assert rows["name"].endswith(".public.readings")
+    fields = [(each["name"], each["type"]) for each in rows["facets"]["schema"]["fields"]]
+    assert fields == [("n", "bigint"), ("amount", "numeric(12,2)")]
+    facets = [each["run"]["facets"]["onceload_ledger"] for each in reports]
+    assert [(each["position"], each["loaded"], each["quarantined"]) for each in facets] == [(1, 2, 1), (2, 1, 0)]
 
 
 def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow, dsn, tmp_path):
