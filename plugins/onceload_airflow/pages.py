@@ -8,6 +8,7 @@ import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Annotated
@@ -28,9 +29,9 @@ from onceload_airflow.ingest import dag_id_of
 
 _ROWS_MAX = 1000
 _STYLE = (
-    "body{font:15px system-ui,sans-serif;margin:2rem}table{border-collapse:collapse;margin:1rem 0}"
-    "th,td{border:1px solid #bbb;padding:.3rem .6rem;text-align:left;vertical-align:top}"
-    "th{white-space:nowrap}td{overflow-wrap:anywhere}"
+    "body{font:14px system-ui,sans-serif;margin:1.5rem}table{border-collapse:collapse;margin:1rem 0}"
+    "th,td{border:1px solid #bbb;padding:.25rem .5rem;text-align:left;vertical-align:top}"
+    "th{white-space:nowrap}td{overflow-wrap:break-word;max-width:28rem}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _NOTHING_ELSE = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -60,8 +61,8 @@ def show_ledger(pipeline: Pipeline, batch: BatchName) -> Response:
     """The entries of a batch, and what each took of whom."""
     with _database() as (engine, _):
         entries, receipts = (_rows(engine, view, pipeline, batch) for view in ("ledger", "receipts"))
-    told = _table(entries, "No entry: so far it has committed nothing.")
-    return _page(f"Ledger of {pipeline}", batch, told, _table(receipts, ""))
+    told = _table(entries, batch, nothing="No entry: so far it has committed nothing.")
+    return _page(f"Ledger of {pipeline}", batch, told, _table(receipts, batch))
 
 
 def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
@@ -71,7 +72,8 @@ def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
         is_there = _docs_of(engine, docs, pipeline, batch, findings) is not None
     link = f"docs?{urlencode({'pipeline': pipeline, 'batch': batch})}"
     more = f'<p><a href="{escape(link)}">The page of Great Expectations</a></p>' if is_there else ""
-    return _page(f"Audit of {pipeline}", batch, _table(findings, "It was not audited, or that is long ago."), more)
+    told = _table(findings, batch, nothing="It was not audited, or that is long ago.")
+    return _page(f"Audit of {pipeline}", batch, told, more)
 
 
 def show_docs(pipeline: Pipeline, batch: BatchName) -> Response:
@@ -128,13 +130,27 @@ def _headers(policy: str) -> dict[str, str]:
     }
 
 
-def _table(rows: Sequence[dict[str, object]], nothing: str) -> str:
+def _table(rows: Sequence[dict[str, object]], batch: str, *, nothing: str = "") -> str:
     if not rows:
         return f"<p>{escape(nothing)}</p>"
-    lines = [_line("th", [name.replace("_", " ") for name in rows[0]])]
-    lines += [_line("td", ["" if each is None else str(each) for each in row.values()]) for row in rows]
+    # The heading says which batch, and so which run, all of them are of.
+    columns = [name for name in rows[0] if any(row[name] != batch for row in rows)]
+    lines = [_line("th", [name.replace("_", " ") for name in columns])]
+    lines += [_line("td", [_shown(row[name]) for name in columns]) for row in rows]
     cut = f"<p>Only the first {_ROWS_MAX:,} are shown.</p>" if len(rows) == _ROWS_MAX else ""
     return f"<table>{''.join(lines)}</table>{cut}"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case _:
+            return str(value)
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:
