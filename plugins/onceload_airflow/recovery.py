@@ -190,16 +190,19 @@ class Conclude(OfOnePipeline):
         _, declared = self.found(context)
         with self.opened() as engine:
             position = PostgresLedger(engine).position(declared.name)
+        left = []
         if days := context["ti"].xcom_pull(task_ids="apply", key="days_left"):
-            raise AirflowFailException(
-                f"the first {_DAYS_MAX:,} days are loaded again, and Airflow makes no more runs at once; nothing is "
-                f"lost: start the DAG backfill for the other {len(days):,}, from {days[0]} to {days[-1]}"
+            left.append(
+                f"{len(days):,} days from {days[0]} to {days[-1]}, as Airflow makes {_DAYS_MAX:,} runs at once and no "
+                "more: start the DAG backfill for them"
             )
         if names := context["ti"].xcom_pull(task_ids="apply", key="of_no_day"):
-            raise AirflowFailException(
-                f"all others are loaded again, and these belong to no day that source.path reads: {', '.join(names)}; "
-                f"nothing is lost: call `onceload load` with the --set that it takes"
+            left.append(
+                f"what belongs to no day that source.path reads, {', '.join(names)}: call `onceload load` with the "
+                "--set that it takes"
             )
+        if left:
+            raise AirflowFailException("nothing is lost, and all is loaded again but " + "; and ".join(left))
         return {"pipeline": declared.name, "what": context["params"]["what"], "position": position}
 
 

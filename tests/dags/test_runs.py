@@ -116,7 +116,7 @@ def assert_lineage(airflow, tmp_path):
     reports = [each for each in told if (each["job"]["name"], each["eventType"]) == is_told]
     ((files,), (rows,)) = (reports[0]["inputs"], reports[0]["outputs"])
     read, written = files["inputFacets"]["inputStatistics"], rows["outputFacets"]["outputStatistics"]
-    assert [(each["inputs"][0]["name"]) for each in reports] == [str(tmp_path / "landing")] * 2
+    assert [each["inputs"][0]["name"] for each in reports] == [str(tmp_path / "landing")] * 2
     assert (files["namespace"], read["rowCount"], written["rowCount"]) == ("file", 3, 2)
     assert rows["namespace"] == f"postgres://{socket.gethostname()}:5432"
     assert rows["name"].endswith(".public.readings")
@@ -217,7 +217,7 @@ from onceload_airflow import recovery
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
-said = {"position": 0, "seen": 2}
+said = {"position": 0, "seen": 3}
 ti = SimpleNamespace(
     xcom_push=lambda key, value: said.update({key: value}), xcom_pull=lambda task_ids, key: said.get(key)
 )
@@ -233,7 +233,7 @@ except AirflowFailException as error:
 
 
 def test_days_for_which_there_are_no_runs_are_said(airflow, dsn, tmp_path):
-    for day in ("2026-03-01", "2026-03-02"):
+    for day in ("2026-03-01", "2026-03-02", "undated"):
         write(tmp_path, day, '{"n": 1, "amount": "1.5"}')
         declared = replace(read_pipeline(airflow.pipelines / "readings.yaml", offered={"ds": day}), suite=None)
         load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch(day), tasks=InThisProcess())
@@ -242,7 +242,8 @@ def test_days_for_which_there_are_no_runs_are_said(airflow, dsn, tmp_path):
 
     runs = "[{'trigger_run_id': 'once__recover__2026-03-01', 'conf': {'date': '2026-03-01'}}]"
     assert runs in said.stdout.splitlines(), said.stderr
-    assert "start the DAG backfill for the other 1, from 2026-03-02 to 2026-03-02" in said.stdout
+    assert "all is loaded again but 1 days from 2026-03-02 to 2026-03-02" in said.stdout
+    assert "; and what belongs to no day that source.path reads, undated/0.jsonl: call `onceload load`" in said.stdout
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
 
 

@@ -116,18 +116,23 @@ def test_what_is_given_up_is_planned_anew(loads):
     assert loads.rows() == [1]
 
 
+def right_after_a_look(monkeypatch, happens):
+    """Whoever looks for the batch next finds it, and somebody else comes before it has done anything about that."""
+    find = PostgresBatches.find
+
+    def found(self, batch):
+        there = find(self, batch)
+        monkeypatch.undo()
+        happens()
+        return there
+
+    monkeypatch.setattr(PostgresBatches, "find", found)
+
+
 def test_what_somebody_else_publishes_at_the_same_moment_is_not_given_up(loads, monkeypatch):
     loads.write("a.jsonl", line(1))
     stage(loads)
-    find = PostgresBatches.find
-
-    def found_and_published(self, batch):
-        found = find(self, batch)
-        monkeypatch.undo()
-        publish_now(loads)
-        return found
-
-    monkeypatch.setattr(PostgresBatches, "find", found_and_published)
+    right_after_a_look(monkeypatch, lambda: publish_now(loads))
 
     assert not give_up(loads.declared, settings_of(loads), batch=Batch("one"))
     assert loads.rows() == [1]
@@ -136,15 +141,7 @@ def test_what_somebody_else_publishes_at_the_same_moment_is_not_given_up(loads, 
 def test_what_a_later_life_stages_at_the_same_moment_is_given_up_as_well(loads, monkeypatch):
     loads.write("a.jsonl", line(1))
     stage(loads)
-    find = PostgresBatches.find
-
-    def found_and_staged_anew(self, batch):
-        found = find(self, batch)
-        monkeypatch.undo()
-        stage(loads)
-        return found
-
-    monkeypatch.setattr(PostgresBatches, "find", found_and_staged_anew)
+    right_after_a_look(monkeypatch, lambda: stage(loads))
 
     assert give_up(loads.declared, settings_of(loads), batch=Batch("one"))
     with pytest.raises(NothingKept):
