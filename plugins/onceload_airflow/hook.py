@@ -1,4 +1,4 @@
-"""Where Onceload's database is: an Airflow connection, or else the environment."""
+"""Where Onceload's database is: ONCELOAD_DSN in the environment, or else an Airflow connection."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,18 @@ class ConnectionNotFound(CallAgain):
     connection: str
 
     def __str__(self) -> str:
+        or_else = ", or set ONCELOAD_DSN" if self.connection == CONNECTION else ""
         return (
             f"connection {self.connection} should say where the database is, and was not found; nothing was changed: "
-            f"make it (airflow connections add {self.connection} --conn-type postgres ...), or set ONCELOAD_DSN"
+            f"make it (airflow connections add {self.connection} --conn-type postgres ...){or_else}"
         )
 
 
 class OnceloadHook(BaseHook):
-    """The database of one connection (type postgres); there need be none where ONCELOAD_DSN says it."""
+    """The database of one connection (type postgres); the usual one is not asked for where ONCELOAD_DSN is set.
+
+    Neither stands in for the other: a lookup that fails for a moment would lead to another database.
+    """
 
     conn_name_attr = "onceload_conn_id"
     default_conn_name = CONNECTION
@@ -45,10 +49,9 @@ class OnceloadHook(BaseHook):
     def settings(self) -> Settings:
         """What the environment says, with the connection's database; never an embedded one of this very worker."""
         settings = read_settings(os.environ)
-        dsn = _address(self._conn_id) or settings.dsn
-        if dsn is None:
-            raise ConnectionNotFound(self._conn_id)
-        return replace(settings, dsn=dsn)
+        if settings.dsn and self._conn_id == CONNECTION:
+            return settings
+        return replace(settings, dsn=_address(self._conn_id))
 
     @contextmanager
     def opened(self) -> Iterator[str]:
@@ -66,11 +69,11 @@ class OnceloadHook(BaseHook):
         return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
 
 
-def _address(conn_id: str) -> str | None:
+def _address(conn_id: str) -> str:
     try:
         connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        return None
+    except AirflowNotFoundException as error:
+        raise ConnectionNotFound(conn_id) from error
     scheme, _, rest = connection.get_uri().partition("://")
     # Airflow's own name of the scheme is an older one.
     if scheme not in ("postgres", "postgresql"):

@@ -272,5 +272,30 @@ def test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_fou
 
     answers = [line for line in said.stdout.splitlines() if line.startswith(("True", "False"))]
     assert [answer.partition(" ")[0] for answer in answers] == ["True"] * 3, said.stdout + said.stderr
-    assert "make it (airflow connections add onceload" in answers[2]
+    assert "make it (airflow connections add onceload --conn-type postgres ...), or set ONCELOAD_DSN" in answers[2]
     assert not (airflow.home / "onceload").exists()
+
+
+_WHICH_DATABASE = """
+from onceload_airflow.hook import OnceloadHook
+
+for conn_id in ("onceload", "other", "none"):
+    try:
+        print(OnceloadHook(conn_id).settings.dsn)
+    except Exception as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("set_to", "usual"), [("postgresql://one/a", "postgresql://one/a"), ("", "postgresql://two:5432/b")]
+)
+def test_no_database_is_taken_in_the_place_of_another(airflow, set_to, usual):
+    connections = {"AIRFLOW_CONN_ONCELOAD": "postgres://two:5432/b", "AIRFLOW_CONN_OTHER": "postgres://three:5432/c"}
+
+    said = airflow.python(_WHICH_DATABASE, ONCELOAD_DSN=set_to, **connections)
+
+    *_, first, named, missing = said.stdout.splitlines()
+    assert (first, named) == (usual, "postgresql://three:5432/c"), said.stderr
+    assert missing.startswith("connection none should say where the database is, and was not found;")
+    assert missing.endswith("(airflow connections add none --conn-type postgres ...)")

@@ -1,11 +1,15 @@
 """Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
 
 import ipaddress
+import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
@@ -106,8 +110,10 @@ def all_of_it(landing):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     before = {each.pid for each in psutil.process_iter()}
-    with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
-        give_a_password(running)
+    with (
+        with_a_connection(),
+        stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running,
+    ):
         yield running
         assert processes_of(landing.parent)
         with pytest.raises(SettingRefused, match="another one that runs below"):
@@ -119,11 +125,22 @@ def all_of_it(landing):
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-def give_a_password(running: stack.Running) -> None:
+@contextmanager
+def with_a_connection() -> Iterator[None]:
     """The database is asked for by a connection, as in an Airflow of one's own; this server takes any password."""
-    (socket_folder,) = parse_qs(urlsplit(running.dsn).query)["host"]
-    connection = {"connection_id": "onceload", "conn_type": "postgres", "host": socket_folder, "schema": "postgres"}
-    Api.of(running).ask("/api/v2/connections", {**connection, "login": "postgres", "password": SECRET})
+    migrate = stack._migrate
+
+    def and_add(folder: Path, environment: dict[str, str]) -> None:
+        migrate(folder, environment)
+        (socket_folder,) = parse_qs(urlsplit(environment.pop("ONCELOAD_DSN")).query)["host"]
+        said = {"conn_type": "postgres", "host": socket_folder, "schema": "postgres"}
+        connection = json.dumps({**said, "login": "postgres", "password": SECRET})
+        command = [sys.executable, "-m", "airflow", "connections", "add", "onceload", "--conn-json", connection]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stack, "_migrate", and_add)
+        yield
 
 
 def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):

@@ -799,9 +799,9 @@ AIRFLOW_BUGS = (
     Bug(
         name="a connection that is not found leads to another database",
         file="plugins/onceload_airflow/hook.py",
-        correct="        if dsn is None:\n            raise ConnectionNotFound(self._conn_id)\n",
-        wrong="",
-        tests=(f"{OF_RUNS}::test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_found_is",),
+        correct="        if settings.dsn and self._conn_id == CONNECTION:\n",
+        wrong="        if settings.dsn:\n",
+        tests=(f"{OF_RUNS}::test_no_database_is_taken_in_the_place_of_another",),
     ),
     Bug(
         name="a try that ends late ends a later one",
