@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Position
@@ -49,13 +50,26 @@ _DAYS_MAX = conf.getint("core", "max_map_length", fallback=1024)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
+#: Airflow may not be reached for a moment when a run is to be started; but one that failed has had tries of its own.
+_UNLESS_IT_FAILED = ExceptionRetryPolicy(
+    [
+        RetryRule(
+            exception=AirflowException,
+            action=RetryAction.FAIL,
+            match_subclasses=False,
+            reason="the run that is waited for has had tries of its own",
+        )
+    ]
+)
+
+
 def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOperator":
     """The runs of the pipeline's own DAG that a task before has named, each waited for."""
     return TriggerDagRunOperator.partial(
         task_id=task_id,
         trigger_dag_id=f"{{{{ ti.xcom_pull(task_ids='{chooser.task_id}', key='dag_id') }}}}",
-        # That run has its own tries; cleared, this task clears it.
-        retries=0,
+        retry_policy=_UNLESS_IT_FAILED,
+        # Tried again or cleared, this task clears that run: what is in already is not loaded twice.
         reset_dag_run=True,
         # It would be waited for without end.
         fail_when_dag_is_paused=True,

@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from onceload.airflow_api import AirflowApi
+
 ROOT = Path(__file__).parents[2]
 #: What a process says that parses all DAGs of the bundle.
 _PARSE = """
@@ -109,6 +111,18 @@ class Airflow:
             timeout=300,
             check=False,
         )
+
+
+def check_success(api: AirflowApi, dag_id: str, run_id: str) -> None:
+    """All tasks of a run have ended well; of one that has not, its logs say why."""
+    states = api.ended(dag_id, run_id)
+    run = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+    logs = [
+        api.ask(f"{run}/{each['task_id']}/logs/{each['try_number']}?full_content=true&map_index={each['map_index']}")
+        for each in api.ask(run)["task_instances"]
+        if each["state"] == "failed"
+    ]
+    assert set(states.values()) == {"success"}, (states, logs)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

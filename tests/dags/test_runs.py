@@ -276,6 +276,28 @@ def test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_fou
     assert not (airflow.home / "onceload").exists()
 
 
+_TRIED_AGAIN = """
+import sys
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType, TaskDeferralError
+from airflow.sdk.execution_time.comms import ErrorResponse
+sys.path.insert(0, "dags")
+from recover import reload
+
+for error in (
+    AirflowException("ingest__rows failed with failed states"),
+    AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)),
+    TaskDeferralError("the triggerer went"),
+):
+    print(reload.retry_policy.evaluate(error, try_number=1, max_tries=reload.retries).action.value)
+"""
+
+
+def test_a_run_that_cannot_be_started_just_now_is_tried_again_and_one_that_failed_is_not(airflow):
+    said = airflow.python(_TRIED_AGAIN, ONCELOAD_PIPELINES=str(airflow.pipelines))
+
+    assert said.stdout.splitlines()[-3:] == ["fail", "default", "default"], said.stderr
+
+
 _WHICH_DATABASE = """
 from onceload_airflow.hook import OnceloadHook
 
