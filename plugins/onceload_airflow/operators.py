@@ -54,6 +54,21 @@ _OURS = "onceload: "
 _OF_SPARKS_LOG = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} ")
 
 
+@contextmanager
+def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
+    """Tell what is started in the block, and nobody after it: this process may have tasks of other databases."""
+    told = {"PYSPARK_PYTHON": sys.executable, **environment}
+    before = {name: os.environ.pop(name, None) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
 def given_values(context: "Context") -> dict[str, str]:
     """The day and the data interval of a run: those of its parameter `date`, or its own, or when it was asked for."""
     run: Any = context["dag_run"]
@@ -236,9 +251,8 @@ class Load(SparkSubmitOperator):
         self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
         self.application_args += ["--batch", batch_of(context)]
         hook = OnceloadHook(self.onceload_conn_id)
-        with in_airflows_words(), hook.opened() as dsn:
-            # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
-            os.environ.update({"PYSPARK_PYTHON": sys.executable, **hook.environment(dsn)})
+        # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
+        with in_airflows_words(), hook.opened() as dsn, _inherited(hook.environment(dsn)):
             try:
                 super().execute(context)
             except AirflowException as error:

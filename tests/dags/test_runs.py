@@ -298,6 +298,32 @@ def test_a_run_that_cannot_be_started_just_now_is_tried_again_and_one_that_faile
     assert said.stdout.splitlines()[-3:] == ["fail", "default", "default"], said.stderr
 
 
+_ONE_PROCESS = """
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.operators import Load
+
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+SparkSubmitOperator.execute = lambda self, context: print(os.environ["ONCELOAD_DSN"])
+load = Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, onceload_conn_id="other")
+load.execute({"dag_run": run, "params": {}, "run_id": "r"})
+print(OnceloadHook().settings.dsn)
+"""
+
+
+def test_a_task_of_another_database_leads_no_later_one_of_its_process_there(airflow):
+    connections = {"AIRFLOW_CONN_ONCELOAD": "postgres://two:5432/b", "AIRFLOW_CONN_OTHER": "postgres://three:5432/c"}
+    file = str(airflow.pipelines / "readings.yaml")
+
+    said = airflow.python(_ONE_PROCESS, ONCELOAD_DSN="", FILE=file, **connections)
+
+    assert said.stdout.splitlines()[-2:] == ["postgresql://three:5432/c", "postgresql://two:5432/b"], said.stderr
+
+
 _WHICH_DATABASE = """
 from onceload_airflow.hook import OnceloadHook
 
