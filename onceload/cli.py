@@ -94,9 +94,12 @@ def init(arguments: Arguments, settings: Settings) -> ExitCode:
     """Make the schema, or bring it up to date."""
     with open_database(settings, schema_checked=False) as engine:
         before, after = schema.upgrade(engine)
+        has_roles = schema.has_roles(engine)
     if arguments.json:
-        show_json({"revision_before": before, "revision": after})
+        show_json({"revision_before": before, "revision": after, "has_roles": has_roles})
     words(f"the schema is at revision {after}" + ("" if before != after else " already") + "; nothing else to do")
+    if not has_roles:
+        words("there are no roles: this user may not make them, and does everything alone (docs/how-to/roles.md)")
     return ExitCode.DONE
 
 

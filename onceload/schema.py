@@ -11,6 +11,17 @@ MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 #: Two commands that bring the schema up to date at once must not run the same migration.
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
 
+#: Who may neither make roles nor give away rights goes on doing everything alone.
+_MAY_GRANT = text("""
+    SELECT CASE WHEN to_regrole('onceload_owner') IS NULL THEN rolsuper OR rolcreaterole
+                ELSE pg_has_role(current_user, 'onceload_owner', 'USAGE') END
+       AND (rolsuper OR rolcreaterole OR num_nulls(to_regrole('onceload_loader'), to_regrole('onceload_reader')) = 0)
+       AND pg_has_role(current_user, relowner, 'USAGE')
+      FROM pg_roles, pg_class
+     WHERE rolname = current_user AND pg_class.oid = CAST('onceload.schema_version' AS regclass)""")
+_HAS_ROLES = text("""
+    SELECT coalesce(has_table_privilege(to_regrole('onceload_loader'), 'onceload.ledger', 'INSERT'), false)""")
+
 _THEIRS = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
 _TABLES = text("""
     SELECT relname AS name, EXISTS (
@@ -36,7 +47,16 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
             # An administrator may have made it for a user who may make no schemas.
             connection.execute(text("CREATE SCHEMA onceload"))
         _migrate(connection)
+        if connection.execute(_MAY_GRANT).scalar_one():
+            roles = (MIGRATIONS / "roles.sql").read_text(encoding="utf-8")
+            connection.execution_options(no_parameters=True).exec_driver_sql(roles)
     return before, head()
+
+
+def has_roles(engine: Engine) -> bool:
+    """Whether there are roles to be granted to those who load and those who look."""
+    with translated(pipeline="(any)", doing="looking for roles"), engine.begin() as connection:
+        return bool(connection.execute(_HAS_ROLES).scalar_one())
 
 
 def make_if_missing(engine: Engine) -> None:

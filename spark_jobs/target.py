@@ -20,6 +20,10 @@ _COLUMNS = text(
     "       attidentity = 'a' OR attgenerated <> '' AS is_generated"
     "  FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
 )
+_SCHEMA = text(
+    "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = :schema) AS is_there,"
+    "       has_database_privilege(current_database(), 'CREATE') AS may_make, CAST(current_user AS text) AS user"
+)
 #: Those that were dropped still take a place.
 _PLACES = text("SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table)")
 _KEYS = text(
@@ -134,7 +138,13 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     ]
     if target.write is Write.MERGE:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, target.key))})")
-    run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
+    schema = connection.execute(_SCHEMA, {"schema": target.schema}).one()
+    if not schema.is_there:
+        if not schema.may_make:
+            found = f"a table in schema {target.schema}, which is not there, and which {schema.user} may not make"
+            expected = f"one that is: CREATE SCHEMA {quoted(target.schema)} AUTHORIZATION {quoted(schema.user)}"
+            raise SettingRefused("target.table", found, expected)
+        run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
     run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
 
 

@@ -43,6 +43,16 @@ def temporary_database(server_dsn: str) -> Iterator[str]:
         execute(server_dsn, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def as_member(dsn: str, role: str) -> str:
+    """The address of the same database for a user who has the rights of that role and no others."""
+    user = f"a_{role}"
+    if not execute(dsn, f"SELECT 1 FROM pg_roles WHERE rolname = '{user}'"):
+        execute(dsn, f"CREATE ROLE {user} LOGIN IN ROLE {role}")
+        # What it makes is the role's, whichever of its members made it.
+        execute(dsn, f"ALTER ROLE {user} SET role = '{role}'")
+    return dsn.replace("://postgres@", f"://{user}@")
+
+
 def execute(dsn: str, statement: str) -> list[tuple[Any, ...]]:
     """Run one statement in a connection and transaction of its own."""
     with closing(psycopg2.connect(dsn)) as connection:

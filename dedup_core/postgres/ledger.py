@@ -6,9 +6,9 @@ and finds them consumed if it had landed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
@@ -82,7 +82,7 @@ class PostgresLedger:
         self._engine = engine
         self._switch = switch
         self._reached = reached
-        self._message_days: set[date] = set()
+        self._prepared_on: date | None = None
 
     def commit(self, commit: Commit[Connection]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
@@ -338,12 +338,7 @@ class PostgresLedger:
     def forget_messages(self) -> tuple[str, ...]:
         """Drop the days of business ids that no pipeline declares to remember, and name them."""
         with translated(pipeline="(any)", doing="dropping business ids"), self._engine.begin() as connection:
-            connection.execute(SQL["lock_message_partitions"])
-            first_kept = connection.execute(SQL["message_days"]).one().first_kept
-            old = [row for row in connection.execute(SQL["message_partitions"]) if row.day < first_kept]
-            for row in old:
-                connection.execute(text(f"DROP TABLE {row.partition}"))
-        return tuple(row.partition for row in old)
+            return tuple(connection.execute(SQL["forget_messages"]).scalars())
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
         """The commits after a position, oldest first."""
@@ -368,18 +363,10 @@ class PostgresLedger:
     def _prepare_message_days(self) -> None:
         """Make the partitions of today and tomorrow, so that no commit has to change a table."""
         with self._engine.begin() as connection:
-            today = connection.execute(SQL["message_days"]).one().today
-            if today in self._message_days:
+            if connection.execute(SQL["today"]).scalar_one() == self._prepared_on:
                 return
-            connection.execute(SQL["lock_message_partitions"])
-            for day in (today, today + timedelta(days=1)):
-                connection.execute(
-                    text(
-                        f'CREATE TABLE IF NOT EXISTS onceload."message_{day:%Y%m%d}" PARTITION OF onceload.message '
-                        f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
-                    )
-                )
-        self._message_days = {today}
+            prepared_on = connection.execute(SQL["prepare_message_days"]).scalar_one()
+        self._prepared_on = prepared_on
 
 
 #: No session has this name, so that nobody's claims are left out.

@@ -355,16 +355,11 @@ SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, finger
 -- name: database_now
 SELECT clock_timestamp() AS now;
 
--- name: message_partitions
-SELECT format('onceload.%I', relname) AS partition, CAST(right(relname, 8) AS date) AS day
-  FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
- WHERE inhparent = CAST('onceload.message' AS regclass);
+-- name: today
+SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date);
 
--- name: message_days
--- The days that commits may need now, and the first one that some pipeline still remembers.
-SELECT CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS today,
-       CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)
-           - coalesce((SELECT max(message_keep_days) FROM onceload.pipeline), 0) AS first_kept;
+-- name: prepare_message_days
+SELECT onceload.prepare_message_days();
 
--- name: lock_message_partitions
-SELECT pg_advisory_xact_lock(hashtextextended('onceload.message partitions', 0));
+-- name: forget_messages
+SELECT onceload.forget_messages();

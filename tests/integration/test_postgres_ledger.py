@@ -102,6 +102,8 @@ def test_a_business_id_takes_effect_again_after_its_window(engine, ledger):
 def test_days_that_no_pipeline_remembers_are_dropped_whole(engine, ledger):
     load(ledger, message_ids=("order-1",))
     with engine.begin() as connection:
+        # Whoever owns the table also made its days.
+        connection.execute(text("SET LOCAL ROLE onceload_owner"))
         for first, end in (("2000-01-01", "2000-01-02"), ("2000-02-02", "2000-02-03")):
             day = f"PARTITION OF onceload.message FOR VALUES FROM ('{first}') TO ('{end}')"
             connection.execute(text(f"CREATE TABLE onceload.message_{first.replace('-', '')} {day}"))

@@ -19,6 +19,7 @@ from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
 from spark_jobs.work import work
+from tests.servers import as_member, execute
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
 
@@ -48,7 +49,9 @@ class Loads:
 
     folder: Path
     engine: Engine
+    #: Of a loader, who may do no more.
     dsn: str
+    admin_dsn: str
     declared: Declared
 
     def load(self, *, batch: str | None = None, **changes: Any) -> Report:
@@ -97,9 +100,19 @@ def publish(request: pytest.FixtureRequest) -> Publish:
 
 @pytest.fixture
 def loads(tmp_path: Path, dsn: str, publish: Publish) -> Iterator[Loads]:
-    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
-    schema.upgrade(engine)
+    owner = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(owner)
+    owner.dispose()
+    execute(dsn, "GRANT CREATE ON SCHEMA public TO onceload_loader")
+    loader_dsn = as_member(dsn, "onceload_loader")
+    engine = connect(LedgerSettings(dsn=loader_dsn, lock_timeout_s=5))
     folder = tmp_path / "landing"
     folder.mkdir()
-    yield Loads(folder=folder, engine=engine, dsn=dsn, declared=replace(declared_for(folder), publish=publish))
+    yield Loads(
+        folder=folder,
+        engine=engine,
+        dsn=loader_dsn,
+        admin_dsn=dsn,
+        declared=replace(declared_for(folder), publish=publish),
+    )
     engine.dispose()

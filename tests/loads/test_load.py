@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 from sqlalchemy import Connection, text
 
-from dedup_core.errors import CommitOutcomeUnknown
+from dedup_core.errors import CommitOutcomeUnknown, SettingRefused
 from dedup_core.names import Position
 from dedup_core.ports import Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger
@@ -22,6 +22,7 @@ from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import _commit_piece, _stage_piece
 from spark_jobs.publish import publish
 from tests.loads.conftest import InThisProcess, line
+from tests.servers import execute
 
 
 def counts(report: Report) -> tuple[int, int, int]:
@@ -378,6 +379,10 @@ def test_any_name_is_just_a_name(loads):
     columns = tuple(parse_column(*each) for each in {"id": "bigint", name: "varchar(3)[]", "50%": "text"}.items())
     target = Target(schema=name, table=name)
     loads.write("a.jsonl", json.dumps({"id": 1, name: ["a"], "50%": "b"}) + "\n")
+    with pytest.raises(SettingRefused, match=r'CREATE SCHEMA "x""; DROP .* AUTHORIZATION "onceload_loader"'):
+        loads.load(columns=columns, target=target)
+    database = loads.admin_dsn.rpartition("/")[2].partition("?")[0]
+    execute(loads.admin_dsn, f"GRANT CREATE ON DATABASE {database} TO onceload_loader")
 
     report = loads.load(columns=columns, target=target)
 

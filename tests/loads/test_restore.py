@@ -48,4 +48,6 @@ def opened(folder, dsn):
     engine = connect(LedgerSettings(dsn=dsn))
     schema.upgrade(engine)
     (folder / "landing").mkdir(exist_ok=True)
-    return Loads(folder=folder / "landing", engine=engine, dsn=dsn, declared=declared_for(folder / "landing"))
+    return Loads(
+        folder=folder / "landing", engine=engine, dsn=dsn, admin_dsn=dsn, declared=declared_for(folder / "landing")
+    )

@@ -474,7 +474,7 @@ def test_a_consumer_stages_for_the_batch_of_another(loads):
 def test_who_goes_by_another_pipeline_file_stages_nothing_for_a_batch(loads):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
-    other = Loads(loads.folder, loads.engine, loads.dsn, replace(loads.declared, columns=loads.declared.columns[:1]))
+    other = replace(loads, declared=replace(loads.declared, columns=loads.declared.columns[:1]))
     helped: list[Report] = []
 
     class Helped(InThisProcess):

@@ -91,9 +91,10 @@ def test_receipts_of_an_earlier_revision_count_what_is_known_of_them_and_stay_ap
     with monkeypatch.context() as earlier:
         upgrade = command.upgrade
         earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0004"))
-        schema.upgrade(engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(_THREE_ROWS_AND_A_BAD_RECORD)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE SCHEMA onceload"))
+            schema._migrate(connection)
+            connection.exec_driver_sql(_THREE_ROWS_AND_A_BAD_RECORD)
 
     schema.upgrade(engine)
 
