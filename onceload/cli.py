@@ -299,6 +299,14 @@ def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
         return maintain_commands.maintain(arguments, engine, home=settings.home)
 
 
+def metrics(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Figures for those who watch."""
+    from onceload.metrics import metrics as print_or_serve
+
+    with open_database(settings) as engine:
+        return print_or_serve(arguments, engine)
+
+
 def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
     """Run an embedded Postgres, Airflow and growing samples until somebody says stop."""
     from onceload import stack
@@ -349,6 +357,9 @@ def build_parser() -> argparse.ArgumentParser:
     _recover_commands(commands)
     teaches = "let go of what has ended: old names, audits and pages, idle devices, stages"
     _command(commands, "maintain", maintain, teaches, "onceload maintain")
+    teaches = "print or serve figures in the text format of Prometheus"
+    figures = _command(commands, "metrics", metrics, teaches, "onceload metrics --port 9188 --pipelines pipelines")
+    _metrics_arguments(figures)
     teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
     everything = _command(commands, "run", run_all, teaches, "onceload run --port 8090")
     everything.add_argument("--port", type=_positive, default=8080, metavar="N", help="of Airflow (default: 8080)")
@@ -362,6 +373,24 @@ def build_parser() -> argparse.ArgumentParser:
     teaches = "load, kill, break and recover on this machine, and tell what came of it"
     _command(commands, "demo", tell_demo, teaches, "onceload demo")
     return parser
+
+
+def _metrics_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--port", type=_positive, metavar="N", help="serve them there until Ctrl-C, instead of printing them once"
+    )
+    command.add_argument(
+        "--address", default="127.0.0.1", metavar="IP", help="where to listen (default: 127.0.0.1, this machine alone)"
+    )
+    command.add_argument(
+        "--pipelines",
+        type=Path,
+        metavar="FOLDER",
+        help="look at the files of these pipelines too, and say how much of them is not loaded",
+    )
+    command.add_argument(
+        "--look-every", type=_positive, default=60, metavar="SECONDS", help="how often to look at files (default: 60)"
+    )
 
 
 def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -353,6 +353,8 @@ def _check_value(name: str, value: str) -> None:
 
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+#: What Airflow fills in for each run, if a path asks for it.
+GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
 _EXAMPLES = {"ds": "2026-11-21"}
 
 

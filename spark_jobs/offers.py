@@ -72,6 +72,7 @@ def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
             first=first,
             end=end,
             size=listed.size,
+            etag=listed.etag,
             sealed=file.sealed,
             expected=file.expected,
             header=header,
@@ -139,7 +140,7 @@ def _as_json(chunk: Chunk) -> dict[str, object]:
 
 
 _NOTHING = object()
-_DEFAULTS = {"begins": None, "expected": (), "sealed": False, "header": (), "is_followed": False}
+_DEFAULTS = {"begins": None, "etag": None, "expected": (), "sealed": False, "header": (), "is_followed": False}
 
 
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:

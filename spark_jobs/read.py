@@ -13,7 +13,7 @@ from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.files import open_stream, read_at, size_of
+from spark_jobs.sources.files import look_at, open_stream, read_at
 from spark_jobs.sources.fingerprints import (
     Fingerprint,
     Marks,
@@ -41,18 +41,22 @@ def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
     What keeps the rest of the file from being read is raised behind them.
     """
-    _check_unchanged(chunk, source)
+    etag = _check_unchanged(chunk, source)
     if source.format is Format.PARQUET:
-        yield from _row_group_parts(chunk)
+        yield from _row_group_parts(chunk, etag=etag)
     elif Compression.of(chunk.url) is Compression.NONE:
         yield from _plain_parts(chunk, source)
     else:
         yield from _packed_parts(chunk, source)
 
 
-def _check_unchanged(chunk: Chunk, source: Source) -> None:
-    """A file that was written anew since it was planned must not be taken for the one that was."""
-    now = Listed(name=chunk.name, url=chunk.url, size=size_of(chunk.url), modified_at=None)
+def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
+    """A file that was written anew since it was planned must not be taken for the one that was.
+
+    Answers with what its store calls its content, if that was called so when it was planned: what was read meanwhile
+    was of that content.
+    """
+    now = _look_again(chunk)
     for expected in map(Fingerprint.from_bytes, chunk.expected):
         if source.format is Format.PARQUET:
             resemblance = compare_whole(now, expected)
@@ -60,6 +64,12 @@ def _check_unchanged(chunk: Chunk, source: Source) -> None:
             resemblance = compare(now, expected, consumed_end=expected.stream.end)
         if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
             raise WrittenAnew(chunk.url, "it was written anew since it was planned")
+    return now.etag if now.etag == chunk.etag else None
+
+
+def _look_again(chunk: Chunk) -> Listed:
+    lying = look_at(chunk.url)
+    return Listed(name=chunk.name, url=chunk.url, size=lying.size, modified_at=None, etag=lying.etag)
 
 
 def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
@@ -75,7 +85,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     for part in pieces(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)
         # What stands there by now must be what the part was read of, or its fingerprint would be that of another file.
-        _check_unchanged(chunk, source)
+        fingerprint = fingerprint.named(_check_unchanged(chunk, source))
         chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
@@ -111,7 +121,8 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
     if fingerprint_of(chunk.url, end=chunk.size) == lay_there:
-        yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size)
+        etag = _check_unchanged(chunk, source)
+        yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size, etag=etag)
     else:
         # Another file lies there by now: of this one only its stream is known.
         yield _packed_part(chunk, part, marks)
@@ -128,17 +139,17 @@ def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes())
 
 
-def _last_packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_consumed: bool) -> ReadPart:
+def _last_packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_consumed: bool, etag: str | None) -> ReadPart:
     """Marks of the packed file say that it was read to its end; a size beside them, that nothing was left over."""
-    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=chunk.size)
+    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=chunk.size).named(etag)
     size = chunk.size if is_consumed else None
     condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 
-def _row_group_parts(chunk: Chunk) -> Iterator[ReadPart]:
+def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
     """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
-    fingerprint = fingerprint_of(chunk.url, end=chunk.size).to_bytes()
+    fingerprint = fingerprint_of(chunk.url, end=chunk.size).named(etag).to_bytes()
     with open_stream(chunk.url) as stream, decoding(chunk.url):
         extents = [extent for extent in _extents(stream) if extent.end > chunk.first]
     for extent in extents:
@@ -224,8 +235,7 @@ def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPar
             columns=columns,
             unknown_fields=declared.unknown_fields,
         )
-    now = Listed(name=each.chunk.name, url=each.chunk.url, size=size_of(each.chunk.url), modified_at=None)
-    if compare_whole(now, Fingerprint.from_bytes(each.fingerprint)) is not Resemblance.SAME:
+    if compare_whole(_look_again(each.chunk), Fingerprint.from_bytes(each.fingerprint)) is not Resemblance.SAME:
         found, fix = "it was written anew while it was read", "load again"
         raise FileRefused(each.chunk.url, "stay as it is until it is read", found, fix)
     return records

@@ -26,9 +26,8 @@ from structlog import get_logger
 from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres.views import look
 from onceload.cli import opened
-from onceload.pipeline_file import read_pipeline
+from onceload.pipeline_file import GIVEN, read_pipeline
 from onceload_airflow.hook import OnceloadHook
-from onceload_airflow.operators import GIVEN
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -7,9 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
+from onceload.pipeline_file import GIVEN, PipelineFileRefused, find_pipelines, read_pipeline
 from onceload_airflow.alerts import tell_failure
-from onceload_airflow.operators import GIVEN
 
 #: The folder of the pipeline files.
 PIPELINES = os.environ.get("ONCELOAD_PIPELINES", "pipelines")

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
-from onceload.pipeline_file import read_pipeline
+from onceload.pipeline_file import GIVEN, read_pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -33,7 +33,6 @@ class DataDocsLink(BaseOperatorLink):
 
 
 def _address(page: str, operator: Any, ti_key: "TaskInstanceKey") -> str:  # noqa: ANN401 - one of ours.
-    from onceload_airflow.operators import GIVEN
 
     pipeline = read_pipeline(Path(operator.pipeline_file), offered=dict.fromkeys(GIVEN, "0")).name
     base = str(conf.get("api", "base_url", fallback="")).rstrip("/")

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from spark_jobs.load import Report as LoadReport
 
 SPARK_CONNECTION = "onceload_spark"
-#: What Airflow gives to the placeholders of a source's path.
-GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
 #: What may be done with what is in already: leave it, or load it anew in place of its rows.
 MISSING, REPLACE = MODES = ("missing", "replace")
 #: Nothing gets better by trying these again.

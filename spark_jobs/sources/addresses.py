@@ -1,7 +1,7 @@
 """Addresses of files: here or with any backend of fsspec, and what is said of one that cannot be read."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -68,6 +68,22 @@ def split_address(url: str) -> tuple[str, str]:
     return ("", path) if scheme.startswith(("file:", "local:")) else (scheme, path)
 
 
+#: Stores without folders of their own: there, an empty folder is one that no file has come to yet.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
+
+
+def is_object_store(backend: Any) -> bool:  # noqa: ANN401 - fsspec ships no types.
+    protocol = (backend.protocol,) if isinstance(backend.protocol, str) else backend.protocol
+    return bool(_OBJECT_STORES.intersection(protocol))
+
+
+def etag_of(backend: Any, facts: Mapping[str, Any]) -> str | None:  # noqa: ANN401 - fsspec ships no types.
+    """What a store calls the content of an object, if no other content is ever called so under the same name."""
+    # Web servers make theirs of the time and the size, which a quick rewrite leaves alone.
+    etag = facts.get("ETag") or facts.get("etag") if is_object_store(backend) else None
+    return str(etag) if etag and not str(etag).startswith("W/") else None
+
+
 def path_refused(pattern: str, expected: str) -> SettingRefused:
     return SettingRefused(setting="source.path", found=shown(pattern), expected=expected)
 
@@ -81,6 +97,7 @@ def backend_of(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        return cast("tuple[Any, str]", url_to_fs(url))
+        # What a listing says of a file is not asked of it again later: by then it may be another one.
+        return cast("tuple[Any, str]", url_to_fs(url, use_listings_cache=False))
     except (ValueError, ImportError) as error:
         raise path_refused(url, f"an address that fsspec can open, not one that says: {error}") from error

@@ -2,10 +2,11 @@
 
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from spark_jobs.sources.addresses import backend_of, local_path, told
+from spark_jobs.sources.addresses import backend_of, etag_of, local_path, told
 from spark_jobs.sources.packed import unpacked
 
 _REMOTE_BLOCK_BYTES = 8 * 2**20
@@ -28,14 +29,24 @@ def read_at(url: str, *, offset: int, size: int) -> bytes:
         return _read_local(path, offset=offset, size=size) if path else _read_remote(url, offset=offset, size=size)
 
 
-def size_of(url: str) -> int:
-    """Say how large a file is as it lies there."""
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """A file as it lies there now."""
+
+    size: int
+    #: What the store calls its content.
+    etag: str | None = None
+
+
+def look_at(url: str) -> Lying:
+    """Say how a file lies there."""
     with told(url):
         path = local_path(url)
         if path:
-            return Path(path).stat().st_size
+            return Lying(size=Path(path).stat().st_size)
         backend, place = backend_of(url)
-        return int(backend.size(place))
+        facts = backend.info(place)
+        return Lying(size=int(facts["size"]), etag=etag_of(backend, facts))
 
 
 def _open_local(path: str) -> BinaryIO:

@@ -2,10 +2,11 @@
 
 A fingerprint is marks of the unpacked stream, up to where it was consumed. That of a compressed file may hold
 marks of the packed file too, as it lay there when its stream was read to the end: while they hold, nothing in it
-can be new, and nobody has to unpack it to know. Leave them out while more of the stream is to come.
+can be new, and nobody has to unpack it to know. Leave them out while more of the stream is to come. Where a store names
+contents (ETag), the fingerprint holds that name too: as long as the store says the same, nothing is read to know.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from struct import Struct
@@ -17,6 +18,9 @@ from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Incomplete
 
 _VERSION = b"\x01"
+#: The same with a name of the content before the marks.
+_VERSION_NAMED = b"\x02"
+_NAME_BYTES = 16
 EDGE_BYTES = 4096
 _READ_BYTES = 2**20
 _MARKS = Struct(">Q16s16s")
@@ -56,19 +60,27 @@ class Fingerprint:
     stream: Marks
     #: The packed file: only where its whole stream was read.
     packed: Marks | None = None
+    #: The name that the store has for the content, in short.
+    content: bytes | None = None
+
+    def named(self, etag: str | None) -> "Fingerprint":
+        """The same, of a content that a store names so."""
+        return replace(self, content=_digest(etag.encode()) if etag else None)
 
     def to_bytes(self) -> bytes:
         parts = (self.stream,) if self.packed is None else (self.stream, self.packed)
-        return _VERSION + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
+        start = _VERSION if self.content is None else _VERSION_NAMED + self.content
+        return start + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Fingerprint":
-        if stored[:1] != _VERSION or len(stored) not in {1 + _MARKS.size, 1 + 2 * _MARKS.size}:
-            raise ValueError(f"no fingerprint of version 1: {stored[:8].hex()}… of {len(stored)} bytes")
-        stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[1:]))
+        first = {_VERSION: 1, _VERSION_NAMED: 1 + _NAME_BYTES}.get(stored[:1], 0)
+        if not first or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
+            raise ValueError(f"no fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
+        stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[first:]))
         if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
             raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
-        return cls(stream=stream, packed=packed[0] if packed else None)
+        return cls(stream=stream, packed=packed[0] if packed else None, content=stored[1:first] or None)
 
 
 @dataclass
@@ -103,8 +115,12 @@ def fingerprint_of_packed(url: str, *, stream: Marks, size: int | None) -> Finge
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
     """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
     if Compression.of(listed.url) is Compression.NONE:
+        if _is_named_alike(listed, fingerprint):
+            return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
         return _compare_plain(listed, fingerprint.stream, consumed_end=consumed_end)
     packed = fingerprint.packed
+    if packed is not None and _is_named_alike(listed, fingerprint):
+        return Resemblance.SAME
     if packed is not None and listed.size >= packed.end and _find_marks(listed.url, end=packed.end) == packed:
         return Resemblance.SAME if listed.size == packed.end else Resemblance.GROWN
     return _compare_unpacked(listed.url, fingerprint.stream, consumed_end=consumed_end)
@@ -113,8 +129,15 @@ def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> R
 def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
     marks = fingerprint.stream
-    is_same = listed.size == marks.end and _find_marks(listed.url, end=marks.end) == marks
+    is_same = listed.size == marks.end and (
+        _is_named_alike(listed, fingerprint) or _find_marks(listed.url, end=marks.end) == marks
+    )
     return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store says that the content is the one that the fingerprint was taken of."""
+    return fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint
 
 
 def _compare_plain(listed: Listed, marks: Marks, *, consumed_end: int) -> Resemblance:

@@ -18,7 +18,9 @@ from dedup_core.ports import NAME_BYTES_MAX
 from spark_jobs.sources.addresses import (
     Unreadable,
     backend_of,
+    etag_of,
     in_words,
+    is_object_store,
     local_path,
     path_below,
     path_refused,
@@ -26,9 +28,6 @@ from spark_jobs.sources.addresses import (
     told,
 )
 from spark_jobs.sources.patterns import Pattern
-
-#: Stores without folders of their own: there, an empty folder is one that no file has come to yet.
-_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,8 @@ class Listed:
     size: int
     #: Seconds since 1970, where the store tells; it never decides whether a file is the same.
     modified_at: float | None
+    #: What the store calls its content.
+    etag: str | None = None
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,6 @@ class _Walk:
 def _list_remote(pattern: Pattern) -> Listing:
     with told(pattern.folder):
         backend, base = backend_of(pattern.folder)
-        # A backend remembers listings for as long as the process lives.
-        backend.invalidate_cache()
         try:
             found = backend.find(base, maxdepth=pattern.depth_max, detail=True)
             missing = not found and not _exists(backend, base)
@@ -190,7 +189,7 @@ def _list_remote(pattern: Pattern) -> Listing:
         elif fault := _find_size(backend, facts):
             unreadable.append((repr(pattern.prefix + name), fault))
         else:
-            files.append(_listed(pattern, name, facts))
+            files.append(_listed(pattern, name, facts, etag=etag_of(backend, facts)))
     return _listing(files, refused=refused, unreadable=unreadable)
 
 
@@ -214,11 +213,10 @@ def _find_size(backend: Any, facts: dict[str, Any]) -> str | None:  # noqa: ANN4
 
 
 def _exists(backend: Any, base: str) -> bool:  # noqa: ANN401 - fsspec ships no types.
-    protocol = (backend.protocol,) if isinstance(backend.protocol, str) else backend.protocol
-    return bool(backend.exists(base.split("/", maxsplit=1)[0] if _OBJECT_STORES.intersection(protocol) else base))
+    return bool(backend.exists(base.split("/", maxsplit=1)[0] if is_object_store(backend) else base))
 
 
-def _listed(pattern: Pattern, name: str, facts: dict[str, Any]) -> Listed:
+def _listed(pattern: Pattern, name: str, facts: dict[str, Any], *, etag: str | None) -> Listed:
     stamps = (facts.get(key) for key in ("mtime", "LastModified", "last_modified", "updated", "modified"))
     modified: Any = next((stamp for stamp in stamps if stamp is not None), None)
     match modified:
@@ -228,4 +226,4 @@ def _listed(pattern: Pattern, name: str, facts: dict[str, Any]) -> Listed:
             modified_at = datetime.fromisoformat(modified).timestamp()
         case _:
             modified_at = modified
-    return Listed(pattern.prefix + name, path_below(pattern.folder, name), int(facts["size"]), modified_at)
+    return Listed(pattern.prefix + name, path_below(pattern.folder, name), int(facts["size"]), modified_at, etag)

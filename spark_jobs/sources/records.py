@@ -60,6 +60,8 @@ class Chunk:
     expected: tuple[bytes, ...] = ()
     #: The file's size as it was listed.
     size: int = 0
+    #: What its store called its content then.
+    etag: str | None = None
     #: The file is complete: a last line without newline is a record too.
     sealed: bool = False
     #: The columns that a CSV file's first line names, or that are declared for it.

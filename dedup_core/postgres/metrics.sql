@@ -1,0 +1,45 @@
+-- name: since
+-- What the commits behind a position add up to, by pipeline and kind: as much is read as is new.
+SELECT pipeline.pipeline_id, entry.*
+  FROM onceload.pipeline
+  LEFT JOIN unnest(CAST(:pipeline_ids AS bigint[]), CAST(:positions AS bigint[])) AS seen (pipeline_id, position)
+         ON seen.pipeline_id = pipeline.pipeline_id
+ CROSS JOIN LATERAL (
+       SELECT ledger.kind, count(*) AS commits, sum(ledger.loaded) AS loaded, sum(ledger.duplicate) AS duplicate,
+              sum(ledger.quarantined) AS quarantined, sum(ledger.filtered) AS filtered, sum(ledger.bytes) AS bytes,
+              max(ledger.position) AS position
+         FROM onceload.ledger
+        WHERE ledger.pipeline_id = pipeline.pipeline_id AND ledger.position > coalesce(seen.position, 0)
+        GROUP BY ledger.kind) AS entry;
+
+-- name: now
+-- What there is now, of each pipeline; ages are told by the server's clock.
+SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producers, pipeline.producers_max,
+       extract(epoch FROM clock_timestamp() - last.committed_at) AS last_commit_age_s,
+       extract(epoch FROM clock_timestamp() - (
+           SELECT max(taken_at) FROM onceload.snapshot
+            WHERE snapshot.pipeline_id = pipeline.pipeline_id)) AS snapshot_age_s,
+       (SELECT count(*) FROM onceload.quarantine
+         WHERE quarantine.pipeline_id = pipeline.pipeline_id AND quarantine.state = 'held') AS quarantined,
+       (SELECT count(*) FROM onceload.session
+         WHERE session.pipeline_id = pipeline.pipeline_id
+           AND session.lease_until > clock_timestamp()) AS sessions_alive,
+       audit.passed AS audit_passed,
+       board.waiting, board.held, board.staged, board.dead, board.redeliveries,
+       extract(epoch FROM clock_timestamp() - board.oldest_at) AS oldest_claim_age_s
+  FROM onceload.pipeline
+  LEFT JOIN onceload.ledger AS last
+         ON last.pipeline_id = pipeline.pipeline_id AND last.position = pipeline.position
+  LEFT JOIN LATERAL (
+       SELECT passed FROM onceload.audit
+        WHERE audit.pipeline_id = pipeline.pipeline_id ORDER BY audit_id DESC LIMIT 1) AS audit ON true
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
+              count(*) FILTER (WHERE state = 'held' AND work IS NOT NULL) AS held,
+              count(*) FILTER (WHERE state = 'staged') AS staged,
+              count(*) FILTER (WHERE state = 'dead') AS dead,
+              coalesce(sum(greatest(tries - 1, 0)), 0) AS redeliveries,
+              min(offered_at) AS oldest_at
+         FROM onceload.delivery
+        WHERE delivery.pipeline_id = pipeline.pipeline_id AND state <> 'abandoned') AS board
+ ORDER BY pipeline.name;

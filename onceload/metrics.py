@@ -1,0 +1,215 @@
+"""Figures in the text format that Prometheus reads: printed once, or served until somebody says stop."""
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine
+
+from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.connection import Record
+from dedup_core.postgres.metrics import Figures, Sums
+from onceload.delivery_commands import asked_to_stop
+from onceload.pipeline_file import GIVEN, find_pipelines, read_pipeline
+from onceload.terminal import words
+from spark_jobs.declared import Declared
+from spark_jobs.plan import make_plan
+
+Arguments = argparse.Namespace
+#: What each figure is called in a row of the database, and here.
+_GAUGES = {
+    "position": ("position", "Commits of the pipeline so far, whatever kind."),
+    "producers": ("producers", "Files and devices that the pipeline knows."),
+    "producers_max": ("producers_max", "How many it may know."),
+    "last_commit_age_s": ("last_commit_age_seconds", "Seconds since its last commit."),
+    "snapshot_age_s": ("snapshot_age_seconds", "Seconds since its last snapshot."),
+    "quarantined": ("quarantined_records", "Records in quarantine that nobody has retried or discarded."),
+    "sessions_alive": ("sessions_alive", "Loaders whose lease has not ended."),
+    "audit_passed": ("last_audit_passed", "Whether its last audit let the batch pass."),
+    "redeliveries": ("redeliveries", "Tries after the first, of the deliveries that are there now."),
+    "oldest_claim_age_s": ("oldest_claim_age_seconds", "Seconds since its oldest claim or open delivery was made."),
+}
+#: Stands for the date, which no value with a wildcard may.
+_ANY_DAY = "onceload-any-day"
+_STATES = ("waiting", "held", "staged", "dead")
+_OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lag:
+    """What a load would find to read, when somebody last looked."""
+
+    files: int
+    bytes: int
+    #: Files that wait for a person.
+    refused: int
+
+
+@dataclass
+class Behind:
+    """How far each pipeline is behind its files: looked at beside the scrapes, as a listing may take long."""
+
+    engine: Engine
+    folder: Path
+    seen: dict[str, tuple[float, Lag]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Look at every pipeline; one that cannot be looked at keeps what was seen of it, and its age tells."""
+        seen: dict[str, tuple[float, Lag]] = {}
+        failed: dict[str, str] = {}
+        for path in find_pipelines(self.folder):
+            name = str(path)
+            try:
+                declared = _of_all_days(read_pipeline(path, offered=dict.fromkeys(GIVEN, _ANY_DAY)))
+                name = declared.name
+                found = make_plan(declared, PostgresLedger(self.engine), now_s=time.time())
+                waiting = sum(note.needs_a_person for note in found.notes)
+                size = sum(file.bytes for file in found.to_read)
+                seen[name] = (time.monotonic(), Lag(files=len(found.to_read), bytes=size, refused=waiting))
+            except OnceloadError as error:
+                failed[name] = str(error)
+                if name in self.seen:
+                    seen[name] = self.seen[name]
+        for name, reason in failed.items():
+            if self.failed.get(name) != reason:
+                words(f"what is new of {name} is not known: {reason}")
+        self.seen, self.failed = seen, failed
+
+    @contextmanager
+    def at_work(self, *, every_s: float) -> Iterator[None]:
+        """Look again and again while the block runs."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while True:
+                # The next look may be luckier; the age of the last one is among the figures.
+                with suppress(OnceloadError):
+                    self.look()
+                if ended.wait(every_s):
+                    return
+
+        # It may be in the middle of a long listing when the process ends.
+        threading.Thread(target=look, name="onceload lag", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+class Metrics(Collector):
+    """What one scrape answers."""
+
+    def __init__(self, engine: Engine, behind: Behind | None) -> None:
+        self._figures = Figures(engine)
+        self._behind = behind
+        self._one_at_a_time = threading.Lock()
+
+    def describe(self) -> list[Metric]:
+        """Nothing is asked for before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every figure; of a database that does not answer, only that."""
+        with self._one_at_a_time:
+            up = GaugeMetricFamily("onceload_up", "Whether the database answered.")
+            try:
+                rows = self._figures.look()
+            except OnceloadError as error:
+                words(str(error))
+                rows = []
+                up.add_metric([], 0)
+            else:
+                up.add_metric([], 1)
+            yield up
+            yield from _of_now([row for row, _ in rows])
+            yield from _of_commits([(row.name, sums) for row, sums in rows])
+            if self._behind is not None:
+                yield from _lags(self._behind.seen)
+
+
+def _of_now(rows: Sequence[Record]) -> Iterator[Metric]:
+    for column, (name, meaning) in _GAUGES.items():
+        gauge = _gauge(name, meaning)
+        for row in rows:
+            if getattr(row, column) is not None:
+                gauge.add_metric([row.name], float(getattr(row, column)))
+        yield gauge
+    deliveries = _gauge("deliveries", "Deliveries that are there now.", "state")
+    for row in rows:
+        for state in _STATES:
+            deliveries.add_metric([row.name, state], getattr(row, state))
+    yield deliveries
+
+
+def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
+    commits = _counter("commits", "Commits, by kind.", "kind")
+    records = _counter("records", "What became of the records of all commits.", "outcome")
+    size = _counter("bytes", "Bytes read by all commits.")
+    for pipeline, sums in all_sums:
+        for kind, counted in sums.by_kind.items():
+            commits.add_metric([pipeline, kind], counted["commits"])
+        for outcome in _OUTCOMES:
+            records.add_metric([pipeline, outcome], sums.of(outcome))
+        size.add_metric([pipeline], sums.of("bytes"))
+    yield from (commits, records, size)
+
+
+def _of_all_days(declared: Declared) -> Declared:
+    """A pipeline whose path has a date in it, as if it read all of them."""
+    return replace(declared, source=replace(declared.source, path=declared.source.path.replace(_ANY_DAY, "*")))
+
+
+def _lags(seen: Mapping[str, tuple[float, Lag]]) -> Iterator[Metric]:
+    files = _gauge("lag_files", "Files that have something new.")
+    size = _gauge("lag_bytes", "Bytes of them that are not loaded; of compressed files, as they lie there.")
+    refused = _gauge("refused_files", "Files that wait for a person.")
+    age = _gauge("lag_age_seconds", "Seconds since somebody looked at the files.")
+    for name, (seen_at, lag) in seen.items():
+        files.add_metric([name], lag.files)
+        size.add_metric([name], lag.bytes)
+        refused.add_metric([name], lag.refused)
+        age.add_metric([name], time.monotonic() - seen_at)
+    return iter((files, size, refused, age))
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"onceload_{name}", meaning, labels=["pipeline", *labels])
+
+
+def _counter(name: str, meaning: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"onceload_{name}", meaning, labels=["pipeline", *labels])
+
+
+def metrics(arguments: Arguments, engine: Engine) -> ExitCode:
+    """Print the figures once, or serve them."""
+    behind = Behind(engine, arguments.pipelines) if arguments.pipelines else None
+    registry = CollectorRegistry()
+    registry.register(Metrics(engine, behind))
+    if arguments.port is None:
+        if behind is not None:
+            behind.look()
+        sys.stdout.write(generate_latest(registry).decode())
+        return ExitCode.DONE
+    with asked_to_stop() as stopped:
+        try:
+            server, thread = start_http_server(arguments.port, addr=arguments.address, registry=registry)
+        except OSError as error:
+            found = f"{arguments.address}:{arguments.port}, where nobody can listen ({error.strerror})"
+            raise SettingRefused("--port", found, "a free one, such as --port 9188") from error
+        words(f"figures are served at http://{arguments.address}:{server.server_port}/metrics; Ctrl-C stops")
+        with behind.at_work(every_s=arguments.look_every) if behind else nullcontext():
+            stopped.wait()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    return ExitCode.DONE
