@@ -1,9 +1,7 @@
 """Backfill and recovery as people start them, with a real scheduler: by its REST API and CLI, and by counting rows."""
 
-import socket
 import subprocess
 import sys
-from contextlib import closing
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from onceload import stack
 from onceload.airflow_api import AirflowApi
 from tests.dags.stand import check_success, scheduler_of
+from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
 PIPELINE = """\
@@ -45,10 +44,9 @@ def landing():
 
 @pytest.fixture(scope="module")
 def running(landing):
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with stack.running(landing.parent, port=port, pipelines=landing.parent / "pipelines", samples=False) as running:
+    with stack.running(
+        landing.parent, port=free_port(), pipelines=landing.parent / "pipelines", samples=False
+    ) as running:
         yield running
 
 

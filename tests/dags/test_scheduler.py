@@ -3,12 +3,11 @@
 import ipaddress
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -22,6 +21,7 @@ from onceload import stack
 from onceload.airflow_api import AirflowApi
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
+from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
 _PATIENCE_S = 240.0
@@ -106,9 +106,7 @@ def running(landing, box):
 
 
 def all_of_it(landing):
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     before = {each.pid for each in psutil.process_iter()}
     with (
         with_a_connection(),

@@ -8,12 +8,11 @@ scheduler or at the server meets all lanes at once.
 
 import json
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
@@ -32,6 +31,7 @@ import psycopg2.extensions
 from onceload import cli, stack
 from onceload.airflow_api import AirflowApi, AirflowUnfit
 from tests.fault.server import CrashableServer
+from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
 #: The longest that a run may take to its end, however it was struck.
@@ -193,13 +193,10 @@ def open_stand() -> Iterator["Stand"]:
             (pipelines / f"{kind}.yaml").write_text(declared + suite)
         at_once = [f"ingest__{kind}" for kind in Kind if kind.may_run_twice]
         (config / "airflow_local_settings.py").write_text(_POLICIES.replace("{at_once}", repr(at_once)))
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         with (
             patch.dict(os.environ, _QUICK),
             patch.object(stack, "_STALLS_AFTER_S", 60.0),
-            stack.running(home, port=port, pipelines=pipelines, samples=False) as running,
+            stack.running(home, port=free_port(), pipelines=pipelines, samples=False) as running,
         ):
             stand = Stand(home=home, running=running)
             stand.wait_for_dags()

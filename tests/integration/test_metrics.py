@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from onceload import cli, schema
+from tests.ports import free_port
 from tests.servers import as_member, execute
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
@@ -96,12 +97,6 @@ def test_they_say_what_the_ledger_says(folder, dsn, capsys):
         ("lag_age_seconds", "empty")
     }
     assert all(0 <= found[name] < PATIENCE_S for name in ages)
-
-
-def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(ask, is_so):

@@ -1,0 +1,222 @@
+"""Files in a store of objects, over HTTP: loaded as those of a disk are, and not read again to know that they are."""
+
+import gzip
+import io
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+
+from dedup_core.errors import NotFound
+from spark_jobs import read as reading
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Format
+from spark_jobs.sources import fingerprints
+from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.pieces import pieces
+from tests.loads.conftest import line
+from tests.object_store import SECRET, object_store
+
+BUCKET = "landing"
+#: What of a ledger has nothing to do with where its files are.
+LEDGER = """
+SELECT ledger.position, ledger.kind, ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.bytes,
+       span.producer, span.generation, CAST(span.spans AS text), span.rows, span.records, span.digest, span.size,
+       span.condition
+  FROM onceload.ledger JOIN onceload.ledger_span AS span USING (pipeline_id, position)
+ WHERE pipeline_id = (SELECT pipeline_id FROM onceload.pipeline WHERE name = '{}') ORDER BY 1, 7"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with object_store(tmp_path_factory.mktemp("store") / "log") as store:
+        yield store
+
+
+@pytest.fixture
+def store(server, monkeypatch):
+    """An empty bucket that whoever reads from this process finds by the environment."""
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    files = server.files()
+    files.mkdir(BUCKET)
+    yield files
+    files.rm(BUCKET, recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def remote(loads, store):
+    """The pipeline, with its files there."""
+    source = replace(loads.declared.source, path=f"s3://{BUCKET}/in/**/*.jsonl*")
+    return replace(loads, declared=replace(loads.declared, source=source))
+
+
+def lines(*numbers):
+    return "".join(map(line, numbers)).encode()
+
+
+def put(store, name, content):
+    store.pipe(f"{BUCKET}/in/{name}", content)
+
+
+def named(loads, name, **of_source):
+    """The same pipeline under another name, into another table."""
+    declared = loads.declared
+    return replace(
+        loads,
+        declared=replace(
+            declared,
+            pipeline=replace(declared.pipeline, name=name),
+            source=replace(declared.source, **of_source),
+            target=replace(declared.target, table=name),
+        ),
+    )
+
+
+@contextmanager
+def nothing_is_read(monkeypatch):
+    """Whoever asks for a byte of a file fails."""
+
+    def refused(url, **_):
+        raise AssertionError(f"{url} was read")
+
+    with monkeypatch.context() as patched:
+        for module in (fingerprints, reading):
+            for name in ("read_at", "open_stream"):
+                patched.setattr(module, name, refused)
+        yield
+
+
+def test_the_same_files_give_the_same_ledger_and_rows_from_a_disk_and_from_a_store(loads, remote, store):
+    """Cut into chunks, packed, with a bad record, grown: whatever they are, byte by byte."""
+    first = {"2026/a.jsonl": lines(*range(300)), "b.jsonl.gz": gzip.compress(lines(1000, 1001)), "c.jsonl": b"{}\n"}
+    then = {"2026/a.jsonl": lines(*range(400)), "d.jsonl": lines(2000)}
+    ways = named(loads, "here", chunk_bytes=4096), named(remote, "there", chunk_bytes=4096)
+
+    for files in (first, then, {}):
+        for name, content in files.items():
+            loads.write(name, content)
+            put(store, name, content)
+        here, there = (way.load(batch=f"batch {len(files)}") for way in ways)
+        assert (here.loaded, here.quarantined, here.bytes) == (there.loaded, there.quarantined, there.bytes)
+
+    here, there = (loads.ask(LEDGER.format(way.declared.name)) for way in ways)
+    assert sum(entry[9] for entry in here) == 403
+    assert here == there
+    columns = "id, amount, note, _sequence"
+    for one, other in (("here", "there"), ("there", "here")):
+        assert loads.ask(f"SELECT {columns} FROM {one} EXCEPT ALL SELECT {columns} FROM {other}") == []
+
+
+def test_what_is_in_is_known_by_the_stores_own_name_for_it_without_reading_a_byte(remote, store, monkeypatch):
+    put(store, "a.jsonl", lines(1, 2))
+    put(store, "b.jsonl.gz", gzip.compress(lines(3)))
+    remote.load()
+
+    with nothing_is_read(monkeypatch):
+        again = remote.load()
+
+    assert (again.loaded, again.notes) == (0, ())
+    assert remote.rows() == [1, 2, 3]
+
+
+def test_a_parquet_object_that_is_in_is_not_read_again(remote, store, monkeypatch):
+    written = io.BytesIO()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), written)
+    store.pipe(f"{BUCKET}/p/a.parquet", written.getvalue())
+    source = replace(remote.declared.source, path=f"s3://{BUCKET}/p/*.parquet", format=Format.PARQUET)
+    changes = {"source": source, "columns": (parse_column("id", "bigint"),)}
+    remote.load(**changes)
+
+    with nothing_is_read(monkeypatch):
+        again = remote.load(**changes)
+
+    assert (again.loaded, again.notes, remote.rows()) == (0, (), [1, 2, 3])
+
+
+def test_an_object_that_grows_goes_on_at_the_exact_byte(remote, store):
+    put(store, "a.jsonl", lines(1, 2)[:-3])
+    first = remote.load()
+    put(store, "a.jsonl", lines(1, 2, 3))
+
+    second = remote.load()
+
+    assert (first.loaded, second.loaded, second.bytes) == (1, 2, len(lines(2, 3)))
+    assert remote.rows() == [1, 2, 3]
+
+
+def test_an_object_written_anew_with_the_same_size_waits_for_a_person(remote, store):
+    put(store, "a.jsonl", lines(1, 2))
+    remote.load()
+    put(store, "a.jsonl", lines(1, 3))
+
+    report = remote.load()
+
+    assert [note.needs_a_person for note in report.notes] == [True]
+    assert remote.rows() == [1, 2]
+
+
+def test_an_object_written_anew_with_the_same_content_is_the_same(remote, store):
+    put(store, "a.jsonl", lines(1, 2))
+    remote.load()
+    put(store, "a.jsonl", lines(1, 2))
+
+    assert (remote.load().notes, remote.rows()) == ((), [1, 2])
+
+
+def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_that_was_planned(
+    remote, store, monkeypatch
+):
+    """Its first and last bytes are the same, so that its store alone can tell."""
+    edge = lines(*range(200))
+    put(store, "a.jsonl", edge + lines(1000) + edge)
+    cut = pieces
+
+    def exchanged_behind(*arguments, **more):
+        for part in cut(*arguments, **more):
+            put(store, "a.jsonl", edge + lines(2000) + edge)
+            yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "pieces", exchanged_behind)
+        remote.load()
+    put(store, "a.jsonl", edge + lines(2000) + edge)
+
+    # Of what was read nobody says that it is what lies there now; its edges are looked at, and cannot tell.
+    state = remote.ask("SELECT fingerprint FROM onceload.producer")
+    assert [fingerprints.Fingerprint.from_bytes(bytes(each)).content for (each,) in state] == [None]
+
+
+def test_a_bucket_that_is_not_there_is_named(remote, store):
+    source = replace(remote.declared.source, path="s3://no-such-bucket/in/*.jsonl")
+
+    with pytest.raises(NotFound, match="no-such-bucket/in"):
+        remote.load(source=source)
+
+
+def test_a_store_that_does_not_answer_is_told_and_loses_nothing(remote, store, server, monkeypatch):
+    put(store, "a.jsonl", lines(1))
+    with monkeypatch.context() as patched:
+        s3fs.S3FileSystem.clear_instance_cache()
+        patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        patched.setenv("AWS_MAX_ATTEMPTS", "1")
+        with pytest.raises(Unreadable, match="call again") as told:
+            remote.load()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+    assert SECRET not in str(told.value)
+    assert remote.load().loaded == 1
+
+
+def test_neither_ledger_nor_plan_nor_message_holds_the_key_of_a_store(remote, store, caplog):
+    put(store, "a.jsonl", lines(1) + b"bad\n")
+
+    remote.load()
+
+    held = remote.ask("SELECT work FROM onceload.delivery") + remote.ask("SELECT * FROM onceload.ledger_span")
+    assert SECRET not in repr(held) + caplog.text
