@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, cast
 
 from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 
 _LOGIN = re.compile(r"[^/]*@")
+#: Schemes whose addresses start as `container@account`.
+_WITH_CONTAINER = frozenset({"abfs", "abfss"})
 _SCHEME = re.compile(r"(?:file|local):(?://)?|(?:[\w+.-]+::)*[\w+.-]+://")
 
 
@@ -32,15 +34,26 @@ def local_path(url: str) -> str | None:
 
 def shown(url: str) -> str:
     """Write a URL for people and logs: without the password that it may hold."""
-    return re.sub(r"://[^/]*@", "://", url)
+    first, *rest = url.split("://")
+    return "://".join([first, *(part.removeprefix(login) for part, login in zip(rest, _logins(url), strict=True))])
 
 
 def with_login(url: str, *, of: str) -> str:
     """A URL as it was before it was shown: with the user and password of the address that it was found by."""
-    logins = ["", *(_LOGIN.match(part) for part in of.split("://")[1:])]
-    parts = url.split("://")
+    first, *rest = url.split("://")
     # A chained address holds several, each with its own.
-    return "://".join(f"{login[0] if login else ''}{part}" for login, part in zip_longest(logins[: len(parts)], parts))
+    logins = _logins(of)[: len(rest)]
+    return "://".join([first, *(f"{login}{part}" for login, part in zip_longest(logins, rest, fillvalue=""))])
+
+
+def _logins(url: str) -> list[str]:
+    """Who logs in to each store of an address; what stands in the place of a user may be a container."""
+    logins = []
+    for before, part in pairwise(url.split("://")):
+        found = _LOGIN.match(part)
+        is_container = before.rpartition("::")[2] in _WITH_CONTAINER and found is not None and ":" not in found.group()
+        logins.append("" if found is None or is_container else found.group())
+    return logins
 
 
 @contextmanager

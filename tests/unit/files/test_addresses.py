@@ -12,6 +12,8 @@ from spark_jobs.sources.addresses import shown, with_login
         ("simplecache::ftp://me:secret@host/in/a.jsonl", "simplecache::ftp://me:secret@host/in/*.jsonl"),
         ("zip://a.jsonl::ftp://me:secret@host/in.zip", "zip://*.jsonl::ftp://me:secret@host/in.zip"),
         ("s3://bucket/a.jsonl", "s3://bucket/*.jsonl"),
+        ("abfss://box@account.example/a.jsonl", "abfss://box@account.example/*.jsonl"),
+        ("abfss://me:secret@account.example/a.jsonl", "abfss://me:secret@account.example/*.jsonl"),
     ],
 )
 def test_what_is_written_down_of_an_address_holds_no_password_and_is_found_again(url, path):
@@ -20,3 +22,7 @@ def test_what_is_written_down_of_an_address_holds_no_password_and_is_found_again
     assert "secret" not in written
     assert "p@ss" not in written
     assert with_login(written, of=path) == url
+
+
+def test_a_container_is_no_login():
+    assert shown("abfss://box@account.example/in/a.jsonl") == "abfss://box@account.example/in/a.jsonl"
