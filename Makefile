@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check test run demo faults mutants bench lock clean
+.PHONY: help setup check test run cluster demo faults mutants bench lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -18,6 +18,9 @@ test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
 
 run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
 	.venv/bin/onceload run $(ARGS)
+
+cluster: setup ## Run a Spark master and two workers, until Ctrl-C
+	.venv/bin/onceload cluster $(ARGS)
 
 demo: setup ## Load days, kill a worker, break a file, recover rows; tell it with figures (about five minutes)
 	.venv/bin/onceload demo

@@ -11,7 +11,7 @@ OnceloadError
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── NothingKept          no rows of this batch wait to be published
-│   ├── NotStarted           a part of Airflow ended, or did not answer in time
+│   ├── NotStarted           a part of Airflow or Spark ended, or did not answer in time
 │   ├── AirflowUnfit         Airflow refused, or did not come to what was waited for
 │   ├── ConnectionNotFound   no connection of Airflow's says where the database is, or it could not be asked
 │   ├── Unreadable           a source's file is gone, or its store fails

@@ -316,6 +316,14 @@ def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
     return ExitCode.DONE
 
 
+def run_cluster(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Run a Spark cluster on this machine until somebody says stop."""
+    from onceload import cluster
+
+    cluster.run(settings.home, port=arguments.port, ui_port=arguments.ui_port, workers=arguments.workers)
+    return ExitCode.DONE
+
+
 def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load, kill, break and recover, and tell what came of it."""
     from onceload.demo import demo
@@ -369,6 +377,15 @@ def build_parser() -> argparse.ArgumentParser:
         default=Path("pipelines"),
         metavar="FOLDER",
         help="the pipeline files, each of which becomes a DAG (default: pipelines)",
+    )
+    teaches = "run a Spark master and workers on this machine, for loads to go to"
+    workers = _command(commands, "cluster", run_cluster, teaches, "onceload cluster --workers 2")
+    workers.add_argument("--port", type=_positive, default=7077, metavar="N", help="of the master (default: 7077)")
+    workers.add_argument(
+        "--ui-port", type=_positive, default=8081, metavar="N", help="of the page that shows it (default: 8081)"
+    )
+    workers.add_argument(
+        "--workers", type=_positive, default=2, metavar="N", help="how many, with one core each (default: 2)"
     )
     teaches = "load, kill, break and recover on this machine, and tell what came of it"
     _command(commands, "demo", tell_demo, teaches, "onceload demo")

@@ -66,7 +66,7 @@ class StoryDiffers(NeedsAPerson):
 def demo(home: Path) -> None:
     """Tell it from the beginning, in a folder of its own below the home."""
     folder = (home / "demo" / "story").absolute()
-    with alone(folder.parent), ExitStack() as stack:
+    with alone(folder.parent, "onceload demo"), ExitStack() as stack:
         _begin_anew(folder)
         words("starting Postgres and Airflow; this takes about a minute")
         all_of_it = stack.enter_context(

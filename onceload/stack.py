@@ -5,11 +5,9 @@
 Airflow's own data is in a database of the same server. All of it lives below the home folder, listens on 127.0.0.1
 alone, and ends with this process: the kernel's lock on a file says whether it runs, however it ended before.
 
-One thread starts the parts of Airflow, watches them, and stops them. Each is a session of the system's, which all that
-it starts belongs to, whoever of them dies first: so nothing of a part outlives its end. A part that dies is started
-again, and so is the server; the next try of a task that went with it fences whatever is left of the one before. So is
-a part that lives and does nothing: a scheduler that lost its database waits for the tasks at work before it ends, and
-these may wait for others, which wait to be scheduled.
+A part that dies is started again, and so is the server; the next try of a task that went with it fences whatever is
+left of the one before. So is a part that lives and does nothing: a scheduler that lost its database waits for the tasks
+at work before it ends, and these may wait for others, which wait to be scheduled.
 """
 
 import fcntl
@@ -19,22 +17,21 @@ import secrets
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-import psutil
 import psycopg2
 
-from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
+from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import embedded, schema
 from onceload.delivery_commands import asked_to_stop
+from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
 from onceload.terminal import words
 
@@ -42,10 +39,6 @@ _ROOT = Path(__file__).resolve().parents[1]
 _HOST = "127.0.0.1"
 _USER = "admin"
 _STARTS_IN_S = 180.0
-_ENDS_IN_S = 30.0
-_LOOKS_EVERY_S = 0.5
-#: Between two starts of a part that dies over and over.
-_PAUSE_S = 10.0
 #: A part that has said nothing for so long will not; one that has just been started may need a while.
 _STALLS_AFTER_S = 120.0
 _ASKS_EVERY_S = 5.0
@@ -53,23 +46,6 @@ _ASKS_EVERY_S = 5.0
 _BEATING = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 #: Of Airflow, in the order in which they are started; all need what stands before.
 _PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
-#: Whoever started this may be killed without a chance to stop it; it is then asked to end (PR_SET_PDEATHSIG, SIGTERM).
-_ENDS_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.executable, sys.orig_argv[3:])"
-
-
-@dataclass(eq=False)
-class NotStarted(CallAgain):
-    """A part of Airflow ended, or did not answer in time."""
-
-    part: str
-    log: str
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"Airflow's {self.part} should run until it is stopped, but {self.reason}; everything was stopped, and "
-            f"nothing is lost: see {self.log}, and call again"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +66,8 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
     """Start all of it, and stop all of it when the block ends."""
     home = home.absolute()
     with ExitStack() as stack:
-        stack.enter_context(alone(home))
-        _check_port(port)
+        stack.enter_context(alone(home, "onceload run"))
+        check_port(port, "--port")
         dsn = stack.enter_context(embedded.running(home))
         _make_databases(dsn)
         airflow = home / "airflow"
@@ -101,7 +77,8 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
-        parts = stack.enter_context(_Parts(home=home, airflow=airflow, environment=environment, port=port).at_work())
+        parts = _Airflow(home=home, airflow=airflow, environment=environment, port=port)
+        stack.enter_context(parts.at_work())
         address = f"http://{_HOST}:{port}"
         _wait_until_ready(address, parts)
         parts.are_ready.set()
@@ -131,7 +108,7 @@ def run(home: Path, *, port: int, pipelines: Path) -> None:
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
+def alone(home: Path, command: str) -> Iterator[None]:
     """One at a time below a home; whoever dies leaves no lock behind."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "run.lock").open("w") as file:
@@ -139,17 +116,20 @@ def alone(home: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             expected = "one at a time below a home: stop that one, or set ONCELOAD_HOME to another folder"
-            raise SettingRefused("onceload run", f"another one that runs below {home}", expected) from error
+            raise SettingRefused(command, f"another one that runs below {home}", expected) from error
         yield
 
 
-def _check_port(port: int) -> None:
+def check_port(port: int, option: str) -> None:
+    """Refuse one that somebody listens on."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_HOST, port))
         except OSError as error:
-            raise SettingRefused("--port", f"{port}, which is taken", "a free one, such as --port 8090") from error
+            raise SettingRefused(
+                option, f"{port}, which is taken", f"a free one, such as {option} {port + 10}"
+            ) from error
 
 
 def _make_databases(dsn: str) -> None:
@@ -171,17 +151,17 @@ def _password(file: Path) -> tuple[str, bool]:
     if file.exists():
         return str(json.loads(file.read_text(encoding="utf-8"))[_USER]), False
     password = secrets.token_urlsafe(12)
-    _write_secret(file, json.dumps({_USER: password}))
+    write_secret(file, json.dumps({_USER: password}))
     return password, True
 
 
 def _secret(file: Path) -> str:
     if not file.exists():
-        _write_secret(file, secrets.token_urlsafe(32))
+        write_secret(file, secrets.token_urlsafe(32))
     return file.read_text()
 
 
-def _write_secret(file: Path, content: str) -> None:
+def write_secret(file: Path, content: str) -> None:
     """Whole or not at all, whoever is killed: an empty one would be nobody's password, and everybody's key."""
     new = file.with_name(f"{file.name}.new")
     new.unlink(missing_ok=True)
@@ -236,98 +216,38 @@ def _migrate(airflow: Path, environment: Mapping[str, str]) -> None:
     with log.open("w") as output:
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
         if subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode:
-            raise NotStarted("db migrate", str(log), "its database could not be made")
+            raise NotStarted("Airflow's db migrate", str(log), "its database could not be made")
 
 
-class _Parts:
-    """The parts of Airflow, in the hands of a thread of their own: the system ends them with whatever started them."""
+class _Airflow(Parts):
+    """The parts of Airflow, and the server that they need."""
 
     def __init__(self, *, home: Path, airflow: Path, environment: Mapping[str, str], port: int) -> None:
-        self._home, self._airflow, self._environment, self._port = home, airflow, environment, port
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        #: From then on what ends is started again.
-        self.are_ready = threading.Event()
-        self._stopping = threading.Event()
-        #: No part is started again before.
-        self._not_before: dict[str, float] = {}
+        commands = {part: [sys.executable, "-m", "airflow", part, *_options(part, port=port)] for part in _PARTS}
+        super().__init__("Airflow's", commands, logs=airflow, environment=environment)
+        self._home, self._address = home, f"http://{_HOST}:{port}"
         #: When each was last known to be well, or was started.
         self._well_at: dict[str, float] = {}
         self._ask_at = 0.0
 
-    @contextmanager
-    def at_work(self) -> Iterator["_Parts"]:
-        thread = threading.Thread(target=self._work, name="parts of Airflow")
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._stopping.set()
-            thread.join()
+    def start(self, part: str) -> None:
+        self._well_at[part] = time.monotonic()
+        super().start(part)
 
-    def log_of(self, part: str) -> Path:
-        return self._airflow / f"{part}.log"
-
-    def _work(self) -> None:
-        try:
-            for part in _PARTS:
-                self._start(part)
-            while not self._stopping.wait(_LOOKS_EVERY_S):
-                if self.are_ready.is_set():
-                    self._watch()
-        finally:
-            _end(self.processes.values())
-
-    def _watch(self) -> None:
-        try:
-            self._start_again()
-        except Exception as error:  # noqa: BLE001 - without whoever watches, nothing would be started again.
-            words(f"looking after the parts of Airflow failed, and is tried again: {error!r}")
-
-    def _start_again(self) -> None:
-        if not embedded.is_running(self._home) and self._may_start("postgres"):
+    def look(self) -> None:
+        if not embedded.is_running(self._home) and self.may_start("postgres"):
             words("Postgres has ended, and is started again")
             # It stays, as this process uses it as well.
             with suppress(OnceloadError), embedded.running(self._home):
                 pass
         if time.monotonic() >= self._ask_at:
-            self._well_at.update(dict.fromkeys(_well(f"http://{_HOST}:{self._port}"), time.monotonic()))
+            self._well_at.update(dict.fromkeys(_well(self._address), time.monotonic()))
             self._ask_at = time.monotonic() + _ASKS_EVERY_S
-        for part, process in list(self.processes.items()):
-            silent_s = time.monotonic() - self._well_at[part]
-            if (code := process.poll()) is not None:
-                ended = f"has ended (exit code {code})"
-            elif silent_s > _STALLS_AFTER_S:
-                ended = f"has said nothing for {silent_s:.0f} s"
-            else:
-                continue
-            if self._may_start(part):
-                words(f"Airflow's {part} {ended}, and is started again; see {self.log_of(part)}")
-                # Of what it has started, nobody else would take care.
-                _end([process])
-                with suppress(OSError):
-                    self._start(part)
 
-    def _may_start(self, part: str) -> bool:
-        """Whether it has not been started just now."""
-        if time.monotonic() < self._not_before.get(part, 0.0):
-            return False
-        self._not_before[part] = time.monotonic() + _PAUSE_S
-        return True
-
-    def _start(self, part: str) -> None:
-        command = [sys.executable, "-m", "airflow", part, *_options(part, port=self._port)]
-        self._well_at[part] = time.monotonic()
-        with self.log_of(part).open("a") as log:
-            self.processes[part] = subprocess.Popen(
-                [sys.executable, "-c", _ENDS_WITH_US, *command],
-                env=self._environment,
-                cwd=_ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C is for us; they are stopped one after the other.
-                start_new_session=True,
-            )
+    def fault_of(self, part: str) -> str | None:
+        silent_s = time.monotonic() - self._well_at[part]
+        stalls = f"has said nothing for {silent_s:.0f} s" if silent_s > _STALLS_AFTER_S else None
+        return super().fault_of(part) or stalls
 
 
 def _options(part: str, *, port: int) -> list[str]:
@@ -341,16 +261,14 @@ def _options(part: str, *, port: int) -> list[str]:
             return []
 
 
-def _wait_until_ready(address: str, parts: _Parts) -> None:
+def _wait_until_ready(address: str, parts: _Airflow) -> None:
     until = time.monotonic() + _STARTS_IN_S
     while time.monotonic() < until:
-        for part, process in list(parts.processes.items()):
-            if (code := process.poll()) is not None:
-                raise NotStarted(part, str(parts.log_of(part)), f"it ended with exit code {code}")
+        parts.check()
         if _well(address) == set(_PARTS):
             return
         time.sleep(0.5)
-    raise NotStarted("api-server", str(parts.log_of("api-server")), f"it did not answer within {_STARTS_IN_S:g} s")
+    raise parts.not_started("api-server", f"it did not answer within {_STARTS_IN_S:g} s")
 
 
 def _well(address: str) -> set[str]:
@@ -362,30 +280,3 @@ def _well(address: str) -> set[str]:
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         # Whoever is killed while it answers says half a sentence.
         return set()
-
-
-def _end(parts: Collection[subprocess.Popen[bytes]]) -> None:
-    """Ask parts, the last one first, and all that they have started; whoever does not listen is killed."""
-    sessions = {part.pid for part in parts}
-    for part in reversed([*parts]):
-        for process in _of_sessions({part.pid}):
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-    until = time.monotonic() + _ENDS_IN_S
-    while left := _of_sessions(sessions):
-        for process in left if time.monotonic() > until else ():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        time.sleep(0.1)
-    for part in parts:
-        part.wait()
-
-
-def _of_sessions(sessions: Collection[int]) -> list[psutil.Process]:
-    """Whoever lives of some sessions of the system's; tasks at work are in groups of their own, but in no other."""
-    found = []
-    for pid in psutil.pids():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getsid(pid) in sessions and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found

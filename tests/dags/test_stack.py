@@ -10,7 +10,7 @@ from contextlib import closing
 import psutil
 import pytest
 
-from onceload import stack
+from onceload import parts, stack
 
 #: A part whose child, in a group of its own, has a child that listens to nobody.
 _PART = """
@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
-    monkeypatch.setattr(stack, "_ENDS_IN_S", 1.0)
+    monkeypatch.setattr(parts, "_ENDS_IN_S", 1.0)
     part = subprocess.Popen([sys.executable, "-c", _PART], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert part.stdout
@@ -35,7 +35,7 @@ def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
         # Nobody is above them any more.
         part.kill()
 
-        stack._end([part])
+        parts.end([part])
 
     assert [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 

@@ -1,0 +1,140 @@
+"""A Spark cluster on this machine: a master and workers, each a process of its own.
+
+    make cluster        or: onceload cluster
+
+It is what a cluster on many machines is, but for the network in between: loads go there by the address of its master
+alone. Everything listens on 127.0.0.1, and whoever does not know the secret below the home folder is refused. A part
+that dies is started again; the master then finds its applications and workers in a folder of its own.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from onceload.delivery_commands import asked_to_stop
+from onceload.parts import Parts
+from onceload.stack import alone, check_port, write_secret
+from onceload.terminal import words
+
+_HOST = "127.0.0.1"
+_STARTS_IN_S = 120.0
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Where it is."""
+
+    master: str
+    #: What SPARK_CONF_DIR has to name for whoever loads there.
+    conf: Path
+    parts: Parts
+
+
+@contextmanager
+def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Running]:
+    """Start a cluster whose workers take one task at a time each, and stop it when the block ends."""
+    folder = home.absolute() / "cluster"
+    with alone(folder, "onceload cluster"):
+        for each, option in ((port, "--port"), (ui_port, "--ui-port")):
+            check_port(each, option)
+        conf = _configured(folder)
+        address = f"spark://{_HOST}:{port}"
+        parts = Parts(
+            "Spark's",
+            {
+                "master": _master(port, ui_port),
+                **{f"worker-{n + 1}": _worker(folder, address, n) for n in range(workers)},
+            },
+            logs=folder,
+            environment=_environment(conf),
+        )
+        with parts.at_work():
+            _wait_until_ready(f"http://{_HOST}:{ui_port}/json/", parts, workers=workers)
+            parts.are_ready.set()
+            yield Running(master=address, conf=conf, parts=parts)
+
+
+def run(home: Path, *, port: int, ui_port: int, workers: int) -> None:
+    """Run until somebody says stop, and say how to load there."""
+    words("starting Spark's master and workers; this takes some seconds")
+    with asked_to_stop() as stopped, running(home, port=port, ui_port=ui_port, workers=workers) as cluster:
+        words(f"Spark:     {cluster.master}  ({workers} workers; http://{_HOST}:{ui_port} shows them)")
+        words(f"load:      SPARK_CONF_DIR={cluster.conf} onceload load FILE --master {cluster.master}")
+        words(f"Airflow:   airflow connections add onceload_spark --conn-type spark --conn-host {cluster.master}")
+        words("Ctrl-C stops all of it")
+        stopped.wait()
+        words("stopping")
+
+
+def _configured(folder: Path) -> Path:
+    """What master, workers and whoever loads there go by: a secret, and this machine alone."""
+    conf = folder / "conf"
+    conf.mkdir(mode=0o700, exist_ok=True)
+    settings = {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": _secret(folder / "secret"),
+        "spark.deploy.recoveryDirectory": str(folder / "recovery"),
+        "spark.deploy.recoveryMode": "FILESYSTEM",
+        "spark.driver.bindAddress": _HOST,
+        "spark.driver.host": _HOST,
+        # Another way in, past the secret.
+        "spark.master.rest.enabled": "false",
+        "spark.ui.enabled": "false",
+    }
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    write_secret(conf / "spark-defaults.conf", lines)
+    return conf
+
+
+def _secret(file: Path) -> str:
+    if not file.exists():
+        write_secret(file, secrets.token_hex(32))
+    return file.read_text()
+
+
+def _environment(conf: Path) -> Mapping[str, str]:
+    # Also of what they show.
+    return {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": _HOST}
+
+
+def _spark_class() -> str:
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+
+
+def _master(port: int, ui_port: int) -> list[str]:
+    return [_spark_class(), _MASTER, "--host", _HOST, "--port", str(port), "--webui-port", str(ui_port)]
+
+
+def _worker(folder: Path, master: str, number: int) -> list[str]:
+    work = str(folder / f"worker-{number + 1}")
+    takes = ["--cores", "1", "--memory", "1g"]
+    return [_spark_class(), _WORKER, "--host", _HOST, "--webui-port", "0", *takes, "--work-dir", work, master]
+
+
+def _wait_until_ready(address: str, parts: Parts, *, workers: int) -> None:
+    until = time.monotonic() + _STARTS_IN_S
+    while time.monotonic() < until:
+        parts.check()
+        if _alive(address) == workers:
+            return
+        time.sleep(0.2)
+    raise parts.not_started("master", f"its {workers} workers were not there within {_STARTS_IN_S:g} s")
+
+
+def _alive(address: str) -> int:
+    """How many workers the master knows of."""
+    try:
+        with urlopen(address, timeout=5) as answer:  # noqa: S310 - our own address.
+            return int(json.load(answer)["aliveworkers"])
+    except (OSError, ValueError, KeyError):
+        return 0
