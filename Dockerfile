@@ -1,0 +1,28 @@
+# One image for all: Airflow's parts, Spark's master and workers, and the commands of onceload.
+# The first stage makes the environment from the lock; the second holds it and Java, and nothing that builds.
+
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /opt/onceload
+COPY requirements/onceload.txt requirements/
+# pyspark is published as source only; what builds it is in the lock as well, and is not kept.
+RUN python -m venv .venv \
+ && awk '/^(setuptools|hatchling|packaging|pathspec|pluggy|trove-classifiers)==/ { found = 1; print; next } /^[^ ]/ { found = 0 } found' \
+      requirements/onceload.txt > build.txt \
+ && .venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r build.txt \
+ && .venv/bin/pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r requirements/onceload.txt
+COPY . .
+RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation -e .
+
+FROM python:3.11-slim-bookworm
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 50001 --create-home --home-dir /var/lib/onceload onceload
+COPY --from=build /opt/onceload /opt/onceload
+ENV PATH=/opt/onceload/.venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    ONCELOAD_HOME=/var/lib/onceload
+WORKDIR /opt/onceload
+USER onceload
+ENTRYPOINT []
+CMD ["onceload", "--help"]
