@@ -58,6 +58,13 @@ _OPTIONS = {
     # Nobody waits for a pause of the JVM, so it takes the collector that works least.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
 }
+_HANDED_ON = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+    "AWS_DEFAULT_REGION",
+)
 _LOCAL_OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -176,7 +183,7 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
         SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
-    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
+    ours |= _elsewhere() if master and not master.startswith("local") else _LOCAL_OPTIONS
     if master is None or (is_submitted and master.startswith("local[") and "," not in master):
         # Alone, the local scheduler gives a task up at its first failure.
         master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
@@ -184,6 +191,11 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
     context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
     context.setLogLevel("ERROR")
     return context
+
+
+def _elsewhere() -> dict[str, str]:
+    """What executors on other machines are told of the store that they read from; Spark shows no secret of it."""
+    return {f"spark.executorEnv.{name}": os.environ[name] for name in _HANDED_ON if os.environ.get(name)}
 
 
 @dataclass(frozen=True)

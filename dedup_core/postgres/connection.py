@@ -61,6 +61,8 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
+        # The same for one that vanished while it was told something.
+        tcp_user_timeout=60_000,
     )
     with connection.cursor() as cursor:
         cursor.execute(

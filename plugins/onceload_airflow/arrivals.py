@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from dedup_core.errors import OnceloadError
 from onceload.pipeline_file import read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
 
 if TYPE_CHECKING:
     from onceload.runs import Found
@@ -88,7 +88,9 @@ class Arrivals(BaseEventTrigger):
 
         hook = OnceloadHook(self.onceload_conn_id)
         with hook.opened() as dsn:
-            return look(read_pipeline(Path(self.pipeline_file), offered=self.values), how_of(hook.settings, dsn))
+            declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
+            use_store(declared.source.path)
+            return look(declared, how_of(hook.settings, dsn))
 
 
 def _is_worth_telling(found: "Found", told: _Told) -> bool:

@@ -1,6 +1,7 @@
 """Where Onceload's database is: ONCELOAD_DSN in the environment, or else an Airflow connection."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ from dedup_core.errors import CallAgain, SettingRefused
 from onceload.settings import Settings, database, read_settings
 
 CONNECTION = "onceload"
+#: Of type aws: where files are and how to get in, if the environment does not say.
+STORE = "onceload_store"
+_OF_S3 = re.compile(r"\bs3a?://")
 
 
 @dataclass(eq=False)
@@ -67,6 +71,28 @@ class OnceloadHook(BaseHook):
         """What a process has to be told that loads for us."""
         home = self.settings.home.absolute()
         return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
+
+
+def use_store(path: str) -> None:
+    """Let this process, and what it starts, read files of that path as the connection to their store says."""
+    if not _OF_S3.search(path) or os.environ.get("AWS_ACCESS_KEY_ID"):
+        return
+    try:
+        connection = BaseHook.get_connection(STORE)
+    except AirflowNotFoundException:
+        # Then it may read what the machine may.
+        return
+    if connection.conn_type != "aws":
+        raise SettingRefused(f"connection {STORE}", f"one of type {connection.conn_type}", "one of type aws")
+    extra = connection.extra_dejson
+    said = {
+        "AWS_ACCESS_KEY_ID": connection.login,
+        "AWS_SECRET_ACCESS_KEY": connection.password,
+        "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+        "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
+        "AWS_DEFAULT_REGION": extra.get("region_name"),
+    }
+    os.environ.update({name: value for name, value in said.items() if value})
 
 
 def _address(conn_id: str) -> str:

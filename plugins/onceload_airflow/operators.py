@@ -27,7 +27,7 @@ from dedup_core.names import Batch
 from onceload.cli import opened
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
-from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
 from onceload_airflow.links import DataDocsLink, LedgerLink
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ class _OfPipeline(BaseOperator):
         self.onceload_conn_id = onceload_conn_id
 
     def declared(self, context: "Context") -> "Declared":
-        return read_pipeline(Path(self.pipeline_file), offered=given_values(context))
+        declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
+        use_store(declared.source.path)
+        return declared
 
     @contextmanager
     def how(self, context: "Context") -> "Iterator[LoadSettings]":
@@ -245,6 +247,7 @@ class Load(SparkSubmitOperator):
         values = given_values(context)
         with in_airflows_words():
             asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
+            use_store(read_pipeline(Path(self.pipeline_file), offered=values).source.path)
         self.name = str(context["run_id"])
         self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
         self.application_args += ["--batch", batch_of(context)]

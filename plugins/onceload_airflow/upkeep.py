@@ -13,7 +13,7 @@ from dedup_core.postgres import PostgresSnapshots
 from onceload.cli import opened
 from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook
+from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
 from onceload_airflow.operators import given_values, in_airflows_words
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class OfOnePipeline(BaseOperator):
                 with suppress(PipelineFileRefused):
                     declared = read_pipeline(path, offered=given_values(context))
                     if declared.name == name:
+                        use_store(declared.source.path)
                         return path, declared
             raise NotFound("pipeline of this folder", name)
 
