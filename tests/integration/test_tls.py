@@ -88,6 +88,8 @@ class Front(socketserver.ThreadingTCPServer):
 class Relay(socketserver.BaseRequestHandler):
     """One connection: whoever asks for TLS gets it, or is told that there is none."""
 
+    server: Front
+
     def handle(self):
         front, client = self.server, self.request
         assert client.recv(8) == SSL_REQUEST
