@@ -50,8 +50,8 @@ def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Ru
         parts = Parts(
             "Spark's",
             {
-                "master": _master(port, ui_port),
-                **{f"worker-{n + 1}": _worker(folder, address, n) for n in range(workers)},
+                "master": _master(_HOST, port, ui_port),
+                **{f"worker-{n + 1}": _worker(folder / f"worker-{n + 1}", _HOST, address) for n in range(workers)},
             },
             logs=folder,
             environment=_environment(conf),
@@ -111,14 +111,13 @@ def _spark_class() -> str:
     return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 
 
-def _master(port: int, ui_port: int) -> list[str]:
-    return [_spark_class(), _MASTER, "--host", _HOST, "--port", str(port), "--webui-port", str(ui_port)]
+def _master(host: str, port: int, ui_port: int) -> list[str]:
+    return [_spark_class(), _MASTER, "--host", host, "--port", str(port), "--webui-port", str(ui_port)]
 
 
-def _worker(folder: Path, master: str, number: int) -> list[str]:
-    work = str(folder / f"worker-{number + 1}")
-    takes = ["--cores", "1", "--memory", "1g"]
-    return [_spark_class(), _WORKER, "--host", _HOST, "--webui-port", "0", *takes, "--work-dir", work, master]
+def _worker(folder: Path, host: str, master: str) -> list[str]:
+    takes = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
+    return [_spark_class(), _WORKER, "--host", host, "--webui-port", "0", *takes, master]
 
 
 def _wait_until_ready(address: str, parts: Parts, *, workers: int) -> None:

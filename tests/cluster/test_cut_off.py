@@ -1,0 +1,126 @@
+"""A worker that is cut off from Postgres and comes back: what it had is loaded by another, and by nobody twice."""
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from onceload import cluster
+from onceload.parts import Parts
+from tests.cluster.test_cluster import PATIENCE_S, stand, write_numbers
+from tests.ports import free_port
+from tests.servers import execute, temporary_home
+from tests.tcp_server import tcp_server
+
+ROWS = 1_000_000
+PASSWORD = "a-password-of-a-test"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make networks")
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Another machine, as far as the network can tell: one cable to Spark's master, and one to Postgres."""
+
+    name: str
+    spark: str
+    spark_there: str
+    postgres: str
+    _cable: str
+
+    @property
+    def call(self):
+        """What a command has to be called by to run there."""
+        return [shutil.which("ip"), "netns", "exec", self.name]
+
+    def cut(self):
+        """Whatever is sent between it and Postgres gets lost, and nobody is told."""
+        ip("link", "set", self._cable, "down")
+
+    def mend(self):
+        ip("link", "set", self._cable, "up")
+
+
+@contextmanager
+def another_machine():
+    name = f"oc{os.getpid()}"
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        # Addresses of links (RFC 3927), which lead nowhere else; a /30 for each cable.
+        for number, cable in enumerate(("s", "p")):
+            here, there = f"{name}{cable}", f"{name}{cable}t"
+            ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+            ip("address", "add", f"169.254.{250 + number}.1/30", "dev", here)
+            ip("-n", name, "address", "add", f"169.254.{250 + number}.2/30", "dev", there)
+            ip("link", "set", here, "up")
+            ip("-n", name, "link", "set", there, "up")
+        yield Machine(name, "169.254.250.1", "169.254.250.2", "169.254.251.1", f"{name}p")
+    finally:
+        # Its cables go with it.
+        ip("netns", "delete", name)
+
+
+@contextmanager
+def spark_on_both(home, machine):
+    """A master and a worker here, a worker there."""
+    port, ui_port = free_port(), free_port()
+    conf = home / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(
+        f"spark.driver.host {machine.spark}\nspark.driver.bindAddress {machine.spark}\nspark.ui.enabled false\n"
+        "spark.authenticate true\nspark.authenticate.secret a-secret-of-a-test\nspark.master.rest.enabled false\n"
+    )
+    address = f"spark://{machine.spark}:{port}"
+    commands = {
+        "master": cluster._master(machine.spark, port, ui_port),
+        "here": cluster._worker(home / "here", machine.spark, address),
+        "there": [*machine.call, *cluster._worker(home / "there", machine.spark_there, address)],
+    }
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    parts = Parts("Spark's", commands, logs=home, environment={**environment, "SPARK_CONF_DIR": str(conf)})
+    with parts.at_work():
+        cluster._wait_until_ready(f"http://127.0.0.1:{ui_port}/json/", parts, workers=2)
+        yield address, conf
+
+
+def test_a_worker_that_is_cut_off_from_postgres_loses_its_part_to_another_and_repeats_nothing(tmp_path):
+    write_numbers(tmp_path / "numbers.jsonl", range(ROWS))
+    with (
+        another_machine() as machine,
+        temporary_home() as home,
+        tcp_server(home, address=machine.postgres) as server,
+        spark_on_both(home, machine) as (master, conf),
+        stand(server, tmp_path, path=tmp_path / "numbers.jsonl", chunk_bytes=2**18) as here,
+    ):
+        execute(server, f"CREATE ROLE loads LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
+        database = here.dsn.rpartition("/")[2].partition("?")[0]
+        there = f"postgresql://loads:{PASSWORD}@{machine.postgres}:5432/{database}"
+        here.environment |= {"SPARK_CONF_DIR": str(conf)}
+        admin, here.dsn = here.dsn, there
+        loading = here.load("--master", master)
+        here.dsn = admin
+        with loading:
+            # Which of the sessions is there, its connections tell.
+            its_own = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{machine.postgres[:-1]}2'"
+            here.until(its_own, bool, loading)
+            here.until("SELECT count(*) FROM onceload.ledger", lambda found: found >= 8, loading)
+            machine.cut()
+            # Another has what it had: its lease ended, and somebody committed what was handed out anew.
+            here.until("SELECT count(*) FROM onceload.delivery_failure", bool, loading)
+            machine.mend()
+            _, why = loading.communicate(timeout=PATIENCE_S)
+
+        assert loading.returncode == 0, why
+        assert here.ask("SELECT count(*), count(DISTINCT n), max(n) FROM numbers") == [(ROWS, ROWS, ROWS - 1)]
+        verified = [sys.executable, "-m", "onceload", "verify", str(here.file)]
+        env = {**os.environ, "ONCELOAD_DSN": here.dsn}
+        assert subprocess.run(verified, env=env, capture_output=True, check=False).returncode == 0
