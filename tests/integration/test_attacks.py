@@ -1,0 +1,167 @@
+"""What somebody with bad intentions may write into a file, a name or a record, met by the command line."""
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from tests.servers import execute
+
+PIPELINE = """\
+pipeline: {name}
+source: {{path: {path}, format: jsonl}}
+columns: {{n: text}}
+target: {{table: {table}}}
+publish: direct
+"""
+MEMORY_BYTES = 2**30
+
+
+@pytest.fixture
+def ready(dsn, tmp_path):
+    """A database with the schema, and a folder for files that are loaded."""
+    engine = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(engine)
+    engine.dispose()
+    (tmp_path / "in").mkdir()
+    return dsn, tmp_path
+
+
+def call(*command, dsn="", bounded=False, **environment):
+    def bound():
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+    return subprocess.run(
+        [sys.executable, "-m", "onceload", *command],
+        env={**os.environ, "ONCELOAD_DSN": dsn, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=bound if bounded else None,
+    )
+
+
+def consumed(ready, name="p", **changes):
+    """Load the folder as a pipeline with these names."""
+    dsn, folder = ready
+    file = folder / "p.yaml"
+    said = {"name": json.dumps(name), "path": json.dumps(f"{folder}/in/*.jsonl"), "table": "public.target", **changes}
+    file.write_text(PIPELINE.format(**said))
+    return call("consume", str(file), "--session", "one", dsn=dsn)
+
+
+def test_a_pipeline_file_cannot_run_code(tmp_path):
+    owned = tmp_path / "owned"
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        f'pipeline: !!python/object/apply:os.system ["touch {owned}"]\n'
+        f'source: {{path: !!python/object/apply:subprocess.getoutput ["touch {owned}"], format: jsonl}}\n'
+    )
+
+    done = call("validate", str(file))
+
+    assert done.returncode == 2
+    assert not owned.exists()
+
+
+def test_a_pipeline_file_cannot_fill_the_memory_with_aliases_of_aliases(tmp_path):
+    lines = ["a0: &a0 [" + ",".join(["laugh"] * 10) + "]"]
+    lines += [f"a{n}: &a{n} [" + ",".join([f"*a{n - 1}"] * 10) + "]" for n in range(1, 12)]
+    file = tmp_path / "p.yaml"
+    file.write_text("\n".join([*lines, "pipeline: *a11", "columns: *a11"]))
+
+    started = time.monotonic()
+    done = call("validate", str(file), bounded=True)
+
+    assert done.returncode == 2
+    assert f"{file}:13: pipeline: expected text, found a list" in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_a_value_of_a_placeholder_cannot_lead_out_of_its_folder(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(PIPELINE.format(name="p", path=f'"{tmp_path}/in/{{{{ day }}}}/*.jsonl"', table="public.t"))
+
+    for away in ("../../etc", "/etc", "a/../../b", "s3://other", "*"):
+        done = call("validate", str(file), "--set", f"day={away}")
+        assert done.returncode == 2, away
+        assert "a part of a path, without wildcards, .. or a / at its start" in done.stderr
+
+
+def test_a_link_in_the_source_cannot_have_a_file_of_the_machine_loaded(ready):
+    dsn, folder = ready
+    (folder / "secret.jsonl").write_text('{"n": "a secret of the machine"}\n')
+    (folder / "in" / "a.jsonl").symlink_to(folder / "secret.jsonl")
+    (folder / "in" / "b.jsonl").symlink_to("/etc/passwd")
+    (folder / "in" / "c.jsonl").write_text('{"n": "ours"}\n')
+
+    done = consumed(ready)
+
+    assert execute(dsn, "SELECT n FROM target") == [("ours",)]
+    assert done.stderr.count("it is a symbolic link that leaves the source's root") == 2
+
+
+@pytest.mark.parametrize(
+    "name", ['x"; DROP TABLE kept; --', "x'; DROP TABLE kept; --", "$$; DROP TABLE kept; --", "%s {} :a"]
+)
+def test_a_name_cannot_become_a_statement(ready, name):
+    dsn, folder = ready
+    execute(dsn, "CREATE TABLE kept ()")
+    (folder / "in" / f"{name.replace('/', '')}.jsonl").write_text(json.dumps({"n": name}) + "\n")
+
+    done = consumed(ready, name="p", table=json.dumps(f"public.{name}") if "." not in name else name)
+
+    assert done.returncode in (0, 2), done.stderr
+    assert execute(dsn, "SELECT count(*) FROM kept") == [(0,)]
+    if done.returncode == 0:
+        assert execute(dsn, "SELECT count(*) FROM onceload.ledger_span WHERE rows = 1") == [(1,)]
+
+
+def test_a_record_cannot_become_a_statement_or_a_line_of_copy(ready):
+    dsn, folder = ready
+    values = ["\\.", "\\N", "a\tb", "'); DROP TABLE target; --", "\\\\", "a\r\nb", '"', "\x01"]
+    (folder / "in" / "a.jsonl").write_text("".join(json.dumps({"n": each}) + "\n" for each in values))
+
+    done = consumed(ready)
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(n for (n,) in execute(dsn, "SELECT n FROM target")) == sorted(values)
+
+
+def test_a_small_file_cannot_unpack_to_fill_the_memory(ready):
+    dsn, folder = ready
+    with gzip.open(folder / "in" / "bomb.jsonl.gz", "wb", compresslevel=9) as packed:
+        # One record of 4 GB, in some 4 MB.
+        packed.write(b'{"n": "')
+        for _ in range(4096):
+            packed.write(b"0" * 2**20)
+        packed.write(b'"}\n{"n": "behind it"}\n')
+    file = folder / "p.yaml"
+    path = json.dumps(f"{folder}/in/*.jsonl.gz")
+    file.write_text(PIPELINE.format(name="p", path=path, table="public.target") + "quality: {quarantined_max: 60%}\n")
+
+    done = call("consume", str(file), "--session", "one", dsn=dsn, bounded=True)
+
+    assert done.returncode == 0, done.stderr
+    assert execute(dsn, "SELECT n FROM target") == [("behind it",)]
+    assert execute(dsn, "SELECT count(*), max(octet_length(raw)) <= 1048576 FROM onceload.quarantine") == [(1, True)]
+
+
+def test_a_name_cannot_write_on_the_terminal(ready):
+    _, folder = ready
+    (folder / "in" / "\x1b[2J\x1b]0;owned\x07.jsonl").write_text('{"n": "x"}\n')
+
+    done = consumed(ready)
+    shown = call("producers", "--pipeline", "p", dsn=ready[0])
+
+    for said in (done.stdout, done.stderr, shown.stdout, shown.stderr):
+        assert "\x1b" not in said
+        assert "\x07" not in said
