@@ -195,7 +195,10 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
 
 def _elsewhere() -> dict[str, str]:
     """What executors on other machines are told of the store that they read from; Spark shows no secret of it."""
-    return {f"spark.executorEnv.{name}": os.environ[name] for name in _HANDED_ON if os.environ.get(name)}
+    told = {f"spark.executorEnv.{name}": os.environ[name] for name in _HANDED_ON if os.environ.get(name)}
+    # Masters and workers take it from there; a driver looks at its settings alone.
+    secret = os.environ.get("_SPARK_AUTH_SECRET")
+    return told | ({"spark.authenticate.secret": secret} if secret else {})
 
 
 @dataclass(frozen=True)
