@@ -1,13 +1,12 @@
 # One image for all: Airflow's parts, Spark's master and workers, and the commands of onceload.
-# The first stage makes the environment from the lock; the second holds it and Java, and nothing that builds.
+# The first stage makes the environment from the lock; the second holds it and Java, and no tool of the tests.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /opt/onceload
 COPY requirements/onceload.txt requirements/
-# pyspark is published as source only; what builds it is in the lock as well, and is not kept.
+# pyspark is published as source only; what builds it is in the lock as well.
 RUN python -m venv .venv \
- && awk '/^(setuptools|hatchling|packaging|pathspec|pluggy|trove-classifiers)==/ { found = 1; print; next } /^[^ ]/ { found = 0 } found' \
-      requirements/onceload.txt > build.txt \
+ && awk 'index($0, "setuptools==") == 1 { found = 1; print; next } /^[^ ]/ { found = 0 } found' requirements/onceload.txt > build.txt \
  && .venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r build.txt \
  && .venv/bin/pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r requirements/onceload.txt
 COPY . .

@@ -7,11 +7,12 @@ help: ## List the commands
 setup: ## Make .venv from the locked requirements (PYTHON=... chooses the Python)
 	@PYTHON="$(PYTHON)" bash requirements/setup
 
-check: setup ## Lint, check the format, the types and the import contracts
+check: setup ## Lint, check the format, the types, the import contracts, and the lock for known holes
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	bash requirements/audit
 
 test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
 	.venv/bin/pytest --numprocesses 2 --dist worksteal $(ARGS)

@@ -129,7 +129,7 @@ class PeakMemory:
         for process in _family():
             with suppress(psutil.Error, OSError):
                 place = (_kind(process), process.pid)
-                self._peaks[place] = max(self._peaks.get(place, 0), _peak_bytes(process))
+                self._peaks[place] = max(self._peaks.get(place, 0), peak_bytes(process))
 
 
 def _family() -> list[psutil.Process]:
@@ -146,7 +146,7 @@ def _kind(process: psutil.Process) -> str:
     return "worker" if parent and "pyspark.daemon" in parent.cmdline() else "other"
 
 
-def _peak_bytes(process: psutil.Process) -> int:
+def peak_bytes(process: psutil.Process) -> int:
     """Linux remembers the peak itself; elsewhere it is what was seen now and then."""
     about = Path(f"/proc/{process.pid}/status")
     lines = about.read_text().splitlines() if about.exists() else []

@@ -17,6 +17,8 @@ from onceload.pipeline_file import read_pipeline
 from spark_jobs.load import LoadSettings, load
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
+from tests.object_store import KEY, object_store
+from tests.object_store import SECRET as SECRET_OF_THE_STORE
 from tests.servers import execute
 
 SECRET = "very-secret-9317"
@@ -107,6 +109,31 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     assert not any(SECRET in each for each in shown)
     everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_nobody_sees_it(airflow, dsn, tmp_path):
+    file = airflow.pipelines / "readings.yaml"
+    file.write_text(file.read_text().replace(str(tmp_path / "landing"), "s3://landing"))
+    with object_store(tmp_path / "store.log") as store:
+        files = store.files()
+        files.mkdir("landing")
+        files.pipe("landing/2026-03-01/a.jsonl", b'{"n": 1, "amount": "1.5"}\n')
+        connection = {
+            "conn_type": "aws",
+            "login": KEY,
+            "password": SECRET_OF_THE_STORE,
+            "extra": {"endpoint_url": store.address, "region_name": "us-east-1"},
+        }
+
+        said = airflow.call(
+            "dags", "test", "ingest__readings", "2026-03-01", AIRFLOW_CONN_ONCELOAD_STORE=json.dumps(connection)
+        )
+
+    assert states(airflow) == [dict.fromkeys(STEPS, "success")], said.stdout + said.stderr
+    assert execute(dsn, "SELECT n FROM readings") == [(1,)]
+    assert SECRET_OF_THE_STORE not in said.stdout + said.stderr
+    everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert [path for path in everywhere if SECRET_OF_THE_STORE.encode() in path.read_bytes()] == []
 
 
 def assert_lineage(airflow, tmp_path):
