@@ -358,6 +358,7 @@ class Report(_OfPipeline):
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
+        _tell(counts)
         if of_people:
             raise AirflowFailException("all others are loaded, and these need a person: " + of_people)
         return counts
@@ -372,6 +373,15 @@ def read_run() -> Any:  # noqa: ANN401 - of the core.
     from onceload.settings import read_settings
 
     return read_settings(os.environ).run
+
+
+def _tell(counts: Mapping[str, Any]) -> None:
+    """Where Airflow's own metrics go, if anybody wants them; a tag says which pipeline they are of."""
+    from airflow.providers.common.compat.sdk import Stats
+
+    for name in ("loaded", "duplicates", "quarantined", "filtered", "bytes"):
+        Stats.incr(f"onceload.{name}", counts[name], tags={"pipeline": counts["pipeline"]})
+    Stats.gauge("onceload.position", counts["position"], tags={"pipeline": counts["pipeline"]})
 
 
 def _counts(report: "LoadReport") -> dict[str, Any]:

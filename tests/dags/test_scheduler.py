@@ -2,7 +2,9 @@
 
 import ipaddress
 import json
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -96,10 +98,30 @@ def box():
 
 
 @pytest.fixture(scope="module")
-def running(landing, box):
+def figures():
+    """Who listens to what Airflow tells StatsD."""
+    with socket.socket(type=socket.SOCK_DGRAM) as listening:
+        # Until somebody looks, it keeps what all runs tell.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+        listening.bind(("127.0.0.1", 0))
+        listening.settimeout(_PATIENCE_S)
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def running(landing, box, figures):
+    metrics = {
+        "STATSD_ON": "True",
+        "STATSD_HOST": "127.0.0.1",
+        "STATSD_PORT": str(figures.getsockname()[1]),
+        "STATSD_INFLUXDB_ENABLED": "True",
+        "METRICS_ALLOW_LIST": "onceload",
+    }
     with pytest.MonkeyPatch.context() as patched:
         for name, value in box.settings.items():
             patched.setenv(name, value)
+        for name, value in metrics.items():
+            patched.setenv(f"AIRFLOW__METRICS__{name}", value)
         # Whatever starts Spark takes longer.
         patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
         yield from all_of_it(landing)
@@ -141,7 +163,7 @@ def with_a_connection() -> Iterator[None]:
         yield
 
 
-def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing):
+def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_audit(running, landing, figures):
     api = Api.of(running)
     (landing / "readings" / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     api.until_it_knows("ingest__readings", "after")
@@ -166,8 +188,22 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
     ]
     events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
     assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
+    assert heard(figures, "readings", loads=2) == {"loaded": 4, "duplicates": 0, "quarantined": 0, "position": 2}
     # Whoever depends on the table has run after each of them.
     api.until("/api/v2/dags/after/dagRuns", lambda runs: runs["total_entries"] == 2)
+
+
+def heard(figures, pipeline, *, loads):
+    """What StatsD was told of a pipeline by so many runs that loaded something."""
+    found: dict[str, int] = dict.fromkeys(("loaded", "duplicates", "quarantined", "position"), 0)
+    while loads:
+        said = re.fullmatch(r"airflow\.onceload\.(\w+),pipeline=(\w+):(\d+)\|(c|g)", figures.recv(1500).decode())
+        assert said
+        name, of_pipeline, value, kind = said.groups()
+        if of_pipeline == pipeline and name in found:
+            found[name] = int(value) + (found[name] if kind == "c" else 0)
+            loads -= name == "position"
+    return found
 
 
 def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
