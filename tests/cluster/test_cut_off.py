@@ -19,7 +19,9 @@ from tests.tcp_server import tcp_server
 ROWS = 1_000_000
 PASSWORD = "a-password-of-a-test"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make networks")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="only root may make networks, by the command ip"
+)
 
 
 def ip(*arguments):

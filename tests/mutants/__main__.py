@@ -25,9 +25,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
 #: All that the tests need.
 COPIED = (
+    ".dockerignore",
+    ".env.example",
+    "Dockerfile",
+    "compose",
     "dags",
     "dedup_core",
+    "docker-compose.yml",
     "migrations",
+    "monitoring",
     "onceload",
     "pipelines",
     "plugins",

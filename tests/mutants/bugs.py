@@ -24,6 +24,9 @@ OF_LOADS = "tests/loads/test_load.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
 OF_CHOICES = "tests/loads/test_choice.py"
+OF_CLUSTERS = "tests/cluster/test_cluster.py"
+OF_ROLES = "tests/integration/test_roles.py"
+OF_STORES = "tests/loads/test_object_store.py"
 OF_RUNS = "tests/dags/test_runs.py"
 OF_RECOVERIES = "tests/dags/test_recovery.py"
 KILLED_REPLACING = (
@@ -843,6 +846,58 @@ AIRFLOW_BUGS = (
     ),
 )
 
+PAST_ONE_MACHINE_BUGS = (
+    Bug(
+        name="a loader may change what the ledger says",
+        file="migrations/roles.sql",
+        correct="GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span TO onceload_loader;",
+        wrong="GRANT ALL ON onceload.ledger, onceload.ledger_span TO onceload_loader;",
+        tests=(OF_ROLES,),
+    ),
+    Bug(
+        name="a reader sees what a record holds",
+        file="migrations/roles.sql",
+        correct="GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, column_name,",
+        wrong="GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, raw, column_name,",
+        tests=(OF_ROLES,),
+    ),
+    Bug(
+        name="any content that a store names is the one that was read",
+        file="spark_jobs/sources/fingerprints.py",
+        correct="fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint",
+        wrong="fingerprint.content is not None",
+        tests=(OF_STORES,),
+    ),
+    Bug(
+        name="what was written while it was read is known by its new name",
+        file="spark_jobs/read.py",
+        correct="return now.etag if now.etag == chunk.etag else None",
+        wrong="return now.etag",
+        tests=(OF_STORES,),
+    ),
+    Bug(
+        name="a store is remembered as it was listed first",
+        file="spark_jobs/sources/addresses.py",
+        correct="url_to_fs(url, use_listings_cache=False)",
+        wrong="url_to_fs(url)",
+        tests=(OF_STORES,),
+    ),
+    Bug(
+        name="the last commit is counted at every scrape",
+        file="dedup_core/postgres/metrics.sql",
+        correct="ledger.position > coalesce(seen.position, 0)",
+        wrong="ledger.position >= coalesce(seen.position, 0)",
+        tests=("tests/integration/test_metrics.py",),
+    ),
+    Bug(
+        name="a cluster asks nobody for its secret",
+        file="onceload/cluster.py",
+        correct='"spark.authenticate": "true",',
+        wrong='"spark.authenticate": "false",',
+        tests=(f"{OF_CLUSTERS}::test_whoever_does_not_know_the_secret_of_a_cluster_cannot_run_anything_there",),
+    ),
+)
+
 BUGS = (
     *COMMIT_BUGS,
     *CLAIM_BUGS,
@@ -854,4 +909,5 @@ BUGS = (
     *LOAD_BUGS,
     *BATCH_BUGS,
     *AIRFLOW_BUGS,
+    *PAST_ONE_MACHINE_BUGS,
 )
