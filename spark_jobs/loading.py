@@ -99,6 +99,8 @@ class Job:
     stage: Stage | None = None
     #: Whether staged rows know which record they were made from; only a transform may lose that.
     has_lineage: bool = True
+    #: How to get into the store of the files.
+    access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def names_records(self) -> bool:

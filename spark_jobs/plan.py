@@ -1,8 +1,9 @@
 """What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from dedup_core.errors import ExitCode, NotFound, OnceloadError
@@ -14,12 +15,12 @@ from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of
+from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of, is_renamed
 from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, ends_record
 from spark_jobs.sources.records import LastLineOpen
-from spark_jobs.twins import Twin, Twins, resemblance_of
+from spark_jobs.twins import Twin, Twins, holds_what_was_loaded, resemblance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +130,12 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     outlook = _outlook(ledger, declared.name)
     known = _known(ledger, declared.name, [listed.name for listed in listing.files])
     twins = Twins(declared, ledger) if by_content else None
+    proven = partial(holds_what_was_loaded, declared, ledger)
     found: dict[Listed, FileToRead | Note | None] = {}
     for listed in listing.files:
+        one = known.get(listed.name)
         try:
-            found[listed] = _look(declared, listed, known.get(listed.name), twins, outlook, now_s=now_s, choice=choice)
+            found[listed] = _look(declared, listed, one, twins, outlook, proven=proven, now_s=now_s, choice=choice)
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
     if by_content:
@@ -245,6 +248,7 @@ def _look(
     twins: Twins | None,
     outlook: Outlook,
     *,
+    proven: Callable[[Listed, ProducerId], bool],
     now_s: float,
     choice: Choice,
 ) -> FileToRead | Note | None:
@@ -255,7 +259,7 @@ def _look(
     if choice.replaces and listed.name not in choice.replaced and known and known[1].state.consumed:
         life = _replaced(listed, known[0], known[1].state)
     else:
-        life = _life(declared, listed, known, sealed=sealed)
+        life = _life(declared, listed, known, proven=proven, sealed=sealed)
     if isinstance(life, Note):
         return life
     if life.is_done:
@@ -295,7 +299,12 @@ _PACKED_PARQUET = "a Parquet file is packed inside, and is not read from a packe
 
 
 def _life(
-    declared: Declared, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool
+    declared: Declared,
+    listed: Listed,
+    known: tuple[ProducerId, Knowledge] | None,
+    *,
+    proven: Callable[[Listed, ProducerId], bool],
+    sealed: bool,
 ) -> _Life | Note:
     if known is None:
         return _Life()
@@ -307,6 +316,9 @@ def _life(
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed)
     resemblance = resemblance_of(declared.source, listed, state)
+    if resemblance is Resemblance.SAME and is_renamed(listed, Fingerprint.from_bytes(state.fingerprint)):
+        # Both ends are the same; whether what is between them is, only reading all of it can tell.
+        resemblance = resemblance if proven(listed, producer_id) else Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
         is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False

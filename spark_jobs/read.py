@@ -22,7 +22,7 @@ from spark_jobs.sources.fingerprints import (
     compare,
     compare_whole,
     fingerprint_of,
-    fingerprint_of_packed,
+    is_renamed,
 )
 from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.listing import Listed
@@ -57,6 +57,8 @@ def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
     was of that content.
     """
     now = _look_again(chunk)
+    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
+        raise WrittenAnew(chunk.url, "its store says that it was written anew since it was planned")
     for expected in map(Fingerprint.from_bytes, chunk.expected):
         if source.format is Format.PARQUET:
             resemblance = compare_whole(now, expected)
@@ -120,9 +122,9 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         raise broken
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
-    if fingerprint_of(chunk.url, end=chunk.size) == lay_there:
-        etag = _check_unchanged(chunk, source)
-        yield _last_packed_part(chunk, part, marks, is_consumed=not rest.size, etag=etag)
+    if _look_again(chunk).etag == chunk.etag and fingerprint_of(chunk.url, end=chunk.size) == lay_there:
+        fingerprint = Fingerprint(stream=marks, packed=lay_there.stream).named(chunk.etag)
+        yield _last_packed_part(chunk, part, fingerprint, is_consumed=not rest.size)
     else:
         # Another file lies there by now: of this one only its stream is known.
         yield _packed_part(chunk, part, marks)
@@ -135,13 +137,11 @@ def _nothing(chunk: Chunk) -> Part:
 
 
 def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
-    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=None)
-    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes())
+    return ReadPart(chunk=chunk, part=part, fingerprint=Fingerprint(stream=marks).to_bytes())
 
 
-def _last_packed_part(chunk: Chunk, part: Part, marks: Marks, *, is_consumed: bool, etag: str | None) -> ReadPart:
+def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_consumed: bool) -> ReadPart:
     """Marks of the packed file say that it was read to its end; a size beside them, that nothing was left over."""
-    fingerprint = fingerprint_of_packed(chunk.url, stream=marks, size=chunk.size).named(etag)
     size = chunk.size if is_consumed else None
     condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
@@ -235,7 +235,8 @@ def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPar
             columns=columns,
             unknown_fields=declared.unknown_fields,
         )
-    if compare_whole(_look_again(each.chunk), Fingerprint.from_bytes(each.fingerprint)) is not Resemblance.SAME:
+    now, fingerprint = _look_again(each.chunk), Fingerprint.from_bytes(each.fingerprint)
+    if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
         found, fix = "it was written anew while it was read", "load again"
         raise FileRefused(each.chunk.url, "stay as it is until it is read", found, fix)
     return records

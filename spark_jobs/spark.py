@@ -34,6 +34,7 @@ from dedup_core.errors import (
 from dedup_core.names import SessionName
 from spark_jobs.loading import Delivery, Job, accept_rows, read_delivery, stage_rows
 from spark_jobs.plan import Note
+from spark_jobs.sources.addresses import use_access
 from spark_jobs.stage import Made, StageLost
 from spark_jobs.transform import TransformRefused, as_declared, for_spark, spark_schema, with_output
 from spark_jobs.work import work
@@ -58,13 +59,6 @@ _OPTIONS = {
     # Nobody waits for a pause of the JVM, so it takes the collector that works least.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
 }
-_HANDED_ON = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_ENDPOINT_URL",
-    "AWS_DEFAULT_REGION",
-)
 _LOCAL_OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -183,22 +177,19 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
         SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
-    ours |= _elsewhere() if master and not master.startswith("local") else _LOCAL_OPTIONS
+    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
     if master is None or (is_submitted and master.startswith("local[") and "," not in master):
         # Alone, the local scheduler gives a task up at its first failure.
         master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
-    conf.setMaster(master)
-    context = SparkContext.getOrCreate(conf.setAll(list((ours | dict(options)).items())))
+    conf.setMaster(master).setAll(list((ours | dict(options)).items()))
+    # Whoever is on this machine sees what the JVM is started with.
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
+    # Masters and workers take a cluster's secret from there; a driver looks at its settings alone.
+    if secret := os.environ.get("_SPARK_AUTH_SECRET"):
+        conf.set("spark.authenticate.secret", secret)
+    context = SparkContext.getOrCreate(conf)
     context.setLogLevel("ERROR")
     return context
-
-
-def _elsewhere() -> dict[str, str]:
-    """What executors on other machines are told of the store that they read from; Spark shows no secret of it."""
-    told = {f"spark.executorEnv.{name}": os.environ[name] for name in _HANDED_ON if os.environ.get(name)}
-    # Masters and workers take it from there; a driver looks at its settings alone.
-    secret = os.environ.get("_SPARK_AUTH_SECRET")
-    return told | ({"spark.authenticate.secret": secret} if secret else {})
 
 
 @dataclass(frozen=True)
@@ -244,9 +235,10 @@ class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
 
 
 @contextmanager
-def _telling(told: _Told) -> Iterator[None]:
+def _telling(job: Job, told: _Told) -> Iterator[None]:
     """Tell the driver what a repetition does not help, instead of failing a task that Spark would only try again."""
     _keep_modules()
+    use_access(job.access)
     try:
         yield
     except OnceloadError as error:
@@ -295,7 +287,7 @@ def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionNam
     is_retry = context is not None and context.attemptNumber() > 0
     waits = has_copies or not is_retry or job.declared.delivery.mode is Mode.SESSION
     # A later life that took over does the rest.
-    with _telling(told), suppress(SessionFenced):
+    with _telling(job, told), suppress(SessionFenced):
         for name in sessions:
             told.notes.add(tuple(work(job, name, waits=waits)))
 
@@ -303,7 +295,7 @@ def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionNam
 def _read(
     job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    with _telling(told):
+    with _telling(job, told):
         for number in _each(numbers):
             notes: list[Note] = []
             for rows in read_delivery(job, deliveries[number], notes):
@@ -314,7 +306,7 @@ def _read(
 
 def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
-    with _telling(told):
+    with _telling(job, told):
         tables = (as_declared(table, job.written, pipeline=job.declared.name) for table in _gathered(batches))
         try:
             made = stage_rows(job, tables, partition=context.partitionId() if context else 0)

@@ -14,13 +14,15 @@ from dedup_core.errors import NotFound, OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Ledger
 from dedup_core.replay import Condition, ProducerState
-from dedup_core.spans import SpanSet
+from dedup_core.spans import Span, SpanSet
 from spark_jobs.declared import Declared, Format, Source
-from spark_jobs.prepare import Digests, digests_in
+from spark_jobs.prepare import Digests, digest_of, digests_in
+from spark_jobs.read import read_parts
 from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Incomplete
+from spark_jobs.sources.records import Chunk
 
 _READ_BYTES = 2**20
 
@@ -116,6 +118,24 @@ class Twins:
             return False
 
 
+def holds_what_was_loaded(declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId) -> bool:
+    """Read all of a file, and compare it with what the receipts hold of it."""
+    digests = ledger.proof_of(declared.name, producer_id).digests
+    if declared.source.format is not Format.PARQUET:
+        return _holds(listed, digests)
+    whole = Chunk(producer_id=producer_id, name=listed.name, url=listed.url, first=0, end=None, size=listed.size)
+    there = b"".join(
+        digest_of(Span(each.part.first, each.part.end), each.part.raw)
+        for each in read_parts(whole, declared.source)
+        if each.part.raw
+    )
+    return sorted(digests_in(there), key=_first_of) == sorted(digests_in(digests), key=_first_of)
+
+
+def _first_of(digest: tuple[Span, bytes]) -> int:
+    return digest[0].first
+
+
 def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerState]:
     try:
         return ledger.states(pipeline).states
@@ -135,7 +155,7 @@ def _beginning(listed: Listed) -> bytes:
 def _holds(listed: Listed, digests: bytes) -> bool:
     at = 0
     with open_stream(listed.url) as stream:
-        for span, expected in sorted(digests_in(digests), key=lambda each: each[0].first):
+        for span, expected in sorted(digests_in(digests), key=_first_of):
             _feed(stream, span.first - at)
             if expected not in _feed(stream, len(span)):
                 return False

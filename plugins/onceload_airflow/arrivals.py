@@ -16,7 +16,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from dedup_core.errors import OnceloadError
 from onceload.pipeline_file import read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
+from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
+from spark_jobs.sources.addresses import use_access
 
 if TYPE_CHECKING:
     from onceload.runs import Found
@@ -89,7 +90,7 @@ class Arrivals(BaseEventTrigger):
         hook = OnceloadHook(self.onceload_conn_id)
         with hook.opened() as dsn:
             declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
-            use_store(declared.source.path)
+            use_access(access_of(declared.source.path))
             return look(declared, how_of(hook.settings, dsn))
 
 

@@ -1,7 +1,6 @@
 """Where Onceload's database is: ONCELOAD_DSN in the environment, or else an Airflow connection."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,11 +13,13 @@ from airflow.sdk.log import mask_secret
 
 from dedup_core.errors import CallAgain, SettingRefused
 from onceload.settings import Settings, database, read_settings
+from spark_jobs.sources.addresses import is_of_s3
 
 CONNECTION = "onceload"
 #: Of type aws: where files are and how to get in, if the environment does not say.
 STORE = "onceload_store"
-_OF_S3 = re.compile(r"\bs3a?://")
+#: Any of these says how to get in already.
+_SAID = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN")
 
 
 @dataclass(eq=False)
@@ -28,10 +29,15 @@ class ConnectionNotFound(CallAgain):
     connection: str
 
     def __str__(self) -> str:
-        or_else = ", or set ONCELOAD_DSN" if self.connection == CONNECTION else ""
+        kind, says, or_else = "postgres ...", "where the database is", ""
+        if self.connection == CONNECTION:
+            or_else = ", or set ONCELOAD_DSN"
+        if self.connection == STORE:
+            kind, says = "aws", "how to get into the store of the files"
+            or_else = ", with nothing more where the machine itself has the right, or set AWS_ACCESS_KEY_ID"
         return (
-            f"connection {self.connection} should say where the database is, and was not found; nothing was changed: "
-            f"make it (airflow connections add {self.connection} --conn-type postgres ...){or_else}"
+            f"connection {self.connection} should say {says}, and was not found; nothing was changed: "
+            f"make it (airflow connections add {self.connection} --conn-type {kind}){or_else}"
         )
 
 
@@ -73,15 +79,17 @@ class OnceloadHook(BaseHook):
         return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
 
 
-def use_store(path: str) -> None:
-    """Let this process, and what it starts, read files of that path as the connection to their store says."""
-    if not _OF_S3.search(path) or os.environ.get("AWS_ACCESS_KEY_ID"):
-        return
+def access_of(path: str) -> Mapping[str, str]:
+    """How to get into the store of files that are not on a disk, where the environment does not say.
+
+    A connection that is not there is an error: where it could only not be looked up, another store would be read.
+    """
+    if not is_of_s3(path) or any(map(os.environ.get, _SAID)):
+        return {}
     try:
         connection = BaseHook.get_connection(STORE)
-    except AirflowNotFoundException:
-        # Then it may read what the machine may.
-        return
+    except AirflowNotFoundException as error:
+        raise ConnectionNotFound(STORE) from error
     if connection.conn_type != "aws":
         raise SettingRefused(f"connection {STORE}", f"one of type {connection.conn_type}", "one of type aws")
     extra = connection.extra_dejson
@@ -92,7 +100,7 @@ def use_store(path: str) -> None:
         "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
         "AWS_DEFAULT_REGION": extra.get("region_name"),
     }
-    os.environ.update({name: value for name, value in said.items() if value})
+    return {name: value for name, value in said.items() if value}
 
 
 def _address(conn_id: str) -> str:

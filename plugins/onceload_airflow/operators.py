@@ -27,8 +27,9 @@ from dedup_core.names import Batch
 from onceload.cli import opened
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
-from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
+from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
+from spark_jobs.sources.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -122,7 +123,7 @@ class _OfPipeline(BaseOperator):
 
     def declared(self, context: "Context") -> "Declared":
         declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
-        use_store(declared.source.path)
+        use_access(access_of(declared.source.path))
         return declared
 
     @contextmanager
@@ -247,13 +248,13 @@ class Load(SparkSubmitOperator):
         values = given_values(context)
         with in_airflows_words():
             asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
-            use_store(read_pipeline(Path(self.pipeline_file), offered=values).source.path)
+            access = access_of(read_pipeline(Path(self.pipeline_file), offered=values).source.path)
         self.name = str(context["run_id"])
         self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
         self.application_args += ["--batch", batch_of(context)]
         hook = OnceloadHook(self.onceload_conn_id)
         # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
-        with in_airflows_words(), hook.opened() as dsn, _inherited(hook.environment(dsn)):
+        with in_airflows_words(), hook.opened() as dsn, _inherited({**hook.environment(dsn), **access}):
             try:
                 super().execute(context)
             except AirflowException as error:

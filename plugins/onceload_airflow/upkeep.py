@@ -13,8 +13,9 @@ from dedup_core.postgres import PostgresSnapshots
 from onceload.cli import opened
 from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook, use_store
+from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.operators import given_values, in_airflows_words
+from spark_jobs.sources.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,7 +40,7 @@ class OfOnePipeline(BaseOperator):
                 with suppress(PipelineFileRefused):
                     declared = read_pipeline(path, offered=given_values(context))
                     if declared.name == name:
-                        use_store(declared.source.path)
+                        use_access(access_of(declared.source.path))
                         return path, declared
             raise NotFound("pipeline of this folder", name)
 

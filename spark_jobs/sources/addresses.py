@@ -1,8 +1,10 @@
 """Addresses of files: here or with any backend of fsspec, and what is said of one that cannot be read."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, cast
@@ -12,6 +14,15 @@ from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 _LOGIN = re.compile(r"[^/]*@")
 #: Schemes whose addresses start as `container@account`.
 _WITH_CONTAINER = frozenset({"abfs", "abfss"})
+_OF_S3 = re.compile(r"(?:^|::)(s3a?)://")
+#: How to get into a store that speaks S3, by the names that its tools give to it, and what fsspec calls the same.
+_ACCESS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_SESSION_TOKEN": "token",
+    "AWS_ENDPOINT_URL": "endpoint_url",
+}
+_REGION = "AWS_DEFAULT_REGION"
 _SCHEME = re.compile(r"(?:file|local):(?://)?|(?:[\w+.-]+::)*[\w+.-]+://")
 
 
@@ -56,6 +67,34 @@ def _logins(url: str) -> list[str]:
     return logins
 
 
+#: Where nothing else was said, the environment says; each task of a process that has many has its own.
+_access: ContextVar[Mapping[str, str] | None] = ContextVar("how to get into a store", default=None)
+
+
+def is_of_s3(url: str) -> bool:
+    return _OF_S3.search(url) is not None
+
+
+def use_access(access: Mapping[str, str]) -> None:
+    """Get into stores by this from now on, in this context alone: others of this process have theirs."""
+    _access.set(access or None)
+
+
+def known_access() -> Mapping[str, str]:
+    """What somebody elsewhere has to be told to get in as we do."""
+    return _access.get() or {name: os.environ[name] for name in (*_ACCESS, _REGION) if os.environ.get(name)}
+
+
+def _options_of(url: str) -> dict[str, Any]:
+    found, access = _OF_S3.search(url), _access.get()
+    if found is None or access is None:
+        return {}
+    options: dict[str, Any] = {said: access[name] for name, said in _ACCESS.items() if name in access}
+    if _REGION in access:
+        options["client_kwargs"] = {"region_name": access[_REGION]}
+    return {found[1]: options}
+
+
 @contextmanager
 def told(url: str) -> Iterator[None]:
     """Every backend raises errors of its own; tell them all in our words."""
@@ -94,7 +133,8 @@ def etag_of(backend: Any, facts: Mapping[str, Any]) -> str | None:  # noqa: ANN4
     """What a store calls the content of an object, if no other content is ever called so under the same name."""
     # Web servers make theirs of the time and the size, which a quick rewrite leaves alone.
     etag = facts.get("ETag") or facts.get("etag") if is_object_store(backend) else None
-    return str(etag) if etag and not str(etag).startswith("W/") else None
+    # A gateway before something else may call all of it alike.
+    return f"{etag} {facts['size']}" if etag and not str(etag).startswith("W/") else None
 
 
 def path_refused(pattern: str, expected: str) -> SettingRefused:
@@ -110,7 +150,6 @@ def backend_of(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        # What a listing says of a file is not asked of it again later: by then it may be another one.
-        return cast("tuple[Any, str]", url_to_fs(url, use_listings_cache=False))
+        return cast("tuple[Any, str]", url_to_fs(url, **_options_of(url)))
     except (ValueError, ImportError) as error:
         raise path_refused(url, f"an address that fsspec can open, not one that says: {error}") from error

@@ -45,6 +45,8 @@ def look_at(url: str) -> Lying:
         if path:
             return Lying(size=Path(path).stat().st_size)
         backend, place = backend_of(url)
+        # It may be another one than when somebody listed it.
+        backend.invalidate_cache(place)
         facts = backend.info(place)
         return Lying(size=int(facts["size"]), etag=etag_of(backend, facts))
 

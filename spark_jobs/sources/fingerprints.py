@@ -107,11 +107,6 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
     return Fingerprint(stream=_get_marks(url, end=end))
 
 
-def fingerprint_of_packed(url: str, *, stream: Marks, size: int | None) -> Fingerprint:
-    """Recognise a compressed file; give the size it was listed with only if its stream was read to the end."""
-    return Fingerprint(stream=stream, packed=None if size is None else _get_marks(url, end=size))
-
-
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
     """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
     if Compression.of(listed.url) is Compression.NONE:
@@ -133,6 +128,11 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
         _is_named_alike(listed, fingerprint) or _find_marks(listed.url, end=marks.end) == marks
     )
     return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store calls the content otherwise than when the fingerprint was taken, whatever its edges say."""
+    return fingerprint.content is not None and listed.etag is not None and not _is_named_alike(listed, fingerprint)
 
 
 def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:

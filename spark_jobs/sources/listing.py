@@ -169,6 +169,8 @@ class _Walk:
 def _list_remote(pattern: Pattern) -> Listing:
     with told(pattern.folder):
         backend, base = backend_of(pattern.folder)
+        # A backend remembers listings for as long as the process lives.
+        backend.invalidate_cache()
         try:
             found = backend.find(base, maxdepth=pattern.depth_max, detail=True)
             missing = not found and not _exists(backend, base)
@@ -178,6 +180,8 @@ def _list_remote(pattern: Pattern) -> Listing:
             found, missing = {}, True
         if missing and not (pattern.prefix and _exists(*backend_of(pattern.root))):
             raise NotFound("source folder", shown(pattern.folder))
+        # Of a million files that is a gigabyte, and nobody asks for it again.
+        backend.invalidate_cache()
     names = {path.removeprefix(base).removeprefix("/"): facts for path, facts in found.items()}
     meant = {name: facts for name, facts in names.items() if _is_file(facts) and pattern.means(name)}
     files: list[Listed] = []

@@ -17,7 +17,6 @@ from spark_jobs.sources.fingerprints import (
     compare,
     compare_whole,
     fingerprint_of,
-    fingerprint_of_packed,
 )
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, listed, packed
 
@@ -48,7 +47,7 @@ def loaded(path: Path, content: bytes, *, is_read_to_its_end: bool = True) -> Fi
     if not path.suffix:
         return fingerprint_of(str(path), end=len(content))
     size = path.stat().st_size if is_read_to_its_end else None
-    return fingerprint_of_packed(str(path), stream=marks_of(content), size=size)
+    return Fingerprint(stream=marks_of(content), packed=fingerprint_of(str(path), end=size).stream if size else None)
 
 
 def verdict(path: Path, fingerprint: Fingerprint) -> Resemblance:
@@ -156,7 +155,7 @@ def test_a_file_that_was_packed_anew_with_nothing_new_in_it_is_the_same(folder, 
 def test_a_stream_that_was_not_read_to_its_end_still_has_more(folder, suffix, content, more):
     path = folder / f"rest{suffix}"
     path.write_bytes(packed(content + more, suffix))
-    fingerprint = fingerprint_of_packed(str(path), stream=marks_of(content), size=None)
+    fingerprint = Fingerprint(stream=marks_of(content))
 
     assert verdict(path, fingerprint) is Resemblance.GROWN
 
