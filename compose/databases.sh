@@ -2,9 +2,10 @@
 # Run once, by the image of Postgres, when its data folder is made: the users, their rights and their databases.
 set -euo pipefail
 
-psql --set=ON_ERROR_STOP=1 --username=postgres --dbname=postgres \
-    --set=airflow_password="$AIRFLOW_DB_PASSWORD" --set=loader_password="$LOADER_PASSWORD" \
-    --set=reader_password="$READER_PASSWORD" <<'SQL'
+psql --set=ON_ERROR_STOP=1 --username=postgres --dbname=postgres <<'SQL'
+\getenv airflow_password AIRFLOW_DB_PASSWORD
+\getenv loader_password LOADER_PASSWORD
+\getenv reader_password READER_PASSWORD
 -- Nobody logs in as these; `onceload init` gives them their rights.
 CREATE ROLE onceload_owner NOLOGIN;
 CREATE ROLE onceload_loader NOLOGIN;
