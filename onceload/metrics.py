@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,9 +46,11 @@ _OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
 
 @dataclass(frozen=True, kw_only=True)
 class Lag:
-    """What a load would find to read, when somebody last looked."""
+    """What is not loaded, when somebody last looked."""
 
+    #: Also those that somebody is loading.
     files: int
+    #: Of those that a load would take up.
     bytes: int
     #: Files that wait for a person.
     refused: int
@@ -61,6 +63,7 @@ class Behind:
     engine: Engine
     folder: Path
     seen: dict[str, tuple[float, Lag]] = field(default_factory=dict)
+    #: By the pipeline's name, or by the file's where that is all that is known.
     failed: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -73,10 +76,11 @@ class Behind:
                 declared = _of_all_days(read_pipeline(path, offered=dict.fromkeys(GIVEN, _ANY_DAY)))
                 name = declared.name
                 found = make_plan(declared, PostgresLedger(self.engine), now_s=time.time())
-                waiting = sum(note.needs_a_person for note in found.notes)
+                refused = sum(note.needs_a_person or note.is_unreadable for note in found.notes)
+                files = len(found.to_read) + sum(note.is_busy for note in found.notes)
                 size = sum(file.bytes for file in found.to_read)
-                seen[name] = (time.monotonic(), Lag(files=len(found.to_read), bytes=size, refused=waiting))
-            except OnceloadError as error:
+                seen[name] = (time.monotonic(), Lag(files=files, bytes=size, refused=refused))
+            except (OnceloadError, OSError, ValueError) as error:
                 failed[name] = str(error)
                 if name in self.seen:
                     seen[name] = self.seen[name]
@@ -92,9 +96,10 @@ class Behind:
 
         def look() -> None:
             while True:
-                # The next look may be luckier; the age of the last one is among the figures.
-                with suppress(OnceloadError):
+                try:
                     self.look()
+                except Exception as error:  # noqa: BLE001 - the next look may be luckier, and the figures tell the age.
+                    words(f"what is new is not known: {error}")
                 if ended.wait(every_s):
                     return
 
@@ -134,7 +139,7 @@ class Metrics(Collector):
             yield from _of_now([row for row, _ in rows])
             yield from _of_commits([(row.name, sums) for row, sums in rows])
             if self._behind is not None:
-                yield from _lags(self._behind.seen)
+                yield from _lags(self._behind.seen, self._behind.failed)
 
 
 def _of_now(rows: Sequence[Record]) -> Iterator[Metric]:
@@ -169,17 +174,20 @@ def _of_all_days(declared: Declared) -> Declared:
     return replace(declared, source=replace(declared.source, path=declared.source.path.replace(_ANY_DAY, "*")))
 
 
-def _lags(seen: Mapping[str, tuple[float, Lag]]) -> Iterator[Metric]:
-    files = _gauge("lag_files", "Files that have something new.")
-    size = _gauge("lag_bytes", "Bytes of them that are not loaded; of compressed files, as they lie there.")
-    refused = _gauge("refused_files", "Files that wait for a person.")
+def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, str]) -> Iterator[Metric]:
+    known = _gauge("lag_known", "Whether the files could be looked at.")
+    files = _gauge("lag_files", "Files that have something new, or that somebody is loading.")
+    size = _gauge("lag_bytes", "Bytes that a load would find to read; of compressed files, as they lie there.")
+    refused = _gauge("refused_files", "Files that cannot be read, or wait for a person.")
     age = _gauge("lag_age_seconds", "Seconds since somebody looked at the files.")
     for name, (seen_at, lag) in seen.items():
         files.add_metric([name], lag.files)
         size.add_metric([name], lag.bytes)
         refused.add_metric([name], lag.refused)
         age.add_metric([name], time.monotonic() - seen_at)
-    return iter((files, size, refused, age))
+    for name in seen.keys() | failed.keys():
+        known.add_metric([name], name not in failed)
+    return iter((known, files, size, refused, age))
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -39,7 +39,9 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
               count(*) FILTER (WHERE state = 'staged') AS staged,
               count(*) FILTER (WHERE state = 'dead') AS dead,
               coalesce(sum(greatest(tries - 1, 0)), 0) AS redeliveries,
-              min(offered_at) AS oldest_at
+              -- A claim that has ended holds nothing, and a dead letter waits for a person.
+              min(offered_at) FILTER (WHERE state <> 'dead' AND (work IS NOT NULL OR deadline_at > clock_timestamp()))
+                  AS oldest_at
          FROM onceload.delivery
         WHERE delivery.pipeline_id = pipeline.pipeline_id AND state <> 'abandoned') AS board
  ORDER BY pipeline.name;

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -92,11 +93,42 @@ def test_they_say_what_the_ledger_says(folder, dsn, capsys):
         ("producers_max", "events"): found["producers_max", "events"],
         ("lag_files", "events"): 1,
         ("lag_bytes", "events"): 9,
+        ("lag_known", "events"): 1,
+        ("lag_known", "empty"): 1,
     }
     assert ages == {(f"{what}_age_seconds", "events") for what in ("last_commit", "snapshot", "lag")} | {
         ("lag_age_seconds", "empty")
     }
     assert all(0 <= found[name] < PATIENCE_S for name in ages)
+
+
+def test_what_cannot_be_looked_at_is_told_and_hides_no_other(folder, dsn, capsys):
+    (folder / "pipelines" / "broken.yaml").write_text("pipeline: broken\n")
+    shutil.rmtree(folder / "empty")
+    capsys.readouterr()
+
+    assert call(dsn, "metrics", "--pipelines", str(folder / "pipelines")) == 0
+
+    said = capsys.readouterr()
+    known = {name[1]: value for name, value in figures(said.out).items() if name[0] == "lag_known"}
+    assert known == {"events": 1, "empty": 0, str(folder / "pipelines" / "broken.yaml"): 0}
+    assert "what is new of empty is not known" in said.err
+
+
+def test_a_claim_that_has_ended_and_a_dead_letter_are_not_in_hand(folder, dsn, capsys):
+    execute(
+        dsn,
+        "INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, deadline_at, work, offered_at)"
+        " SELECT pipeline_id, 'b', kind.state, session_id, 1, now() - interval '1 day', kind.work, now() - kind.age"
+        " FROM onceload.session, (VALUES ('held', NULL, interval '9 days'), ('dead', '{}', interval '8 days'),"
+        " ('held', '{}', interval '7 days')) AS kind (state, work, age)",
+    )
+    capsys.readouterr()
+
+    assert call(dsn, "metrics") == 0
+
+    age_s = figures(capsys.readouterr().out)["oldest_claim_age_seconds", "events"]
+    assert age_s == pytest.approx(7 * 86400, abs=PATIENCE_S)
 
 
 def until(ask, is_so):
