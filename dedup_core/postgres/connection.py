@@ -24,6 +24,9 @@ Item = TypeVar("Item")
 Record: TypeAlias = Row[*tuple[Any, ...]]
 
 
+_TOLD_FOR_MS = 180_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class LedgerSettings:
     """How to reach the database, and how long to wait for it."""
@@ -50,7 +53,9 @@ def connect(settings: LedgerSettings) -> Engine:
 
 
 def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
-    connection = psycopg2.connect(
+    # The same for one that vanished while it was told something; it may also be at work, and not listening.
+    gone: dict[str, Any] = {} if "tcp_user_timeout" in settings.dsn else {"tcp_user_timeout": _TOLD_FOR_MS}
+    connection: psycopg2.extensions.connection = psycopg2.connect(
         settings.dsn,
         connect_timeout=settings.connect_timeout_s,
         target_session_attrs="read-write",
@@ -61,8 +66,7 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
-        # The same for one that vanished while it was told something.
-        tcp_user_timeout=60_000,
+        **gone,
     )
     with connection.cursor() as cursor:
         cursor.execute(

@@ -40,6 +40,10 @@ from spark_jobs.sources.records import FileRefused, Indices, Mask, Records
 from spark_jobs.sources.tiers import Origins, RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import ValueRefused, from_json, from_text
 
+#: Of a row group, which is read as a whole.
+UNFOLDED_BYTES_MAX = 2 * 2**30
+_BATCH_ROWS = 4096
+
 
 def row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
     """The rows of each row group, first and end."""
@@ -107,11 +111,25 @@ def _read(
     spans = row_groups(file)
     overlapping = [at for at, (start, stop) in enumerate(spans) if start < end and first < stop]
     rows_before = spans[overlapping[0]][0] if overlapping else first
-    table = file.read_row_groups(overlapping, columns=wanted, use_threads=False).slice(first - rows_before, end - first)
+    table = _unfolded(file, url, overlapping, wanted).slice(first - rows_before, end - first)
     if not wanted:
         count = sum(max(0, min(end, stop) - max(first, start)) for start, stop in spans)
         table = pa.table({"": pa.nulls(count)})
     return table, undeclared
+
+
+def _unfolded(file: pq.ParquetFile, url: str, groups: list[int], wanted: list[str]) -> pa.Table:
+    """Some row groups as they are in memory, where a few bytes may stand for any number of rows."""
+    batches, size = [], 0
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > UNFOLDED_BYTES_MAX:
+            found = f"one unfolds to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
+            raise FileRefused(url, "have row groups that fit into memory", found, "write it with fewer rows in each")
+    if not batches:
+        return file.read_row_groups(groups, columns=wanted, use_threads=False)
+    return pa.Table.from_batches(batches)
 
 
 def _plain(array: pa.Array) -> pa.Array:

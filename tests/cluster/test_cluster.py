@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from onceload import cluster
-from tests.object_store import object_store
+from tests.object_store import SECRET, object_store
 from tests.ports import free_port
 from tests.servers import execute, temporary_database, temporary_home
 
@@ -80,6 +80,16 @@ class Stand:
 
 
 @contextmanager
+def ended(loading):
+    """A load that is gone at the end of the block, whatever becomes of the test."""
+    try:
+        yield loading
+    finally:
+        loading.kill()
+        loading.communicate()
+
+
+@contextmanager
 def stand(server_dsn, folder, *, path, chunk_bytes=2**20, publish="direct", **environment):
     with temporary_database(server_dsn) as dsn:
         file = folder / f"{publish}.yaml"
@@ -106,6 +116,7 @@ def test_the_same_pipeline_gives_the_same_ledger_and_rows_wherever_its_files_and
     with (tmp_path / "in" / "b.jsonl").open("a") as file:
         file.write('{"n": "bad"}\n{"n": 60000}\n')
     found = {}
+    secrets = SECRET, (spark.conf.parent / "secret").read_text()
     with object_store(tmp_path / "log") as store:
         files = store.files()
         files.mkdir("landing")
@@ -119,9 +130,12 @@ def test_the_same_pipeline_gives_the_same_ledger_and_rows_wherever_its_files_and
                     server_dsn, tmp_path, path=f"{path}/*.jsonl", chunk_bytes=65_536, publish=publish, **environment
                 )
                 with made as here:
-                    loading = here.load(*options)
-                    said, why = loading.communicate(timeout=PATIENCE_S)
+                    with ended(here.load(*options)) as loading:
+                        here.until("SELECT count(*) FROM onceload.session", bool, loading)
+                        shown = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+                        said, why = loading.communicate(timeout=PATIENCE_S)
                     assert loading.returncode == 0, why
+                    assert not any(secret in each for each in shown for secret in secrets)
                     report = json.loads(said)
                     assert (report["loaded"], report["quarantined"]) == (60_001, 1)
                     rows = here.ask("SELECT n, _sequence, count(*) FROM numbers GROUP BY 1, 2 ORDER BY 1")
@@ -157,7 +171,7 @@ def test_five_million_rows_are_exact_through_the_kill_of_an_executor_a_worker_an
         commits = "SELECT count(*) FROM onceload.ledger"
         calls = 1
         loading = here.load("--master", spark.master)
-        with loading:
+        with ended(loading):
             here.until(commits, lambda found: found >= 15, loading)
             strike(executors(spark)[0], "executor")
             here.until(commits, lambda found: found >= 40, loading)
@@ -168,8 +182,8 @@ def test_five_million_rows_are_exact_through_the_kill_of_an_executor_a_worker_an
         while loading.returncode == 1:
             calls += 1
             assert calls < 10, why
-            loading = here.load("--master", spark.master)
-            _, why = loading.communicate(timeout=PATIENCE_S)
+            with ended(here.load("--master", spark.master)) as loading:
+                _, why = loading.communicate(timeout=PATIENCE_S)
 
         assert loading.returncode == 0, why
         assert struck == ["executor", "worker", "master"]
@@ -193,9 +207,12 @@ def test_whoever_does_not_know_the_secret_of_a_cluster_cannot_run_anything_there
     )
 
     with stand(server_dsn, tmp_path, path=tmp_path / "numbers.jsonl", SPARK_CONF_DIR=str(conf)) as here:
-        loading = here.load("--master", spark.master)
-        _, why = loading.communicate(timeout=PATIENCE_S)
+        with ended(here.load("--master", spark.master)) as loading:
+            _, why = loading.communicate(timeout=PATIENCE_S)
 
         assert loading.returncode != 0, why
+        # And not because nobody was there.
+        master = (spark.conf.parent / "master.log").read_text()
+        assert "WARNX" in master
         assert here.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
     assert (spark.conf / "spark-defaults.conf").stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ import pytest
 
 from onceload import cluster
 from onceload.parts import Parts
-from tests.cluster.test_cluster import PATIENCE_S, stand, write_numbers
+from tests.cluster.test_cluster import PATIENCE_S, ended, stand, write_numbers
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 from tests.tcp_server import tcp_server
@@ -22,6 +22,10 @@ PASSWORD = "a-password-of-a-test"
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="only root may make networks, by the command ip"
 )
+
+
+#: A pair of machines of each run of this test has networks of its own, of those that lead nowhere else (RFC 3927).
+NETWORK = f"169.254.{os.getpid() % 254 + 1}"
 
 
 def ip(*arguments):
@@ -57,15 +61,15 @@ def another_machine():
     ip("netns", "add", name)
     try:
         ip("-n", name, "link", "set", "lo", "up")
-        # Addresses of links (RFC 3927), which lead nowhere else; a /30 for each cable.
+        # A /30 for each cable.
         for number, cable in enumerate(("s", "p")):
             here, there = f"{name}{cable}", f"{name}{cable}t"
             ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-            ip("address", "add", f"169.254.{250 + number}.1/30", "dev", here)
-            ip("-n", name, "address", "add", f"169.254.{250 + number}.2/30", "dev", there)
+            ip("address", "add", f"{NETWORK}.{4 * number + 1}/30", "dev", here)
+            ip("-n", name, "address", "add", f"{NETWORK}.{4 * number + 2}/30", "dev", there)
             ip("link", "set", here, "up")
             ip("-n", name, "link", "set", there, "up")
-        yield Machine(name, "169.254.250.1", "169.254.250.2", "169.254.251.1", f"{name}p")
+        yield Machine(name, f"{NETWORK}.1", f"{NETWORK}.2", f"{NETWORK}.5", f"{name}p")
     finally:
         # Its cables go with it.
         ip("netns", "delete", name)
@@ -105,14 +109,15 @@ def test_a_worker_that_is_cut_off_from_postgres_loses_its_part_to_another_and_re
     ):
         execute(server, f"CREATE ROLE loads LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
         database = here.dsn.rpartition("/")[2].partition("?")[0]
-        there = f"postgresql://loads:{PASSWORD}@{machine.postgres}:5432/{database}"
+        # It notices within seconds, where three minutes are usual.
+        there = f"postgresql://loads:{PASSWORD}@{machine.postgres}:5432/{database}?tcp_user_timeout=15000"
         here.environment |= {"SPARK_CONF_DIR": str(conf)}
         admin, here.dsn = here.dsn, there
         loading = here.load("--master", master)
         here.dsn = admin
-        with loading:
+        with ended(loading):
             # Which of the sessions is there, its connections tell.
-            its_own = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{machine.postgres[:-1]}2'"
+            its_own = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{NETWORK}.6'"
             here.until(its_own, bool, loading)
             here.until("SELECT count(*) FROM onceload.ledger", lambda found: found >= 8, loading)
             machine.cut()

@@ -185,12 +185,10 @@ def test_any_span_of_rows_can_be_read(first, length):
 def test_only_the_row_groups_of_the_span_are_read():
     source = file_of(NUMBERS, row_group_size=30)
 
-    with patch.object(
-        pq.ParquetFile, "read_row_groups", autospec=True, side_effect=pq.ParquetFile.read_row_groups
-    ) as used:
+    with patch.object(pq.ParquetFile, "iter_batches", autospec=True, side_effect=pq.ParquetFile.iter_batches) as used:
         read(source, first=31, end=61, a="integer")
 
-    assert used.call_args.args[1] == [1, 2]
+    assert used.call_args.kwargs["row_groups"] == [1, 2]
 
 
 def test_a_bad_record_is_kept_as_json():
@@ -239,6 +237,18 @@ def test_bytes_that_are_no_whole_parquet_file_are_refused_in_words():
     for broken in (b"", b"PAR1", b"x" * 100, whole[:-100], whole[:100] + bytes(1000) + whole[1100:]):
         with pytest.raises(FileRefused, match=r"a\.parquet should be a whole Parquet file, but it is damaged"):
             read(io.BytesIO(broken), a="bigint")
+
+
+def test_a_few_bytes_cannot_unfold_to_fill_the_memory():
+    rows = 5_000
+    alike = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 20_000]))
+    source = file_of(pa.table({"a": alike.cast(pa.dictionary(pa.int32(), pa.string()))}), store_schema=False)
+
+    with patch.object(parquet, "UNFOLDED_BYTES_MAX", 50 * 2**20), pytest.raises(FileRefused, match="fit into memory"):
+        read(source, a="text")
+
+    assert len(source.getvalue()) < 100_000
+    assert read(source, a="text", end=10).rows.num_rows == 10
 
 
 def test_a_store_that_fails_is_not_taken_for_a_damaged_file():
