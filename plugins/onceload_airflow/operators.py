@@ -56,7 +56,8 @@ _OF_SPARKS_LOG = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} ")
 @contextmanager
 def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
     """Tell what is started in the block, and nobody after it: this process may have tasks of other databases."""
-    told = {"PYSPARK_PYTHON": sys.executable, **environment}
+    executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    told = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors, **environment}
     before = {name: os.environ.pop(name, None) for name in told}
     os.environ.update(told)
     try:
