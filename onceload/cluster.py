@@ -9,7 +9,6 @@ that dies is started again; the master then finds its applications and workers i
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from urllib.request import urlopen
 
 from onceload.delivery_commands import asked_to_stop
 from onceload.parts import Parts
-from onceload.stack import alone, check_port, write_secret
+from onceload.stack import alone, check_port, secret_in, write_secret
 from onceload.terminal import words
 
 _HOST = "127.0.0.1"
@@ -80,7 +79,7 @@ def _configured(folder: Path) -> Path:
     conf.mkdir(mode=0o700, exist_ok=True)
     settings = {
         "spark.authenticate": "true",
-        "spark.authenticate.secret": _secret(folder / "secret"),
+        "spark.authenticate.secret": secret_in(folder / "secret"),
         "spark.deploy.recoveryDirectory": str(folder / "recovery"),
         "spark.deploy.recoveryMode": "FILESYSTEM",
         "spark.driver.bindAddress": _HOST,
@@ -92,12 +91,6 @@ def _configured(folder: Path) -> Path:
     lines = "".join(f"{name} {value}\n" for name, value in settings.items())
     write_secret(conf / "spark-defaults.conf", lines)
     return conf
-
-
-def _secret(file: Path) -> str:
-    if not file.exists():
-        write_secret(file, secrets.token_hex(32))
-    return file.read_text()
 
 
 def _environment(conf: Path) -> Mapping[str, str]:

@@ -155,7 +155,7 @@ def _password(file: Path) -> tuple[str, bool]:
     return password, True
 
 
-def _secret(file: Path) -> str:
+def secret_in(file: Path) -> str:
     if not file.exists():
         write_secret(file, secrets.token_urlsafe(32))
     return file.read_text()
@@ -182,14 +182,14 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW_HOME": str(airflow),
         "AIRFLOW__API__BASE_URL": f"http://{_HOST}:{port}",
         "AIRFLOW__API__HOST": _HOST,
-        "AIRFLOW__API__SECRET_KEY": _secret(airflow / "api.secret"),
-        "AIRFLOW__API_AUTH__JWT_SECRET": _secret(airflow / "jwt.secret"),
+        "AIRFLOW__API__SECRET_KEY": secret_in(airflow / "api.secret"),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secret_in(airflow / "jwt.secret"),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # As base64 of 32 bytes ends.
-        "AIRFLOW__CORE__FERNET_KEY": _secret(airflow / "fernet.secret") + "=",
+        "AIRFLOW__CORE__FERNET_KEY": secret_in(airflow / "fernet.secret") + "=",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),

@@ -48,6 +48,9 @@ _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", 
 #: What tasks answer that only write.
 _NO_ROWS = "rows bigint"
 
+_STOPPED = (
+    "it has stopped, as the lines above tell: of a cluster, a master that does not answer, or that knows another secret"
+)
 #: How often a task may fail by no fault of a delivery: the local scheduler's own default is not once.
 _TASK_FAILURES = 4
 #: Set by spark-submit for the program that it runs.
@@ -112,7 +115,7 @@ class SparkTasks:
         """Let each session, which is a partition, take deliveries until nothing can come to it."""
         told = _Told.by_tasks_of(self._context)
         has_copies = self._context.getConf().get("spark.speculation", "false") == "true"
-        with _in_our_words(job, told):
+        with self._in_our_words(job, told):
             # Nothing of Spark SQL is needed here, and it takes seconds to start.
             each = self._context.parallelize(sessions, len(sessions))
             each.foreachPartition(partial(_work, job, told, has_copies))
@@ -122,7 +125,7 @@ class SparkTasks:
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         """Read each delivery at least once, and stage what the transform makes of all of them."""
         told = _Told.by_tasks_of(self._context)
-        with _in_our_words(job, told):
+        with self._in_our_words(job, told):
             self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
             accept_rows(job, told.made.value)
         if len(set(told.read.value)) < len(deliveries):
@@ -137,7 +140,7 @@ class SparkTasks:
         if job.declared.transform is None:
             return job
         told = _Told.by_tasks_of(self._context)
-        with _in_our_words(job, told):
+        with self._in_our_words(job, told):
             made = self._made(job, (), told)
             _refuse_limits(made)
             return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
@@ -149,6 +152,28 @@ class SparkTasks:
         records = numbers.mapInArrow(partial(_read, job, deliveries, told), shape)
         records.createOrReplaceTempView("records")
         return self._session.sql(job.declared.transform or "")
+
+    @contextmanager
+    def _in_our_words(self, job: Job, told: "_Told") -> Iterator[None]:
+        """Raise here what tasks told, and put what Spark says into one sentence."""
+        try:
+            yield
+        except AnalysisException as error:
+            raise SettingRefused("transform", _said(error), "Spark SQL over the view records") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            _raise_first(told)
+            if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
+                raise TransformRefused(job.declared.name, _said(error)) from error
+            raise TasksFailed(job.declared.name, self._why_stopped() or _said(error)) from error
+        _raise_first(told)
+
+    def _why_stopped(self) -> str | None:
+        """One that has stopped by itself fails in whatever it is asked for next, with an error about that alone."""
+        with suppress(Py4JError, OSError):
+            # It has no other face in Python.
+            if self._context._jsc.sc().isStopped():  # noqa: SLF001
+                return _STOPPED
+        return None
 
     @cached_property
     def _session(self) -> SparkSession:
@@ -246,21 +271,6 @@ def _telling(job: Job, told: _Told) -> Iterator[None]:
         if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway | StageLost):
             raise
         told.errors.add((pickle.dumps(error),))
-
-
-@contextmanager
-def _in_our_words(job: Job, told: _Told) -> Iterator[None]:
-    """Raise here what tasks told, and put what Spark says into one sentence."""
-    try:
-        yield
-    except AnalysisException as error:
-        raise SettingRefused("transform", _said(error), "Spark SQL over the view records") from error
-    except (PySparkException, Py4JError, OSError) as error:
-        _raise_first(told)
-        if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
-            raise TransformRefused(job.declared.name, _said(error)) from error
-        raise TasksFailed(job.declared.name, _said(error)) from error
-    _raise_first(told)
 
 
 def _raise_first(told: _Told) -> None:

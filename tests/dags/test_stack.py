@@ -59,8 +59,8 @@ def test_a_secret_is_written_whole_or_not_at_all(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
     try:
         with pytest.raises(OSError, match="too large"):
-            stack._secret(tmp_path / "api.secret")
+            stack.secret_in(tmp_path / "api.secret")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert len(stack._secret(tmp_path / "api.secret")) > 30
+    assert len(stack.secret_in(tmp_path / "api.secret")) > 30
