@@ -51,10 +51,13 @@ GRANT USAGE, CREATE ON SCHEMA onceload_stage TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.delivery_failure, onceload.quality_result TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE ON onceload.pipeline TO onceload_loader;
-GRANT SELECT, INSERT, DELETE ON onceload.delivery_span, onceload.snapshot, onceload.snapshot_producer, onceload.message
+GRANT SELECT, INSERT, DELETE ON onceload.delivery_span, onceload.snapshot_producer, onceload.message
    TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE, DELETE
-   ON onceload.producer, onceload.session, onceload.delivery, onceload.quarantine, onceload.audit TO onceload_loader;
+   ON onceload.producer, onceload.session, onceload.delivery, onceload.quarantine, onceload.audit, onceload.snapshot
+   TO onceload_loader;
+-- New producers go on behind those that a recovery has brought back.
+GRANT SELECT, UPDATE ON SEQUENCE onceload.producer_producer_id_seq TO onceload_loader;
 GRANT EXECUTE ON FUNCTION onceload.prepare_message_days(), onceload.forget_messages() TO onceload_loader;
 
 GRANT SELECT ON onceload.schema_version, onceload.claim, onceload.ledger_in_force TO onceload_loader, onceload_reader;

@@ -130,8 +130,9 @@ def test_init_makes_the_schema_and_may_be_repeated(dsn):
     first, second = (onceload("init", "--json", ONCELOAD_DSN=dsn) for _ in range(2))
 
     assert (first.returncode, second.returncode) == (0, 0)
-    assert json.loads(first.stdout) == {"revision_before": None, "revision": schema.head()}
-    assert json.loads(second.stdout) == {"revision_before": schema.head(), "revision": schema.head()}
+    now = {"revision": schema.head(), "has_roles": True}
+    assert json.loads(first.stdout) == {"revision_before": None, **now}
+    assert json.loads(second.stdout) == {"revision_before": schema.head(), **now}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-from sqlalchemy import text
 
 from dedup_core.errors import NotAlone
 from dedup_core.names import Batch, SessionName
@@ -31,6 +30,7 @@ from spark_jobs.stage import _sweep
 from spark_jobs.target import ensure_target
 from spark_jobs.write import refused_rows
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.servers import execute
 
 
 @dataclass
@@ -352,7 +352,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
 
 def until_somebody_waits(loads: Loads) -> None:
     until = time.monotonic() + 30
-    while not loads.ask("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+    while not execute(loads.admin_dsn, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
         assert time.monotonic() < until, "nobody came to wait"
         time.sleep(0.01)
 
@@ -395,10 +395,11 @@ def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_anew(l
     assert (report.loaded, report.quarantined, loads.rows()) == (1, 1, [1])
 
 
-def end_holder_and_sweep(loads: Loads) -> list[object]:
-    ended = loads.ask(
+def end_holder_and_sweep(loads: Loads) -> list[tuple[Any, ...]]:
+    ended = execute(
+        loads.admin_dsn,
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
-        " WHERE locktype = 'advisory' AND datname = current_database()"
+        " WHERE locktype = 'advisory' AND datname = current_database()",
     )
     with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
         _sweep(holder)
@@ -408,15 +409,14 @@ def end_holder_and_sweep(loads: Loads) -> list[object]:
 @STAGED
 def test_a_stage_is_held_for_as_long_as_it_is_filled_whatever_the_server_does_to_idle_sessions(loads):
     ((name,),) = loads.ask("SELECT current_database()")
-    with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f'ALTER DATABASE "{name}" SET idle_session_timeout = 500'))
+    execute(loads.admin_dsn, f'ALTER DATABASE "{name}" SET idle_session_timeout = 500')
     loads.engine.dispose()
     loads.write("a.jsonl", lines(1, 2))
 
     def sweep():
         until = time.monotonic() + 30
         with closing(psycopg2.connect(loads.dsn)) as idle:
-            while loads.ask(f"SELECT FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"):
+            while execute(loads.admin_dsn, f"SELECT 1 FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"):
                 assert time.monotonic() < until, "the server lets a session be idle"
                 time.sleep(0.05)
         # By now it would have ended one that was opened before, and says nothing.

@@ -172,7 +172,7 @@ def killed_at(
 ) -> Iterator[None]:
     """Kill a call as batch `first`, and look at what it has left."""
     loads = replacing.loads
-    with gate_at(moment, loads.dsn) as gate:
+    with gate_at(moment, loads.admin_dsn) as gate:
         process = get_context("spawn").Process(target=call, args=(loads.declared, replacing.settings(), "first"))
         process.start()
         try:
@@ -224,7 +224,7 @@ def test_the_command_is_killed_while_it_replaces_and_called_again(replacing, tmp
     )
     options = ["--only", "a.jsonl", "--replace"]
 
-    with gate_at(Moment.OLD_ROWS_DELETED, replacing.loads.dsn) as gate:
+    with gate_at(Moment.OLD_ROWS_DELETED, replacing.loads.admin_dsn) as gate:
         with running_load(file, dsn=replacing.loads.dsn, batch="first", options=options) as struck:
             struck.wait_until(gate.is_reached)
             struck.kill_group()

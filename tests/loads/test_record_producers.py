@@ -12,6 +12,7 @@ from onceload.maintain_commands import let_go
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import MessageId, Publish, RecordProducer
 from tests.loads.conftest import Loads
+from tests.servers import execute
 
 COLUMNS = {"device": "text", "seq": "bigint", "amount": "numeric(12,2)"}
 
@@ -181,8 +182,7 @@ def test_business_ids_stay_the_same_whatever_the_server_is_set_to(loads):
     loads.write("a.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
     loads.load()
     ((name,),) = loads.ask("SELECT current_database()")
-    with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET bytea_output = escape')
+    execute(loads.admin_dsn, f'ALTER DATABASE "{name}" SET bytea_output = escape')
     loads.engine.dispose()
     loads.write("b.jsonl", json.dumps({"id": "\\x00ff"}) + "\n")
 

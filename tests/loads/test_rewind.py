@@ -29,7 +29,7 @@ from spark_jobs.retry import retry
 from spark_jobs.rewind import rewind
 from spark_jobs.verify import verify
 from tests.loads.conftest import InThisProcess, line
-from tests.servers import temporary_database
+from tests.servers import execute, temporary_database
 
 START = Position(0)
 
@@ -275,10 +275,9 @@ def test_a_target_that_got_no_lineage_from_its_transform_is_refused(grown):
 
 
 def test_what_was_loaded_before_rows_had_a_lineage_is_refused(grown):
-    with grown.engine.begin() as connection:
-        connection.execute(text("UPDATE target SET _producer_id = NULL"))
-        connection.execute(text("ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only"))
-        connection.execute(text("UPDATE onceload.ledger SET loaded = loaded + 1 WHERE position = 2"))
+    execute(grown.admin_dsn, "UPDATE target SET _producer_id = NULL")
+    execute(grown.admin_dsn, "ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only")
+    execute(grown.admin_dsn, "UPDATE onceload.ledger SET loaded = loaded + 1 WHERE position = 2")
 
     with pytest.raises(SettingRefused, match="all carry _producer_id"):
         back(grown, 0, differences_accepted=True)
