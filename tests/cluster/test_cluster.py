@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,7 +153,12 @@ def executors(spark):
         if name != "master"
         for each in psutil.Process(part.pid).children(recursive=True)
     ]
-    return [each for each in below if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())]
+    found = []
+    for each in below:
+        # One that has ended since has no command line any more.
+        with suppress(psutil.NoSuchProcess):
+            found += [each] if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()) else []
+    return found
 
 
 def test_five_million_rows_are_exact_through_the_kill_of_an_executor_a_worker_and_the_master(
