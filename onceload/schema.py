@@ -1,5 +1,7 @@
 """The schema: made and changed by migrations alone, and refused where it does not fit this code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
@@ -38,7 +40,7 @@ def head() -> str:
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
     """Bring the schema to this code's revision, in one transaction; answers with the revisions before and after."""
-    with translated(pipeline="(any)", doing="changing the schema"), engine.begin() as connection:
+    with _transaction(engine, doing="changing the schema") as connection:
         connection.execute(_ONE_AT_A_TIME)
         before = _found(connection)
         if before is not None and before not in _known():
@@ -53,15 +55,23 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
     return before, head()
 
 
+@contextmanager
+def _transaction(engine: Engine, *, doing: str) -> Iterator[Connection]:
+    """Of somebody who may be a superuser: nothing that others have made in this database is called by him."""
+    with translated(pipeline="(any)", doing=doing), engine.begin() as connection:
+        connection.execute(text("SET LOCAL search_path = pg_catalog, pg_temp"))
+        yield connection
+
+
 def has_roles(engine: Engine) -> bool:
     """Whether there are roles to be granted to those who load and those who look."""
-    with translated(pipeline="(any)", doing="looking for roles"), engine.begin() as connection:
+    with _transaction(engine, doing="looking for roles") as connection:
         return bool(connection.execute(_HAS_ROLES).scalar_one())
 
 
 def make_if_missing(engine: Engine) -> None:
     """A database of our own needs no first step; one that is there already is brought up to date only when asked."""
-    with translated(pipeline="(any)", doing="looking at the schema"), engine.begin() as connection:
+    with _transaction(engine, doing="looking at the schema") as connection:
         found = _found(connection)
     if found is None:
         upgrade(engine)
@@ -69,7 +79,7 @@ def make_if_missing(engine: Engine) -> None:
 
 def check(engine: Engine) -> None:
     """Raise unless the schema is just the one that this code is written for."""
-    with translated(pipeline="(any)", doing="looking at the schema"), engine.begin() as connection:
+    with _transaction(engine, doing="looking at the schema") as connection:
         found = _found(connection)
     if found == head():
         return

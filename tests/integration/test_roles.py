@@ -152,6 +152,25 @@ def test_a_loader_cannot_mislead_a_function_of_the_owner_by_tables_of_its_own(ma
     assert execute(made, "SELECT count(*) FROM warehouse.kept") == [(0,)]
 
 
+@pytest.mark.parametrize(
+    "trap",
+    [
+        # Each fits what `onceload init` says better than Postgres's own, where others may make something in public.
+        "FUNCTION public.hashtextextended(text, integer) RETURNS bigint",
+        "FUNCTION public.has_table_privilege(regrole, text, text) RETURNS boolean",
+    ],
+)
+def test_a_loader_cannot_make_a_superuser_call_a_function_of_its_own(made, trap):
+    """It would become one, by the next `onceload init`."""
+    execute(made, "GRANT CREATE ON SCHEMA public TO onceload_loader")
+    body = "BEGIN RAISE EXCEPTION 'called by %', current_user; END"
+    execute(as_member(made, "onceload_loader"), f"CREATE {trap} LANGUAGE plpgsql AS $${body}$$")
+
+    upgraded(made)
+
+    assert with_roles(made)
+
+
 @pytest.mark.parametrize("attack", ["prepare_message_days", "forget_messages"])
 def test_a_reader_cannot_call(made, attack):
     assert refused(as_member(made, "onceload_reader"), f"SELECT onceload.{attack}()")
