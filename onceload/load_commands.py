@@ -319,7 +319,7 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
 
 
 def _plan_row(file: "FileToRead") -> dict[str, object]:
-    why = f"in already as {file.twin.name}" if file.twin else "new"
+    why = file.in_already or "new"
     why = "in place of what was loaded of it" if file.replaces is not None else why
     if not file.spans:
         return {"file": file.listed.name, "from": None, "to": None, "why": why}

@@ -193,9 +193,9 @@ def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
     if to_read is not None and not to_read.spans and to_read.twin:
-        return f"notes that all of it is in already as {to_read.twin.name}"
+        return f"notes that all of it is {to_read.in_already}"
     if to_read is not None:
-        before = f"; what is before that is in already as {to_read.twin.name}" if to_read.twin else ""
+        before = f"; what is before that is {to_read.in_already}" if to_read.twin else ""
         spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
         return f"reads {spans} as generation {to_read.generation}{before}"
     if note is not None:

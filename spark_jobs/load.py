@@ -45,7 +45,7 @@ from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work
 from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
-from spark_jobs.sources.addresses import known_access
+from spark_jobs.sources.addresses import is_of_s3, known_access
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
@@ -419,7 +419,7 @@ class _Load:
             batch=self._batch,
             run=self._run,
             wait_s=self._settings.wait_s,
-            access=known_access(),
+            access=known_access() if is_of_s3(declared.source.path) else {},
         )
         job = self._tasks.writing(job)
         if self._settings.choice.replaces and not job.has_lineage:

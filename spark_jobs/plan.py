@@ -15,7 +15,7 @@ from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of, is_renamed
+from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of, is_vouched_for
 from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, ends_record
@@ -70,6 +70,14 @@ class FileToRead:
     replaces: ProducerId | None = None
 
     @property
+    def in_already(self) -> str | None:
+        """How what is not read of it is in, where its own name does not tell."""
+        if self.twin is None:
+            return None
+        is_itself = self.twin.name == self.listed.name
+        return "in already, and its store calls it otherwise now" if is_itself else f"in already as {self.twin.name}"
+
+    @property
     def bytes(self) -> int:
         """How much there is to read; of a compressed file, as much as is known."""
         return sum((self.listed.size if end is None else end) - first for first, end in self.spans if end or not first)
@@ -116,6 +124,8 @@ class _Life:
     #: What its beginning must still be when it is read.
     fingerprint: bytes | None = None
     twin: Twin | None = None
+    #: The same file, where its store has come to call it otherwise.
+    itself: Twin | None = None
     replaces: ProducerId | None = None
 
 
@@ -263,7 +273,7 @@ def _look(
     if isinstance(life, Note):
         return life
     if life.is_done:
-        return None
+        return None if listed.name in outlook.claimed else _renamed(listed, life, sealed=sealed)
     if listed.name in outlook.set_aside:
         return Note(name=listed.name, reason=_told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
     if listed.name in outlook.claimed:
@@ -276,8 +286,14 @@ def _look(
     if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
     rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
-    rest = rest_of(declared.source, listed, life, sealed=sealed)
-    return _with_header(declared, rest) if isinstance(rest, FileToRead) else rest
+    rest = rest_of(declared.source, listed, life, sealed=sealed) or _renamed(listed, life, sealed=sealed)
+    return _with_header(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
+
+
+def _renamed(listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | None:
+    if life.itself is None:
+        return None
+    return FileToRead(listed=listed, generation=life.generation, spans=(), sealed=sealed, twin=life.itself)
 
 
 def _has_more(declared: Declared, listed: Listed, life: _Life, claimed: SpanSet, *, sealed: bool) -> bool:
@@ -315,10 +331,11 @@ def _life(
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed)
-    resemblance = resemblance_of(declared.source, listed, state)
-    if resemblance is Resemblance.SAME and is_renamed(listed, Fingerprint.from_bytes(state.fingerprint)):
-        # Both ends are the same; whether what is between them is, only reading all of it can tell.
-        resemblance = resemblance if proven(listed, producer_id) else Resemblance.CHANGED
+    resemblance, fingerprint = resemblance_of(declared.source, listed, state), Fingerprint.from_bytes(state.fingerprint)
+    is_vouched = is_vouched_for(listed, fingerprint)
+    if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
+        # Both ends are the same; that what is between them is not, only reading all of it could tell.
+        resemblance = Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
         is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
@@ -329,8 +346,22 @@ def _life(
             fingerprint=state.fingerprint,
             is_left_open=resemblance is Resemblance.SAME and _was_left_open(state),
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
+            itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
         )
     return _next_life(declared, listed, producer_id, state, reason)
+
+
+def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
+    """What is noted of a file of which nothing is new, so that nobody reads it again to know."""
+    return Twin(
+        name=state.name,
+        consumed=SpanSet(),
+        digest=b"",
+        fingerprint=fingerprint.to_bytes(),
+        size=state.size,
+        condition=state.condition,
+        records=0,
+    )
 
 
 def _next_life(

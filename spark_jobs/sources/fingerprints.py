@@ -132,7 +132,12 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
 
 def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
     """Whether the store calls the content otherwise than when the fingerprint was taken, whatever its edges say."""
-    return fingerprint.content is not None and listed.etag is not None and not _is_named_alike(listed, fingerprint)
+    return fingerprint.content is not None and not is_vouched_for(listed, fingerprint)
+
+
+def is_vouched_for(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store says that the content is what it was; of one that names none, edges have to do."""
+    return listed.etag is None or _is_named_alike(listed, fingerprint)
 
 
 def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:

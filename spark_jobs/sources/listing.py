@@ -6,10 +6,11 @@ Local folders go a short way past fsspec, which alone would take seconds to look
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +168,18 @@ class _Walk:
 
 
 def _list_remote(pattern: Pattern) -> Listing:
+    refused: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, str]] = []
     with told(pattern.folder):
         backend, base = backend_of(pattern.folder)
         # A backend remembers listings for as long as the process lives.
         backend.invalidate_cache()
         try:
-            found = backend.find(base, maxdepth=pattern.depth_max, detail=True)
+            if pattern.is_deep and is_object_store(backend):
+                # Pages of a thousand names, whatever their folders.
+                found = _by_name(base, backend.find(base, detail=True).values())
+            else:
+                found = dict(_walk_remote(backend, base, pattern, unreadable))
             missing = not found and not _exists(backend, base)
         except PermissionError as error:
             raise _folder_refused(pattern.folder, error) from error
@@ -182,19 +189,56 @@ def _list_remote(pattern: Pattern) -> Listing:
             raise NotFound("source folder", shown(pattern.folder))
         # Of a million files that is a gigabyte, and nobody asks for it again.
         backend.invalidate_cache()
-    names = {path.removeprefix(base).removeprefix("/"): facts for path, facts in found.items()}
-    meant = {name: facts for name, facts in names.items() if _is_file(facts) and pattern.means(name)}
+    meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.means(name)}
     files: list[Listed] = []
-    refused: list[tuple[str, str]] = []
-    unreadable: list[tuple[str, str]] = []
     for name, facts in meant.items():
-        if fault := _fault_of(pattern.prefix + name):
+        if fault := _fault_of(pattern.prefix + name) or _fault_of_address(name):
             refused.append((repr(pattern.prefix + name), fault))
         elif fault := _find_size(backend, facts):
             unreadable.append((repr(pattern.prefix + name), fault))
         else:
             files.append(_listed(pattern, name, facts, etag=etag_of(backend, facts)))
     return _listing(files, refused=refused, unreadable=unreadable)
+
+
+def _walk_remote(
+    backend: Any,  # noqa: ANN401 - fsspec ships no types.
+    base: str,
+    pattern: Pattern,
+    unreadable: list[tuple[str, str]],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Go through the folders that a pattern can lead to.
+
+    fsspec's own walk leaves out a folder that cannot be listed, and says nothing.
+    """
+    folders = [("", pattern.start)]
+    while folders:
+        below, places = folders.pop()
+        try:
+            entries = backend.ls(path_below(base, below) if below else base, detail=True)
+        except (FileNotFoundError, PermissionError) as error:
+            if not below:
+                raise
+            if isinstance(error, PermissionError):
+                unreadable.append((repr(pattern.prefix + below), in_words(error)))
+            continue
+        for name, facts in _by_name(base, entries).items():
+            inside = name.removeprefix(below).strip("/")
+            reached = reduce(pattern.after, inside.split("/"), places) if inside else frozenset()
+            if not _is_file(facts) and reached - {pattern.end}:
+                folders.append((name.rstrip("/") + "/", reached))
+            elif _is_file(facts) and pattern.end in reached:
+                yield name, facts
+
+
+def _by_name(base: str, entries: Iterable[dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+    return {facts["name"].removeprefix(base).removeprefix("/"): facts for facts in entries}
+
+
+def _fault_of_address(name: str) -> str | None:
+    """Names become part of an address, in which these would lead elsewhere."""
+    found = next((each for each in ("::", "://") if each in name), None)
+    return None if found is None else f"its name holds {found!r}, which leads elsewhere in an address: rename it"
 
 
 def _folder_refused(folder: str, error: OSError) -> SettingRefused:

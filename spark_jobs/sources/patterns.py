@@ -50,8 +50,9 @@ class Pattern:
         return len(self.steps)
 
     @property
-    def depth_max(self) -> int | None:
-        return None if None in self.steps else len(self.steps)
+    def is_deep(self) -> bool:
+        """Whether a file may be any number of folders below."""
+        return None in self.steps
 
     def after(self, places: frozenset[int], part: str) -> frozenset[int]:
         """Where one more part of a path leads from these places; nowhere, and no file below it is meant."""

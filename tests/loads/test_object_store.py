@@ -3,7 +3,8 @@
 import gzip
 import io
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +12,16 @@ import pytest
 import s3fs
 
 from dedup_core.errors import NotFound
+from dedup_core.ports import Proof
 from spark_jobs import read as reading
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Format
-from spark_jobs.sources import fingerprints
+from spark_jobs.prepare import digests_in
+from spark_jobs.sources import files as opening
 from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.listing import list_files
 from spark_jobs.sources.pieces import pieces
+from spark_jobs.twins import holds_what_was_loaded
 from tests.loads.conftest import line
 from tests.object_store import SECRET, object_store
 
@@ -88,9 +93,8 @@ def nothing_is_read(monkeypatch):
         raise AssertionError(f"{url} was read")
 
     with monkeypatch.context() as patched:
-        for module in (fingerprints, reading):
-            for name in ("read_at", "open_stream"):
-                patched.setattr(module, name, refused)
+        for name in ("_read_remote", "_open_remote"):
+            patched.setattr(opening, name, refused)
         yield
 
 
@@ -201,7 +205,7 @@ def test_a_parquet_object_that_was_changed_between_its_ends_waits_for_a_person(r
     assert 2_501 not in remote.rows()
 
 
-def test_an_object_whose_name_alone_is_another_is_the_same(remote, store):
+def test_an_object_whose_name_alone_is_another_is_the_same_and_is_read_once_to_know(remote, store, monkeypatch):
     """Uploaded in parts, it is called otherwise than in one piece."""
     content = lines(*range(10_000)) + b" " * 2 * PART_BYTES + b"\n"
     put(store, "a.jsonl", content)
@@ -214,6 +218,66 @@ def test_an_object_whose_name_alone_is_another_is_the_same(remote, store):
 
     assert before["ETag"] != after["ETag"]
     assert (report.loaded, report.notes, len(remote.rows())) == (0, (), 10_000)
+    with nothing_is_read(monkeypatch):
+        again = remote.load()
+    assert (again.loaded, again.notes, again.position) == (0, (), report.position)
+
+
+def test_a_file_that_has_moved_into_a_store_is_read_once_to_know(loads, remote, store, monkeypatch):
+    loads.write("a.jsonl", lines(1, 2))
+    loads.load()
+    put(store, "a.jsonl", lines(1, 2))
+
+    moved = remote.load()
+    with nothing_is_read(monkeypatch):
+        again = remote.load()
+
+    assert (moved.loaded, moved.notes, again.loaded, again.notes) == (0, (), 0, ())
+    assert remote.rows() == [1, 2]
+
+
+def test_an_object_that_grows_is_corrected_in_its_middle_and_waits_for_a_person(remote, store):
+    """Its beginning is what was loaded as far as its ends tell; nobody appends to an object without writing it anew."""
+    edge = lines(*range(200))
+    put(store, "a.jsonl", edge + lines(1000) + edge)
+    remote.load()
+    put(store, "a.jsonl", edge + lines(2000) + edge + lines(3000))
+
+    report = remote.load()
+
+    assert [note.needs_a_person for note in report.notes] == [True]
+    assert {2000, 3000}.isdisjoint(remote.rows())
+
+
+def test_a_parquet_object_of_which_a_part_is_in_is_the_same_under_another_name(remote, store):
+    """A load that ended early has left fewer receipts than there are row groups."""
+    written = io.BytesIO()
+    pq.write_table(pa.table({"id": range(100)}), written, row_group_size=50)
+    store.pipe(f"{BUCKET}/p/a.parquet", written.getvalue())
+    source = replace(remote.declared.source, path=f"s3://{BUCKET}/p/*.parquet", format=Format.PARQUET)
+    remote.load(source=source, columns=(parse_column("id", "bigint"),))
+    ledger = remote.ledger
+    ((producer_id, _),) = ledger.find(remote.declared.name, ["a.parquet"]).values()
+    whole = ledger.proof_of(remote.declared.name, producer_id)
+    assert len(digests_in(whole.digests)) == 2
+    (listed,) = list_files(source.path).files
+    declared = replace(remote.declared, source=source)
+
+    for some in (slice(0, 32), slice(32, None)):
+        part: Any = Proven(replace(whole, digests=whole.digests[some]))
+        assert holds_what_was_loaded(declared, part, listed, producer_id)
+    other: Any = Proven(replace(whole, digests=whole.digests[:-1] + b"!"))
+    assert not holds_what_was_loaded(declared, other, listed, producer_id)
+
+
+@dataclass
+class Proven:
+    """A ledger with such receipts."""
+
+    proof: Proof
+
+    def proof_of(self, pipeline, producer_id):
+        return self.proof
 
 
 def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_that_was_planned(
@@ -236,6 +300,69 @@ def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_t
     assert (report.loaded, [note.is_unreadable for note in report.notes]) == (0, [True])
     assert remote.load().loaded == 401
     assert {1000, 2000}.intersection(remote.rows()) == {2000}
+
+
+@contextmanager
+def not_listed(monkeypatch, prefix, refusal):
+    """Whoever asks the store what is there gets an answer only elsewhere."""
+    really = s3fs.S3FileSystem._iterdir
+
+    def refused(self, bucket, **asked):
+        if asked["prefix"] == prefix:
+            raise refusal
+        return really(self, bucket, **asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(s3fs.S3FileSystem, "_iterdir", refused)
+        yield
+
+
+@pytest.mark.parametrize(("pattern", "prefix"), [("**/*.jsonl", "in/"), ("*/*.jsonl", "in/day2/")])
+def test_a_store_that_stops_to_answer_in_the_midst_of_its_listing_is_told(remote, store, monkeypatch, pattern, prefix):
+    """Half a listing would be a day of which nobody loads the rest."""
+    put(store, "day1/a.jsonl", lines(1))
+    put(store, "day2/b.jsonl", lines(2))
+    source = replace(remote.declared.source, path=f"s3://{BUCKET}/in/{pattern}")
+
+    with not_listed(monkeypatch, prefix, OSError("SlowDown")), pytest.raises(Unreadable, match="SlowDown"):
+        remote.load(source=source)
+
+    assert remote.load(source=source).loaded == 2
+
+
+def test_a_folder_that_may_not_be_listed_is_told_and_hides_no_other(remote, store, monkeypatch):
+    put(store, "day1/a.jsonl", lines(1))
+    put(store, "day2/b.jsonl", lines(2))
+    source = replace(remote.declared.source, path=f"s3://{BUCKET}/in/*/*.jsonl")
+
+    with not_listed(monkeypatch, "in/day2/", PermissionError("AccessDenied")):
+        report = remote.load(source=source)
+
+    assert [(note.is_unreadable, note.name) for note in report.notes] == [(True, "'day2/'")]
+    assert remote.rows() == [1]
+    assert remote.load(source=source).loaded == 1
+
+
+@pytest.mark.parametrize("pattern", ["**/*.jsonl", "*/*.jsonl"])
+def test_more_objects_than_a_page_of_the_listing_holds(store, pattern):
+    for number in range(1_100):
+        put(store, f"day/{number:05}.jsonl", b"")
+
+    listing = list_files(f"s3://{BUCKET}/in/{pattern}")
+
+    assert [file.name for file in listing.files] == [f"day/{number:05}.jsonl" for number in range(1_100)]
+
+
+def test_an_object_whose_name_would_lead_to_another_one_is_refused(remote, store):
+    """In an address `::` stands between stores."""
+    put(store, "a.jsonl", lines(1))
+    for name in ("a.jsonl::b.jsonl", "2001:db8::1.jsonl", "s3://key@host.jsonl"):
+        put(store, name, lines(2))
+
+    report = remote.load()
+
+    assert remote.rows() == [1]
+    assert [("leads elsewhere" in note.reason) for note in report.notes] == [True] * 3
 
 
 def test_a_bucket_that_is_not_there_is_named(remote, store):
