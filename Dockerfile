@@ -1,7 +1,7 @@
 # One image for all: Airflow's parts, Spark's master and workers, and the commands of onceload.
 # The first stage makes the environment from the lock; the second holds it and Java, and no tool of the tests.
 
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 WORKDIR /opt/onceload
 COPY requirements/onceload.txt requirements/
 # pyspark is published as source only; what builds it is in the lock as well.
@@ -12,7 +12,7 @@ RUN python -m venv .venv \
 COPY . .
 RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation -e .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/* \

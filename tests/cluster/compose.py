@@ -41,7 +41,18 @@ def services(given: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             raise AssertionError(f"{match[1]}: {match[3]}")
         return value or (match[3] if match[2] == "-" else "")
 
-    found: dict[str, dict[str, Any]] = yaml.safe_load(_ASKED.sub(said, FILE.read_text()))["services"]
+    def filled(value: Any) -> Any:
+        match value:
+            case str():
+                return _ASKED.sub(said, value)
+            case list():
+                return [filled(each) for each in value]
+            case dict():
+                return {name: filled(each) for name, each in value.items()}
+            case _:
+                return value
+
+    found: dict[str, dict[str, Any]] = filled(yaml.safe_load(FILE.read_text())["services"])
     return found
 
 
