@@ -878,9 +878,23 @@ PAST_ONE_MACHINE_BUGS = (
     Bug(
         name="what lies in a store is known by its ends",
         file="spark_jobs/plan.py",
-        correct="        resemblance = resemblance if proven(listed, producer_id) else Resemblance.CHANGED\n",
-        wrong="        pass\n",
+        correct="    is_vouched = is_vouched_for(listed, fingerprint)\n",
+        wrong="    is_vouched = True\n",
         tests=(OF_STORES,),
+    ),
+    Bug(
+        name="a folder of a store that may not be listed is left out",
+        file="spark_jobs/sources/listing.py",
+        correct="            if isinstance(error, PermissionError):\n",
+        wrong="            if below == error:\n",
+        tests=(OF_STORES,),
+    ),
+    Bug(
+        name="a superuser calls what a loader has left in public",
+        file="onceload/schema.py",
+        correct='"SET LOCAL search_path = pg_catalog, pg_temp"',
+        wrong='"SET LOCAL search_path = pg_catalog, public, pg_temp"',
+        tests=(OF_ROLES,),
     ),
     Bug(
         name="the last commit is counted at every scrape",
