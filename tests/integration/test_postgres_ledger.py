@@ -3,7 +3,7 @@
 import traceback
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from dedup_core.errors import (
@@ -179,22 +179,32 @@ def test_a_commit_lock_that_stays_held_is_waited_for_with_a_bound(engine, ledger
             load(ledger)
 
 
-def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(dsn, engine, ledger):
+def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(engine, ledger):
     """Whoever holds the commit lock and sleeps must not stop everybody else."""
-    waited = []
+    held: list[Connection] = []
 
     def stop(step):
         if step is CommitStep.POSITION_TAKEN:
+            # Not before: a busy machine may stop anybody for as long as that.
+            held[0].execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
             wait_until_ended(engine)
-            waited.append(step)
 
-    impatient = connect(LedgerSettings(dsn=dsn, idle_timeout_s=0.1))
+    session = ledger.open_session("events", SessionName("loader"))
     with pytest.raises(DatabaseLost, match="no row was committed"):
-        load(PostgresLedger(impatient, reached=stop))
+        PostgresLedger(engine, reached=stop).commit(
+            Commit(session=session, batch=Batch("b"), advances=(), write_rows=held.append)
+        )
+
+    assert load(ledger) == 1
+
+
+def test_how_long_a_worker_may_stop_in_mid_transaction_is_a_setting(dsn):
+    impatient = connect(LedgerSettings(dsn=dsn, idle_timeout_s=0.1))
+    with impatient.connect() as connection:
+        found = connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
     impatient.dispose()
 
-    assert waited
-    assert load(ledger) == 1
+    assert found == "100ms"
 
 
 def wait_until_ended(engine):
