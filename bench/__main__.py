@@ -4,7 +4,7 @@ python -m bench            everything, on an embedded Postgres of its own; write
 python -m bench ledger     commits and states alone; writes docs/benchmarks.md
 python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
 python -m bench parsing    what Airflow's DAG processor takes for many pipeline files; prints it
-python -m bench scale      a run over 1 000 000 files, and with 100 000 000 producers; prints it (two hours, 80 GB)
+python -m bench scale      a run over 1 000 000 files, and with 100 000 000 producers; prints it (an hour, 60 GB)
 python -m bench --quick    one short repetition, to see that it works; writes nothing
 """
 
