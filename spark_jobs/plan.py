@@ -286,7 +286,10 @@ def _look(
     if twins and not life.consumed and (twin := twins.find(listed)):
         life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
     rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
-    rest = rest_of(declared.source, listed, life, sealed=sealed) or _renamed(listed, life, sealed=sealed)
+    rest = rest_of(declared.source, listed, life, sealed=sealed)
+    if not isinstance(rest, FileToRead):
+        # What else there is to say of it the next plan says, without comparing it again.
+        rest = _renamed(listed, life, sealed=sealed) or rest
     return _with_header(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
 
 

@@ -6,7 +6,7 @@ is shown by reading it, and comparing it with the digests of all that was loaded
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -121,10 +121,15 @@ class Twins:
 
 def holds_what_was_loaded(declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId) -> bool:
     """Read all of a file, and compare it with what the receipts hold of it."""
-    digests = ledger.proof_of(declared.name, producer_id).digests
-    is_text = declared.source.format is not Format.PARQUET
+    return _is_what_was_loaded(declared.source, listed, ledger.proof_of(declared.name, producer_id).digests)
+
+
+@lru_cache(maxsize=10_000)
+def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
+    """Remembered, as the store calls another content otherwise: who looks every minute does not read it each time."""
+    is_text = source.format is not Format.PARQUET
     with told(listed.url):
-        found = _holds(listed, digests) if is_text else _holds_row_groups(declared.source, listed, digests)
+        found = _holds(listed, digests) if is_text else _holds_row_groups(source, listed, digests)
     if look_at(listed.url).etag != listed.etag:
         raise WrittenAnew(listed.url, "its store says that it was written anew while it was compared")
     return found

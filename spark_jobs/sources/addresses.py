@@ -134,7 +134,10 @@ def etag_of(backend: Any, facts: Mapping[str, Any]) -> str | None:  # noqa: ANN4
     # Web servers make theirs of the time and the size, which a quick rewrite leaves alone.
     etag = facts.get("ETag") or facts.get("etag") if is_object_store(backend) else None
     # A gateway before something else may call all of it alike.
-    return f"{etag} {facts['size']}" if etag and not str(etag).startswith("W/") else None
+    if not etag or str(etag).startswith("W/"):
+        return None
+    # Azure's listing leaves out the quotes that its answer about a single one has.
+    return f'"{str(etag).strip(chr(34))}" {facts["size"]}'
 
 
 def path_refused(pattern: str, expected: str) -> SettingRefused:

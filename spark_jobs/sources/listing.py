@@ -178,13 +178,13 @@ def _list_remote(pattern: Pattern) -> Listing:
             if pattern.is_deep and is_object_store(backend):
                 # Pages of a thousand names, whatever their folders.
                 found = _by_name(base, backend.find(base, detail=True).values())
+                missing = not found and not _exists(backend, base)
             else:
-                found = dict(_walk_remote(backend, base, pattern, unreadable))
-            missing = not found and not _exists(backend, base)
+                found, missing = dict(_walk_remote(backend, base, pattern, unreadable)), False
         except PermissionError as error:
             raise _folder_refused(pattern.folder, error) from error
         except FileNotFoundError:
-            found, missing = {}, True
+            found, missing = {}, not (is_object_store(backend) and _exists(backend, base))
         if missing and not (pattern.prefix and _exists(*backend_of(pattern.root))):
             raise NotFound("source folder", shown(pattern.folder))
         # Of a million files that is a gigabyte, and nobody asks for it again.
@@ -225,7 +225,8 @@ def _walk_remote(
         for name, facts in _by_name(base, entries).items():
             inside = name.removeprefix(below).strip("/")
             reached = reduce(pattern.after, inside.split("/"), places) if inside else frozenset()
-            if not _is_file(facts) and reached - {pattern.end}:
+            # A link to a folder would lead to the same files under another name, or in a circle.
+            if facts["type"] == "directory" and reached - {pattern.end}:
                 folders.append((name.rstrip("/") + "/", reached))
             elif _is_file(facts) and pattern.end in reached:
                 yield name, facts

@@ -14,12 +14,13 @@ import s3fs
 from dedup_core.errors import NotFound
 from dedup_core.ports import Proof
 from spark_jobs import read as reading
+from spark_jobs import twins
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Format
 from spark_jobs.prepare import digests_in
 from spark_jobs.sources import files as opening
 from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.listing import list_files
+from spark_jobs.sources.listing import Listing, list_files
 from spark_jobs.sources.pieces import pieces
 from spark_jobs.twins import holds_what_was_loaded
 from tests.loads.conftest import line
@@ -341,6 +342,41 @@ def test_a_folder_that_may_not_be_listed_is_told_and_hides_no_other(remote, stor
     assert [(note.is_unreadable, note.name) for note in report.notes] == [(True, "'day2/'")]
     assert remote.rows() == [1]
     assert remote.load(source=source).loaded == 1
+
+
+@pytest.mark.parametrize("pattern", ["in/**/*.jsonl", "in/*/*.jsonl", "in/*.jsonl", "in/a.jsonl", "*.jsonl"])
+def test_a_folder_that_nothing_has_come_to_yet_is_an_empty_listing(store, pattern):
+    assert list_files(f"s3://{BUCKET}/{pattern}") == Listing(files=())
+
+
+def test_an_object_that_is_called_otherwise_and_ends_in_the_midst_of_a_line_is_compared_once(
+    remote, store, monkeypatch
+):
+    put(store, "a.jsonl", lines(1, 2))
+    remote.load()
+    put(store, "a.jsonl", lines(1, 2, 3)[:-3])
+
+    noted = remote.load()
+    twins._is_what_was_loaded.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(twins, "_holds", None)
+        again = remote.load()
+
+    assert (noted.loaded, again.loaded) == (0, 0)
+    assert ["no newline" in note.reason for note in again.notes] == [True]
+
+
+def test_who_looks_often_at_what_waits_for_a_person_does_not_read_it_each_time(remote, store, monkeypatch):
+    put(store, "a.jsonl", lines(*range(200), 1000, *range(200)))
+    remote.load()
+    put(store, "a.jsonl", lines(*range(200), 2000, *range(200)))
+    first = remote.load()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(twins, "_holds", None)
+        second = remote.load()
+
+    assert [note.needs_a_person for note in (*first.notes, *second.notes)] == [True, True]
 
 
 @pytest.mark.parametrize("pattern", ["**/*.jsonl", "*/*.jsonl"])

@@ -179,6 +179,23 @@ def test_a_web_server_is_asked_for_the_sizes_that_it_does_not_list():
     assert listing.unreadable == (("'b.csv'", "its server does not say how large it is"),)
 
 
+def test_a_link_to_a_folder_of_a_server_is_not_followed(memory, monkeypatch):
+    """It would lead to the same files under another name; a server of SFTP tells links, and follows them."""
+    memory.pipe_file("/landing/day/a.csv", b"one\n")
+    really = memory.ls
+
+    def ls(path, **asked):
+        if path.rstrip("/") == "/landing/latest":
+            return [{"name": "/landing/latest/a.csv", "type": "file", "size": 4}]
+        links = [{"name": "/landing/latest", "type": "link", "size": 0}] if path == "/landing" else []
+        return [*really(path, **asked), *links]
+
+    monkeypatch.setattr(memory, "ls", ls)
+
+    for pattern in ("**/*.csv", "*/*.csv"):
+        assert names(f"memory://landing/{pattern}") == ["day/a.csv"]
+
+
 def test_an_empty_folder_is_an_empty_listing(tmp_path):
     assert list_files(f"{tmp_path}/*.csv").files == ()
 
