@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
 from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
-from onceload_airflow.ingest import files_param, mode_param
+from onceload_airflow.ingest import differences_param, files_param, mode_param
 from onceload_airflow.recovery import ChooseRuns, runs_of
 
 _ABOUT = """Starts a run of `ingest__<pipeline>` for each day of a range, or one run where its path has no day in it.
@@ -25,6 +25,7 @@ with DAG(
     params={
         "pipeline": pipeline_param(),
         "mode": mode_param(),
+        "accept_differences": differences_param(),
         "first_day": Param(None, **_DAY, description="The first day, where the pipeline's path has one in it."),
         "last_day": Param(None, **_DAY, description="The last day; it is loaded as well."),
         "files": files_param(),

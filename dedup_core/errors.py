@@ -5,6 +5,7 @@ OnceloadError
 │   ├── AlreadyConsumed      somebody committed these spans first: judge again
 │   ├── ClaimedElsewhere     a live worker is loading them: come back after its deadline
 │   ├── NotAlone             another load came between the plan and the claim: plan again
+│   ├── DeclarationChanged   the pipeline file was edited while this load ran
 │   ├── SessionFenced        a later life of this session took over: this one must stop
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
@@ -22,6 +23,7 @@ OnceloadError
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
 │   ├── NotAudited           a batch that was not asked what its pipeline expects
+│   ├── EditRefused          an edit of the pipeline file that would give what is loaded another meaning
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
 │   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
@@ -35,6 +37,7 @@ OnceloadError
     ├── Damaged              a compressed file that does not unpack
     ├── FileRefused          a file that is not of its format, or not of the declared columns
     ├── LimitReached         producers_max or islands_max
+    ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
     ├── StateDiffers         snapshot + ledger and the live state disagree
@@ -129,6 +132,76 @@ class NotAlone(CallAgain):
             f"pipeline {self.pipeline}: no other load should have come between since position {self.position}, where "
             f"this one was planned, but {self.found}; nothing was written: call again"
         )
+
+
+@dataclass(eq=False)
+class DeclarationChanged(CallAgain):
+    pipeline: str
+    version: int
+    in_force: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
+            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded; nothing "
+            "more was written. Retry with the current file."
+        )
+
+
+@dataclass(eq=False)
+class EditRefused(WrongUse):
+    pipeline: str
+    key: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        causes, fix = (text.format(before=self.before) for text in _EDITS[self.key])
+        return (
+            f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
+            f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
+        )
+
+
+_START_AGAIN = (
+    "To load everything again, first delete the loaded rows with the old file: `onceload recover rewind FILE "
+    "--position 0` (append targets with lineage), or load into a new database: `onceload recover rebuild`. To keep the "
+    "loaded rows, give the pipeline another name and a source.path that matches new files only."
+)
+#: What each edit would cause, and how to do it on purpose.
+_EDITS = {
+    "source.root": (
+        "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
+        "file would get another name and be loaded again.",
+        "If the folder was moved and the names below it stayed the same, or if source.path matches none of the loaded "
+        "files any more, set `source.moved_from: {before}`. " + _START_AGAIN,
+    ),
+    "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
+    "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),
+    "producer": (
+        "New records could be dropped as duplicates, and loaded ones could be loaded again.",
+        _START_AGAIN,
+    ),
+    "message_id": (
+        "New ids would be compared with remembered ids of the old columns, and new records could be dropped as "
+        "duplicates.",
+        "To start with other columns, remove message_id, load once, and then declare the new columns. Only ids from "
+        "that load on are compared.",
+    ),
+    "producer.order": (
+        "New records could be dropped as duplicates: with `ordered`, ids that were passed over count as loaded.",
+        _START_AGAIN,
+    ),
+    "source.identity": (
+        "Files that are loaded under another name would be loaded again.",
+        _START_AGAIN,
+    ),
+    "target.table": (
+        "The loaded rows would stay in {before}, where replace, rewind and verify would not look for them.",
+        "If it is the same table under a new name, rename the table itself (ALTER TABLE ... RENAME TO ...). "
+        + _START_AGAIN,
+    ),
+}
 
 
 @dataclass(eq=False)

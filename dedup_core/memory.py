@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from dedup_core.declaration import MESSAGE_ID, Declaration, InUse, refuse_edit, settled
 from dedup_core.errors import AlreadyConsumed, DeliveryTakenAway, LimitReached, NotFound, SessionFenced
-from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import (
     Advance,
@@ -26,9 +27,9 @@ from dedup_core.ports import (
     Session,
     Settlement,
     check_name,
-    check_names,
     check_producers,
     refuse_change,
+    refuse_other_version,
     refuse_taken,
     unwatched,
 )
@@ -54,12 +55,15 @@ class Book:
     rows: list[object] = field(default_factory=list)
     states: dict[ProducerId, ProducerState] = field(default_factory=dict)
     advanced_at: dict[ProducerId, datetime] = field(default_factory=dict)
+    #: The names that hold what another producer consumed.
+    copies: dict[ProducerId, ProducerId] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     epochs: dict[SessionName, Epoch] = field(default_factory=dict)
     held: dict[DeliveryId, _Held] = field(default_factory=dict)
     messages: dict[str, datetime] = field(default_factory=dict)
     quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
+    version: Version = field(default=Version(0))
 
     @property
     def position(self) -> Position:
@@ -138,18 +142,32 @@ class MemoryLedger:
             raise NotFound("pipeline", pipeline, tuple(sorted(self._books)))
         return self._books[pipeline]
 
-    def declare(self, pipeline: Pipeline) -> None:
-        """Make a pipeline known, or change its declaration."""
-        check_names(pipeline, self.names_below(pipeline.name))
+    def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
+        """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped."""
         book = self._books.setdefault(pipeline.name, Book(declared=pipeline))
-        below = book.declared.names_below if pipeline.names_below is None else pipeline.names_below
-        book.declared = replace(pipeline, names_below=below)
+        if version is not None:
+            refuse_other_version(pipeline.name, version, book.version)
+        before = book.declared.declaration if book.version else None
+        after = settled(before, pipeline.declaration)
+        if before != after:
+            _refuse_edit(book, pipeline, before)
+            if before is not None and before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID):
+                book.messages.clear()
+            book.version = Version(book.version + 1)
+            book.held.clear()
+        book.declared = replace(pipeline, declaration=after)
+        return book.version
 
-    def names_below(self, pipeline: str) -> str | None:
-        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
-        book = self._books.get(pipeline)
-        is_used = book and any(state.consumed or state.fingerprint is not None for state in book.states.values())
-        return book.declared.names_below if book and is_used else None
+    def find_version(self, pipeline: Pipeline) -> Version | None:
+        """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
+        book = self._books.get(pipeline.name)
+        if book is None:
+            return None
+        before = book.declared.declaration
+        if before == settled(before, pipeline.declaration):
+            return book.version
+        _refuse_edit(book, pipeline, before)
+        return None
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -175,10 +193,16 @@ class MemoryLedger:
             key=lambda item: (bool(item[1].consumed) or item[1].fingerprint is not None, item[1].generation),
         )
         return {
-            state.name: (producer_id, Knowledge(state=state, claimed=self._claimed(book, producer_id)))
+            state.name: (producer_id, self._known(book, producer_id))
             for producer_id, state in oldest_first
             if state.name in wanted
         }
+
+    def _known(self, book: Book, producer_id: ProducerId, *, asking: SessionName | None = None) -> Knowledge:
+        claimed = self._claimed(book, producer_id, asking=asking)
+        known = Knowledge(state=book.states[producer_id], claimed=claimed)
+        its = book.copies.get(producer_id)
+        return known if its is None else known.as_copy_of(its, book.states.get(its))
 
     def outlook(self, pipeline: str) -> Outlook:
         """How far the ledger is, and of which producers anybody is loading something."""
@@ -190,20 +214,20 @@ class MemoryLedger:
         claimed = frozenset(book.states[producer_id].name for claim in others for producer_id in claim.spans)
         return Outlook(position=book.position, claimed=claimed)
 
-    def open_session(self, pipeline: str, name: SessionName) -> Session:
+    def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
         check_name("session", name)
-        epochs = self.book(pipeline).epochs
-        epochs[name] = Epoch(epochs.get(name, 0) + 1)
-        return Session(pipeline=pipeline, name=name, epoch=epochs[name])
+        book = self.book(pipeline)
+        version = book.version if version is None else version
+        refuse_other_version(pipeline, version, book.version)
+        book.epochs[name] = Epoch(book.epochs.get(name, 0) + 1)
+        return Session(pipeline=pipeline, name=name, epoch=book.epochs[name], version=version)
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """What to judge by, as this session sees it."""
         book = self.book(session.pipeline)
         return {
-            producer_id: Knowledge(
-                state=book.states[producer_id], claimed=self._claimed(book, producer_id, asking=session.name)
-            )
+            producer_id: self._known(book, producer_id, asking=session.name)
             for producer_id in producer_ids
             if producer_id in book.states
         }
@@ -231,6 +255,7 @@ class MemoryLedger:
         """Hold spans that are neither consumed nor claimed by anybody else."""
         del batch  # Nobody looks at deliveries in memory.
         book = self.book(session.pipeline)
+        refuse_other_version(session.pipeline, session.version, book.version)
         book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
         if unchanged is not None:
             refuse_change(session, unchanged, self._outlook(book, asking=session.name))
@@ -255,11 +280,12 @@ class MemoryLedger:
         if claim.delivery_id in held and held[claim.delivery_id].claim.session == claim.session:
             del held[claim.delivery_id]
 
-    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
-        """What was read of one producer, all its commits together."""
+    def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
+        """What was read of one producer, all its commits together, or those that end before a sequence id."""
         book = self.book(pipeline)
         loads = [entry for entry in book.entries if entry.kind is EntryKind.LOAD]
-        receipts = [each for entry in loads for each in entry.receipts if each.producer_id == producer_id]
+        its = (each for entry in loads for each in entry.receipts if each.producer_id == producer_id)
+        receipts = [each for each in its if end is None or (each.spans and each.spans.end <= end)]
         return Proof(
             records=sum(receipt.records for receipt in receipts),
             digests=b"".join(receipt.digest or b"" for receipt in receipts),
@@ -352,16 +378,40 @@ class MemorySnapshots:
         book.snapshots[snapshot.position] = snapshot
 
 
+def _refuse_edit(book: Book, pipeline: Pipeline, before: Declaration | None) -> None:
+    if before is None:
+        return
+    in_use = InUse(
+        is_loaded=any(state.consumed or state.fingerprint is not None for state in book.states.values()),
+        is_table_gone=False,
+    )
+    refuse_edit(pipeline.name, before, pipeline.declaration, in_use, moved_from=pipeline.moved_from)
+
+
 def _check_session(book: Book, session: Session) -> None:
+    refuse_other_version(session.pipeline, session.version, book.version)
     if book.epochs.get(session.name) != session.epoch:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
 
 
+def _swap_names(book: Book, producer_id: ProducerId, other_id: ProducerId) -> None:
+    """Let a producer go on under a name of which nothing is consumed; that row keeps the old one."""
+    its, other = book.states.get(producer_id), book.states.get(other_id)
+    if its is None or other is None or other.consumed:
+        raise AlreadyConsumed(book.declared.name, (other.name if other else "a forgotten producer",))
+    book.states[producer_id] = replace(its, name=other.name, generation=other.generation)
+    book.states[other_id] = replace(its, consumed=SpanSet())
+    book.copies[other_id] = producer_id
+
+
 def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bool) -> Receipt:
+    if advance.takes_name_of is not None:
+        _swap_names(book, advance.producer_id, advance.takes_name_of)
     state = book.states.get(advance.producer_id)
     # Nothing of a producer whose rows went when a later generation took its place comes back.
     is_gone = state is not None and state.condition is Condition.REPLACED
-    if state is None or is_gone or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
+    is_no_copy = advance.copy_of is not None and bool(state and state.consumed)
+    if state is None or is_gone or is_no_copy or (not repeats_allowed and state.consumed.overlaps(advance.spans)):
         raise AlreadyConsumed(book.declared.name, (state.name if state else "a forgotten producer",))
     # Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
     is_behind = bool(advance.spans and state.consumed and advance.spans.end < state.consumed.end)
@@ -378,6 +428,9 @@ def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bo
     if len(after.consumed.spans) > book.declared.islands_max:
         raise LimitReached(book.declared.name, "islands_max", book.declared.islands_max, len(after.consumed.spans))
     book.states[advance.producer_id], book.advanced_at[advance.producer_id] = after, now
+    book.copies.pop(advance.producer_id, None)
+    if advance.copy_of is not None:
+        book.copies[advance.producer_id] = advance.copy_of
     noted = replace(advance, fingerprint=after.fingerprint, size=after.size, condition=after.condition)
     return _receipt(advance.producer_id, state, noted)
 

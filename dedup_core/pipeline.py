@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dedup_core.declaration import Declaration
 from dedup_core.errors import SettingRefused
 
 _INT4_MAX = 2**31 - 1
@@ -49,9 +50,8 @@ class Pipeline:
     forget_idle_after_s: float | None = None
     #: How long a business id is remembered, at the least; 0: ids are not used.
     message_keep_days: int = 0
-    #: What the names of its producers are relative to; left out, it stays what it was.
-    names_below: str | None = None
-    #: Where all that `names_below` means was before; it says that names still mean what they meant.
+    declaration: Declaration = field(default_factory=Declaration)
+    #: The folder that names of files started below before; it says that the names stayed.
     moved_from: str | None = None
     snapshot: SnapshotPolicy = field(default_factory=SnapshotPolicy)
 

@@ -4,13 +4,20 @@ Every implementation passes the suite in `tests/contract`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotAlone, NotFound, SettingRefused
-from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.errors import (
+    AlreadyConsumed,
+    ClaimedElsewhere,
+    DeclarationChanged,
+    NotAlone,
+    NotFound,
+    SettingRefused,
+)
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Pipeline
 from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Run, Snapshot
 from dedup_core.spans import SpanSet
@@ -40,6 +47,8 @@ class Session:
     pipeline: str
     name: SessionName
     epoch: Epoch
+    #: The version of the pipeline's declaration that it works by; with another one in force it commits nothing.
+    version: Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +66,14 @@ class Knowledge:
 
     state: ProducerState
     claimed: SpanSet
+    #: Of a name that holds the content of another producer, up to where its own fingerprint says: that producer.
+    shared: tuple[ProducerId, ProducerState] | None = None
+
+    def as_copy_of(self, producer_id: ProducerId, state: ProducerState | None) -> "Knowledge":
+        """The same of a copy; where nothing of its producer is in any more, nothing is known of it either."""
+        if state is not None and state.consumed and state.condition is not Condition.REPLACED:
+            return replace(self, shared=(producer_id, state))
+        return replace(self, state=replace(self.state, fingerprint=None, size=None, condition=Condition.OPEN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +89,14 @@ class Advance:
     fingerprint: bytes | None = None
     size: int | None = None
     condition: Condition = Condition.OPEN
+    #: Its name holds what is consumed of that producer, up to the fingerprint; under this one nothing is consumed.
+    copy_of: ProducerId | None = None
+    #: It takes the name of this one, which consumed nothing, and which keeps the old name as a copy of it.
+    takes_name_of: ProducerId | None = None
 
     def __post_init__(self) -> None:
+        if self.copy_of is not None and self.spans:
+            raise SettingRefused("a copy", f"{self.spans} of its own", "no spans: its producer consumes them")
         if (self.rows or self.records) and not self.spans:
             found = f"{self.rows} rows of no span" if self.rows else f"{self.records} records of no span"
             raise SettingRefused("an advance", found, "the spans that they came from")
@@ -232,11 +255,14 @@ class Outlook:
 class Ledger(Protocol[Transaction]):
     """The append-only list of commits, and the state that it adds up to."""
 
-    def declare(self, pipeline: Pipeline) -> None:
-        """Make a pipeline known, or change its declaration."""
+    def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
+        """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped.
 
-    def names_below(self, pipeline: str) -> str | None:
-        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
+        With a version, no new one is taken: unless that one is in force, all is refused.
+        """
+
+    def find_version(self, pipeline: Pipeline) -> Version | None:
+        """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -247,8 +273,11 @@ class Ledger(Protocol[Transaction]):
     def outlook(self, pipeline: str) -> Outlook:
         """How far the ledger is, and of which producers anybody is loading something."""
 
-    def open_session(self, pipeline: str, name: SessionName) -> Session:
-        """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+    def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
+        """Start a life of a session; whatever an earlier life still tries is refused from now on.
+
+        Left out, the version is the one in force.
+        """
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """What to judge by, as this session sees it."""
@@ -279,8 +308,8 @@ class Ledger(Protocol[Transaction]):
     def settle(self, settlement: Settlement[Transaction]) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
 
-    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
-        """What was read of one producer, all its commits together."""
+    def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
+        """What was read of one producer, all its commits together, or those that end before a sequence id."""
 
     def position(self, pipeline: str) -> Position:
         """The number of the last commit; zero before the first."""
@@ -315,7 +344,7 @@ class SnapshotStore(Protocol):
 
 
 NAME_BYTES_MAX = 2000
-_GENERATION_MAX = 2**31 - 1
+GENERATION_MAX = 2**31 - 1
 
 
 def check_name(what: str, name: str) -> None:
@@ -333,21 +362,14 @@ def check_producers(names: Sequence[tuple[str, int]]) -> None:
     """Refuse names and generations that cannot be registered."""
     for name, generation in names:
         check_name("producer", name)
-        if not 1 <= generation <= _GENERATION_MAX:
-            raise SettingRefused(f"generation of {name}", str(generation), f"1 to {_GENERATION_MAX}")
+        if not 1 <= generation <= GENERATION_MAX:
+            raise SettingRefused(f"generation of {name}", str(generation), f"1 to {GENERATION_MAX}")
 
 
-def check_names(pipeline: Pipeline, kept: str | None) -> None:
-    """Refuse to name producers in another way: what was consumed under one name would be new under the other."""
-    found = pipeline.names_below
-    if None in (found, kept) or kept in (found, pipeline.moved_from):
-        return
-    raise SettingRefused(
-        "source.path",
-        f"names below {found}, by which all that was loaded would be loaded again",
-        f"names below {kept}, as before (or `moved_from: {kept}`, if the folder was moved and the names in it stayed, "
-        "or if no file that was loaded is read any more)",
-    )
+def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> None:
+    """Raise unless a version is the one in force."""
+    if version != in_force:
+        raise DeclarationChanged(pipeline, version, in_force)
 
 
 def unwatched(step: CommitStep) -> None:

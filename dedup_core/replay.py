@@ -170,4 +170,12 @@ def _begun(receipt: Receipt) -> ProducerState:
 
 
 def _seen(state: ProducerState, receipt: Receipt) -> ProducerState:
-    return replace(state, fingerprint=receipt.fingerprint, size=receipt.size, condition=receipt.condition)
+    """What was noted last; the name is another one where the content went on under that."""
+    return replace(
+        state,
+        name=receipt.producer,
+        generation=receipt.generation,
+        fingerprint=receipt.fingerprint,
+        size=receipt.size,
+        condition=receipt.condition,
+    )

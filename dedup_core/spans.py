@@ -84,6 +84,11 @@ class SpanSet:
         """One past the last sequence id, or 0 for the empty set."""
         return self.spans[-1].end if self.spans else 0
 
+    @property
+    def is_without_holes(self) -> bool:
+        """Whether it is all of `[0, end)`."""
+        return self.count == self.end
+
     def __contains__(self, sequence_id: int) -> bool:
         at = bisect_right(self.spans, sequence_id, key=_first_of) - 1
         return at >= 0 and sequence_id in self.spans[at]

@@ -48,7 +48,7 @@ GRANT USAGE ON SCHEMA onceload TO onceload_loader, onceload_reader;
 GRANT USAGE, CREATE ON SCHEMA onceload_stage TO onceload_loader;
 
 -- What was committed stays written.
-GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span TO onceload_loader;
+GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span, onceload.declaration TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.delivery_failure, onceload.quality_result TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE ON onceload.pipeline TO onceload_loader;
 GRANT SELECT, INSERT, DELETE ON onceload.delivery_span, onceload.snapshot_producer, onceload.message
@@ -68,7 +68,7 @@ GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, co
 GRANT SELECT (audit_id, number, expectation, about, severity, success, unexpected, checked)
    ON onceload.quality_result TO onceload_reader;
 GRANT SELECT
-   ON onceload.pipeline, onceload.producer, onceload.session, onceload.ledger, onceload.ledger_span,
+   ON onceload.pipeline, onceload.declaration, onceload.producer, onceload.session, onceload.ledger, onceload.ledger_span,
       onceload.delivery, onceload.delivery_span, onceload.delivery_failure,
       onceload.snapshot, onceload.snapshot_producer, onceload.audit
    TO onceload_reader;

@@ -22,13 +22,26 @@ CREATE TABLE onceload.pipeline (
     snapshot_every_commits integer NOT NULL,
     snapshot_every_s    double precision NOT NULL,
     snapshots_kept      integer NOT NULL,
-    -- What the names of its producers are relative to; named in another way, all of them would be new.
-    names_below         text,
     -- How many deliveries were ever handed out to sessions in turn.
     offered             bigint NOT NULL DEFAULT 0,
+    -- The version of its declaration that is in force; commits of another one are refused.
+    version             integer NOT NULL DEFAULT 0,
     CONSTRAINT pipeline_positions_count_up_from_zero CHECK (position >= 0),
     CONSTRAINT pipeline_keeps_to_producers_max CHECK (producers BETWEEN 0 AND producers_max),
+    CONSTRAINT pipeline_versions_count_up_from_zero CHECK (version >= 0),
     CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once'))
+);
+
+-- What a pipeline file said, as far as it decides which records exist and what they mean: each version that a load took.
+CREATE TABLE onceload.declaration (
+    pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
+    version      integer NOT NULL,
+    -- What gives consumed sequence ids their meaning; it stays for as long as anything is consumed.
+    terms        jsonb NOT NULL,
+    rest         jsonb NOT NULL,
+    declared_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT declaration_versions_have_no_twins PRIMARY KEY (pipeline_id, version),
+    CONSTRAINT declaration_versions_count_up_from_one CHECK (version >= 1)
 );
 
 -- What has taken effect of each producer: the watermark and the holes in one value.
@@ -43,11 +56,14 @@ CREATE TABLE onceload.producer (
     size         bigint,
     condition    text NOT NULL DEFAULT 'open',
     advanced_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Its name holds the content of that producer, up to its own fingerprint; nothing is consumed under this one.
+    copy_of      bigint,
     CONSTRAINT producer_generations_have_no_twins UNIQUE (pipeline_id, name, generation),
     CONSTRAINT producer_generations_count_up_from_one CHECK (generation >= 1),
     CONSTRAINT producer_consumes_only_sequence_ids CHECK (
         isempty(consumed) OR (lower(consumed) >= 0 AND NOT upper_inf(consumed) AND NOT lower_inf(consumed))),
-    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted', 'replaced'))
+    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted', 'replaced')),
+    CONSTRAINT producer_that_is_a_copy_consumes_nothing CHECK (copy_of IS NULL OR isempty(consumed))
 -- Room for a new version of every row on its own page: also an advance of all of them touches no index.
 ) WITH (fillfactor = 45);
 
@@ -82,8 +98,6 @@ CREATE TABLE onceload.delivery (
     work         text,
     -- It belongs to a batch that is published at once, or did before it was set aside.
     is_staged    boolean NOT NULL DEFAULT false,
-    -- What its rows are made by; whoever goes by another makes none of them.
-    contract     text,
     offered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Of a claim: the stage that is whole, and waits to be audited and published.
     stage        text,
@@ -147,6 +161,8 @@ CREATE TABLE onceload.ledger (
     committed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Of a rewind: the position that the pipeline was set back to.
     rewound_to    bigint,
+    -- The version of the pipeline's declaration that its rows were made by.
+    version       integer,
     CONSTRAINT ledger_positions_have_no_twins PRIMARY KEY (pipeline_id, position),
     CONSTRAINT ledger_kind_is_known CHECK (kind IN ('load', 'forget', 'retry', 'discard', 'rewind')),
     CONSTRAINT ledger_rewinds_name_an_earlier_position CHECK (

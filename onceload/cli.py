@@ -422,6 +422,7 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             load_commands.choice_arguments(command)
         if name == "load":
             load_commands.load_arguments(command)
+            load_commands.differences_argument(command)
     for name, run, teaches in (
         ("stage", stage, "read what is new, and keep it where nobody sees it yet"),
         ("audit", audit, "ask the pipeline's suite about a staged batch, or draft one"),
@@ -435,6 +436,7 @@ def _load_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         else:
             load_commands.batch_argument(command, required=name == "publish")
         if name == "publish":
+            load_commands.differences_argument(command)
             command.add_argument(
                 "--give-up",
                 action="store_true",

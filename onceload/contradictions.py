@@ -94,7 +94,10 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
 
 
 def _against_late_records(target: Target) -> Iterator[Contradiction]:
-    """In any order, a record that comes late must not undo a later one: the row has to tell which was the last."""
+    """In any order, a late record must not undo a later one of its producer: the row has to tell which was the last.
+
+    It tells that of its own producer only. Where several write one key, what is applied last wins.
+    """
     lacking = (
         (
             "target.lineage",

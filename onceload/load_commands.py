@@ -15,7 +15,6 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch
-from dedup_core.ports import check_names
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from onceload.settings import Settings
 from onceload.terminal import (
@@ -82,6 +81,7 @@ def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool 
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
             choice=choice_of(arguments, declared),
+            differences_accepted=publishes and arguments.accept_differences,
         )
         batch = Batch(arguments.batch) if arguments.batch else new_batch()
         with interrupted_by_sigterm():
@@ -129,7 +129,8 @@ def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         found = "is given up, and the next load plans the same records anew" if is_gone else "is not staged"
         words(f"pipeline {declared.name}: batch {batch} {found}; nothing was published by this call")
         return ExitCode.DONE
-    report = publish_batch(declared, how_of(settings, dsn), batch=batch, run=settings.run)
+    how = replace(how_of(settings, dsn), differences_accepted=arguments.accept_differences)
+    report = publish_batch(declared, how, batch=batch, run=settings.run)
     tell_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
@@ -238,6 +239,14 @@ def choice_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
+def differences_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--accept-differences",
+        action="store_true",
+        help="replace a file's old rows even if there are more or fewer of them than were loaded (default: refuse)",
+    )
+
+
 def choice_of(arguments: Arguments, declared: "Declared") -> "Choice":
     return chosen(declared, files=arguments.only, replaces=arguments.replace)
 
@@ -272,9 +281,11 @@ def read_declared(arguments: Arguments) -> "Declared":
 
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
-    """Read a pipeline file, and refuse one that calls files by other names than they were loaded under."""
+    """Read a pipeline file, and refuse one that gives what is loaded another meaning."""
+    from spark_jobs.versions import as_declared
+
     declared = read_declared(arguments)
-    check_names(declared.pipeline, PostgresLedger(engine).names_below(declared.name))
+    PostgresLedger(engine).find_version(as_declared(declared))
     return declared
 
 

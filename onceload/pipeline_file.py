@@ -6,7 +6,7 @@ while they are read, and what they say together is checked on the declared pipel
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,6 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.sources.addresses import shown
 from spark_jobs.sources.listing import root_of
 
 _INT4_MAX = 2**31 - 1
@@ -131,12 +130,7 @@ def _declared(root: Section, values: _Values, *, beside: Path) -> Declared:
     quality = root.section("quality")
     source = _source(root.section("source"), values)
     return Declared(
-        pipeline=replace(
-            _pipeline(root, message_id),
-            # Where content is identity, a file is found under whatever name it comes.
-            names_below=shown(root_of(source.path, root=source.root)) if source.identity is Identity.PATH else None,
-            moved_from=source.moved_from,
-        ),
+        pipeline=_pipeline(root, message_id),
         source=source,
         columns=_columns(root),
         unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
@@ -180,11 +174,12 @@ def _source(source: Section, values: _Values) -> Source:
     if file_format is Format.PARQUET and source.has("sealed"):
         source.refuse("sealed", "a parquet file is always complete; remove the key")
     pattern = partial(path_pattern, values=values)
-    unnamed: tuple[str, str | None] = ("unnamed", None)
-    path, root = source.need("path", pattern, example="path: in/*.jsonl", stand_in=unnamed)
+    unnamed = _Path(path="unnamed")
+    found = source.need("path", pattern, example="path: in/*.jsonl", stand_in=unnamed)
     return Source(
-        path=path,
-        root=root,
+        path=found.path,
+        root=found.root,
+        pattern=found.pattern,
         moved_from=source.take("moved_from", some_text, default=None),
         format=file_format,
         csv=_csv_options(source, file_format),
@@ -314,7 +309,15 @@ def pipeline_name(node: yaml.Node) -> str:
     return Pipeline(name=text(node)).name
 
 
-def path_pattern(node: yaml.Node, *, values: _Values) -> tuple[str, str | None]:
+@dataclass(frozen=True)
+class _Path:
+    path: str
+    #: The folder that the filled names start below, and the path before it was filled: only of one with placeholders.
+    root: str | None = None
+    pattern: str | None = None
+
+
+def path_pattern(node: yaml.Node, *, values: _Values) -> _Path:
     """Fill the placeholders once, and say which folder the filled names start below.
 
     What a value says is never filled again.
@@ -341,7 +344,7 @@ def path_pattern(node: yaml.Node, *, values: _Values) -> tuple[str, str | None]:
     path = _PLACEHOLDER.sub(lambda match: filled[match[1]], pattern)
     # What no listing would take is refused here, where its line is known.
     root_of(path, root=root)
-    return path, root
+    return _Path(path=path, root=root, pattern=pattern if asked else None)
 
 
 def _check_value(name: str, value: str) -> None:

@@ -2,8 +2,10 @@
 
 import hashlib
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
+from dedup_core.errors import NotFound
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import PostgresBatches
@@ -13,6 +15,7 @@ from spark_jobs.declared import Declared
 from spark_jobs.load import LoadSettings, Report, what_came_of, what_is_left_of
 from spark_jobs.plan import Plan, make_plan
 from spark_jobs.target import refuse_another_target
+from spark_jobs.versions import as_declared
 
 #: Nothing is held under this name.
 _NO_BATCH = Batch("")
@@ -47,12 +50,16 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
     try:
         schema.check(engine)
         ledger = PostgresLedger(engine)
-        ledger.declare(declared.pipeline)
+        # Only a load takes a version; one that it would refuse is refused here too.
+        ledger.find_version(as_declared(declared))
         refuse_another_target(engine, ledger, declared)
         choice = what_is_left_of(how.choice, ledger, declared.name, batch)
         plan = make_plan(declared, ledger, now_s=time.time(), choice=choice)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
-        left = board.open_work(batch, is_staged=not declared.is_direct)
+        open_now = 0
+        # Of a pipeline that was never loaded nothing is open.
+        with suppress(NotFound):
+            open_now = board.open_work(batch, is_staged=not declared.is_direct).count
         is_held = PostgresBatches(engine, declared.name).is_held(batch)
     finally:
         engine.dispose()
@@ -62,9 +69,9 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         files=len(plan.to_read),
         bytes=size,
         news=_news(plan),
-        open=left.count,
+        open=open_now,
         lines=(
-            f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without, {left.count:,} open"
+            f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without, {open_now:,} open"
             " deliveries",
             *(f"{note.name}: {note.reason}" for note in plan.notes),
         ),

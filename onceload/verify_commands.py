@@ -76,11 +76,12 @@ def _difference_row(each: "Difference") -> dict[str, object]:
 
 
 def _compared(found: "Verification") -> str:
-    rows = "no rows" if found.rows is None else f"{found.rows:,} rows"
-    values = f", the values of {found.rows_compared:,} rows" if found.is_deep else ""
-    what = f"{found.files:,} files ({found.bytes:,} bytes) and {rows}{values}"
-    outcome = f"{found.differing:,} differences" if found.differing else "all of it is as it was loaded"
-    return f"pipeline {found.pipeline} at position {found.position}: compared {what}; {outcome}"
+    rows = "counted no rows" if found.rows is None else f"counted {found.rows:,} rows"
+    values = f" and compared the values of {found.rows_compared:,} rows" if found.is_deep else ""
+    what = f"compared {found.files:,} files ({found.bytes:,} bytes that were loaded), {rows}{values}"
+    outcome = f"{found.differing:,} differences" if found.differing else "no differences"
+    noted = "; the lines above say what is not loaded yet or was not compared" if found.not_compared else ""
+    return f"pipeline {found.pipeline} at position {found.position}: {what}; {outcome}{noted}"
 
 
 #: What each kind of difference means, and what to do.
@@ -93,6 +94,11 @@ _MEANING = {
     "bytes changed": (
         "the file was changed after it was loaded, and its rows are of the earlier content; restore the file, or set "
         "on_rewrite to load the new one"
+    ),
+    "gap": (
+        "a part of the file was never loaded and no delivery holds it, so its records are missing from the target; "
+        "run `onceload load`, and verify again; if the gap stays, run `onceload load` with `--only FILE --replace`, "
+        "or see `onceload recover --help`"
     ),
     "row missing": (
         "rows were deleted or changed by others after they were loaded; see `onceload recover --help` for how to load "
@@ -221,6 +227,7 @@ def _of_claim(each: Held) -> str:
 
 def _of_life(life: Life) -> str:
     consumed = f"{life.consumed} is in" if life.consumed else "nothing is in"
+    consumed = f"it is a copy, and its records are loaded as {life.copy_of}" if life.copy_of else consumed
     quarantined = f", {life.quarantined:,} records of it went to quarantine" if life.quarantined else ""
     forgotten = "; it was idle, and its state was let go" if life.is_forgotten else ""
     return f"generation {life.generation} ({life.condition}): {consumed}{quarantined}{forgotten}"

@@ -24,9 +24,9 @@ from spark_jobs.declared import Declared
 from spark_jobs.kept import Word, word_of
 from spark_jobs.load import LoadSettings, Report, what_came_of
 from spark_jobs.loading import Job
-from spark_jobs.offers import contract_of
 from spark_jobs.publish import publish
 from spark_jobs.stage import Stage, StagedPart, StageLost, drop_stage, is_whole, staged_parts
+from spark_jobs.versions import as_declared
 from spark_jobs.work import renewed
 
 _BEATS_PER_LEASE = 60
@@ -172,10 +172,11 @@ def _held(
     engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
 ) -> Iterator[_Waiting]:
     batches = PostgresBatches(engine, declared.name)
-    if kept.contract != contract_of(declared):
+    version = PostgresLedger(engine, switch=settings.switch).find_version(as_declared(declared))
+    if version != kept.claim.session.version:
         batches.give_up(kept)
-        raise NothingKept(declared.name, batch, "it was staged by a pipeline file that said otherwise")
-    keep_on = partial(batches.keep, kept.claim, stage=kept.stage, contract=kept.contract)
+        raise NothingKept(declared.name, batch, "the pipeline file was edited after it was staged")
+    keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
     # Whoever else may load the same comes only after this one has let go.
     keep_on()
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
@@ -196,6 +197,7 @@ def _held(
             batch=batch,
             run=run,
             replaced=word.replaced,
+            differences_accepted=settings.differences_accepted,
             stage=stage,
             has_lineage=word.has_lineage,
         )

@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
+from dedup_core.errors import (
+    AskTheLedger,
+    CallAgain,
+    DeclarationChanged,
+    OnceloadError,
+    SessionFenced,
+    SettingRefused,
+)
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres.deliveries import check_own_name
 from spark_jobs.declared import Declared
-from spark_jobs.load import LoadSettings, Report, load
+from spark_jobs.load import LoadSettings, Report, load, take_version
 from spark_jobs.loading import Delivery, Job
 from spark_jobs.plan import Note
 from spark_jobs.work import Worker
@@ -68,8 +75,11 @@ def consume(
     with closing(Here(name, settings.is_stopped)) as here:
         while True:
             try:
+                if settings.version is None:
+                    # Taken once: a file that was edited since ends this process, which would take its own back.
+                    settings = replace(settings, version=take_version(declared, settings))
                 yield load(declared, settings, batch=batch, tasks=here)
-            except SessionFenced:
+            except (SessionFenced, DeclarationChanged):
                 raise
             except (CallAgain, AskTheLedger) as error:
                 yield error

@@ -5,7 +5,7 @@ file of its own, all that comes behind its beginning would be loaded twice.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import BinaryIO
@@ -20,11 +20,10 @@ from spark_jobs.sources.packed import Incomplete
 _READ_BYTES = 2**20
 
 
-def copies_under_way(new: Mapping[Listed, int], known: Sequence[Listed]) -> dict[Listed, Listed]:
+def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
     """The new files that wait, each with the file that it is the beginning of.
 
-    New files come with how far they are in already, under another name. Of those that hold the same, only the first
-    by name is loaded: the next load finds that the others are copies.
+    Of those that hold the same, only the first by name is loaded: the next load finds that the others are copies.
     """
     heads = {each: _head(each) for each in new}
     by_head: dict[bytes, list[Listed]] = {}
@@ -38,7 +37,7 @@ def copies_under_way(new: Mapping[Listed, int], known: Sequence[Listed]) -> dict
         is_new = other in new
         head = heads[other] if is_new else _head(other)
         for each in (each for begin in _beginnings(head, among=in_order) for each in by_head[begin]):
-            if each is not other and each not in waiting and _goes_first(other, each, is_new=is_new, behind=new[each]):
+            if each is not other and each not in waiting and _goes_first(other, each, is_new=is_new):
                 waiting[each] = other
     return waiting
 
@@ -67,15 +66,13 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
 
 
-def _goes_first(other: Listed, each: Listed, *, is_new: bool, behind: int) -> bool:
-    """Whether another file holds what is new of this one, and is loaded before it: it is known, longer or first."""
-    end = 0
+def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
+    """Whether another file holds all of this one, and is loaded before it: it is known, longer or first."""
     with suppress(OnceloadError), told(each.url), open_stream(each.url) as stream, open_stream(other.url) as whole:
         for block in _blocks(stream):
             if whole.read(len(block)) != block:
                 return False
-            end += len(block)
-        return end > behind and (not is_new or other.name < each.name or bool(whole.read(1)))
+        return not is_new or other.name < each.name or bool(whole.read(1))
     return False
 
 

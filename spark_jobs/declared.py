@@ -86,6 +86,8 @@ class Source:
     #: The folder that names start below; left out, the one before the first wildcard. What fills a placeholder is
     #: a part of the names, because the files of two days are never the same.
     root: str | None = None
+    #: The path with its placeholders, where it has some; left out, it is the path itself.
+    pattern: str | None = None
     #: The root that everything below this one was moved from, names and all.
     moved_from: str | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
@@ -222,6 +224,13 @@ class Declared:
         return self.pipeline.name
 
     @property
+    def found_by(self) -> frozenset[str]:
+        """The columns that rows are found by: none of them may be null."""
+        of_messages = self.message_id.columns if self.message_id else ()
+        of_producers = (self.producer.name, self.producer.sequence) if self.producer else ()
+        return frozenset((*self.target.key, *of_messages, *of_producers))
+
+    @property
     def is_direct(self) -> bool:
         return self.publish is Publish.DIRECT
 
@@ -245,5 +254,5 @@ class Declared:
     @property
     def is_published_whole(self) -> bool:
         """Whether a batch makes no sense without a part of it."""
-        is_ordered = self.delivery.mode is Mode.ORDERED
-        return not self.is_direct and (is_ordered or self.target.write is Write.MERGE or self.transform is not None)
+        is_of_all = self.target.write is Write.MERGE or self.transform is not None
+        return self.is_in_turn or (is_of_all and not self.is_direct)

@@ -2,11 +2,15 @@
 
 Decided on the server, on the staged rows and on what took effect before; decided again inside the commit, by the
 compare-and-set of the producers and the window of business ids. If another run came first, all of it is done anew.
+
+A transform may make several rows of one record. Of each id the rows of its first record are kept, all of them. Rows of
+one id that do not tell their record are refused, because two records may have made them.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from secrets import token_hex
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -27,6 +31,10 @@ from spark_jobs.target import undeclared_columns
 from spark_jobs.transform import TransformRefused
 
 _GENERATION = 1
+#: A target's column may have a collation that calls different texts the same.
+_BY_BYTES = 'COLLATE pg_catalog."C"'
+#: That of the ledger's names, by which their index is sorted.
+_AS_IN_THE_LEDGER = 'COLLATE pg_catalog."default"'
 #: For sorts and joins of whole batches.
 WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
@@ -63,12 +71,14 @@ class _Sieve:
         self._job = job
         self._stage = stage
         self._rows = stage.rows
-        self._named = stage.beside("named")
-        self._ids = stage.beside("ids")
-        self._new_ids = stage.beside("new ids")
-        self._by_producer = stage.beside("by producer")
-        self._by_message = stage.beside("by message")
-        self._offered = stage.beside("offered")
+        # Unique, so that another publisher of the same batch cannot change the tables that this commit reads.
+        token = token_hex(8)
+        self._named = stage.beside(f"named {token}")
+        self._ids = stage.beside(f"ids {token}")
+        self._new_ids = stage.beside(f"new ids {token}")
+        self._by_producer = stage.beside(f"by producer {token}")
+        self._by_message = stage.beside(f"by message {token}")
+        self._offered = stage.beside(f"offered {token}")
 
     def clear(self) -> None:
         tables = (self._named, self._ids, self._new_ids, self._by_producer, self._by_message, self._offered)
@@ -77,7 +87,7 @@ class _Sieve:
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
     def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
-        """Leave out what took effect before, or stands twice in the batch; the first of each stays."""
+        """Leave out what took effect before, or stands twice in the batch; the first record of each id stays."""
         declared = self._job.declared
         if not self._job.names_records and declared.transform is None:
             return NewRows(source=self._rows, count=staged, advances=tuple(advances))
@@ -102,7 +112,7 @@ class _Sieve:
             messages: tuple[str, ...] = ()
             if declared.message_id is not None:
                 rows = self._new_of_messages(connection, consumed, declared.message_id)
-                messages = tuple(run(connection, f"SELECT _message FROM {rows}").scalars())
+                messages = tuple(run(connection, f"SELECT DISTINCT _message FROM {rows}").scalars())
             if declared.producer is not None:
                 # Another record with the same business id is consumed, and a duplicate.
                 self._offer(connection, declared.producer, ids, consumed=consumed, rows=rows)
@@ -151,7 +161,8 @@ class _Sieve:
             run(connection, WORK_MEMORY)
             run(
                 connection,
-                f"CREATE UNLOGGED TABLE {self._named} AS SELECT called, {literal(producer.prefix)} || called AS name,"
+                f"CREATE UNLOGGED TABLE {self._named} AS SELECT called,"
+                f" ({literal(producer.prefix)} || called) {_AS_IN_THE_LEDGER} AS name,"
                 " min(first) AS first, max(last) AS last, CAST(sum(rows) AS bigint) AS rows,"
                 f" CAST(sum(ids) AS bigint) AS ids FROM ({words}) AS words GROUP BY called; ANALYZE {self._named}",
             )
@@ -196,24 +207,52 @@ class _Sieve:
                 all_new = "coalesce(first >= upper(consumed), true)"
         written = [column.name for column in self._job.written]
         added = undeclared_columns(connection, self._rows, known=written)
-        columns = ", ".join(f"staged.{quoted(name)}" for name in (*written, *(column.name for column in added)))
-        renamed = (
-            f"{columns}, ends.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE}"
-            f" FROM {self._rows} AS staged JOIN {self._ids} AS ends ON ends.called = {_name_of(producer)}"
-        )
+        names = [quoted(name) for name in (*written, *(column.name for column in added))]
+        columns = ", ".join(f"staged.{name}" for name in names)
+        renamed = f"{columns}, ends.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE}"
+        joined = f"FROM {self._rows} AS staged JOIN {self._ids} AS ends ON ends.called = {_name_of(producer)}"
         if run(connection, f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids}").scalar_one():
-            return f"(SELECT {renamed}) AS records", self._ids
+            return f"(SELECT {renamed} {joined}) AS records", self._ids
+        place = self._place_of(f"ends.producer_id, {sequence}", table="staged")
         run(
             connection,
-            f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT DISTINCT ON (ends.producer_id, {sequence})"
-            f" {renamed} WHERE {is_new}"
-            f" ORDER BY ends.producer_id, {sequence}, staged.{PRODUCER_ID}, staged.{SEQUENCE};"
-            f" CREATE UNLOGGED TABLE {self._new_ids} AS SELECT ends.producer_id, ends.consumed, new.first, new.last,"
-            f" new.rows, new.rows AS ids FROM (SELECT {PRODUCER_ID} AS producer_id, min({SEQUENCE}) AS first,"
-            f" max({SEQUENCE}) AS last, count(*) AS rows FROM {self._by_producer} GROUP BY 1) AS new"
+            f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT {renamed}, {place} AS _position"
+            f" {joined} WHERE {is_new}",
+        )
+        self._refuse_unplaced(connection, self._by_producer, ids=(quoted(producer.name), SEQUENCE))
+        kept = ", ".join((*names, PRODUCER_ID, SEQUENCE))
+        new = f"(SELECT {kept} FROM {self._by_producer} WHERE _position = 1) AS records"
+        # Only a transform makes several rows of one id.
+        ids = "count(*)" if self._job.declared.transform is None else f"count(DISTINCT {SEQUENCE})"
+        run(
+            connection,
+            f"CREATE UNLOGGED TABLE {self._new_ids} AS SELECT ends.producer_id, ends.consumed, new.first, new.last,"
+            f" new.rows, new.ids FROM (SELECT {PRODUCER_ID} AS producer_id, min({SEQUENCE}) AS first,"
+            f" max({SEQUENCE}) AS last, count(*) AS rows, {ids} AS ids FROM {new} GROUP BY 1) AS new"
             f" JOIN {self._ids} AS ends USING (producer_id)",
         )
-        return self._by_producer, self._new_ids
+        return new, self._new_ids
+
+    def _place_of(self, ids: str, *, table: str) -> str:
+        """Which record of its id a row is of, from 1; 0 if it does not tell, and other rows have the id too."""
+        producer_id, sequence = f"{table}.{PRODUCER_ID}", f"{table}.{SEQUENCE}"
+        place = f"rank() OVER (PARTITION BY {ids} ORDER BY {producer_id}, {sequence})"
+        if self._job.declared.transform is None:
+            return place
+        is_told = f"{producer_id} IS NOT NULL AND {sequence} IS NOT NULL"
+        return f"CASE WHEN {is_told} OR count(*) OVER (PARTITION BY {ids}) = 1 THEN {place} ELSE 0 END"
+
+    def _refuse_unplaced(self, connection: Connection, table: str, *, ids: Sequence[str]) -> None:
+        """Of such rows nobody can tell whether one record made them, or a record and its copy."""
+        asked = f"SELECT {', '.join(ids)} FROM {table} WHERE _position = 0 LIMIT 1"
+        found = None if self._job.declared.transform is None else run(connection, asked).first()
+        if found is not None:
+            raise TransformRefused(
+                self._job.declared.name,
+                f"several rows of one id ({', '.join(map(_shown, found))}) do not tell which record they were made"
+                " from, and could be copies of one record:"
+                f" select {PRODUCER_ID} and {SEQUENCE} too, or make one row of each id",
+            )
 
     def _offer(self, connection: Connection, producer: RecordProducer, ids: str, *, consumed: str, rows: str) -> None:
         """Gather what each producer advances by; most of their ids follow one another, and their ends say it all."""
@@ -242,18 +281,18 @@ class _Sieve:
 
     def _new_of_messages(self, connection: Connection, source: str, message_id: MessageId) -> str:
         parts = ", ".join(f"CAST({quoted(name)} AS text)" for name in message_id.columns)
+        place = self._place_of("_message", table="named")
         run(
             connection,
-            f"CREATE UNLOGGED TABLE {self._by_message} AS"
-            f" SELECT DISTINCT ON (_message) * FROM ("
-            f" SELECT *, CAST(json_build_array({parts}) AS text) AS _message FROM {source}) AS named"
+            f"CREATE UNLOGGED TABLE {self._by_message} AS SELECT *, {place} AS _position FROM ("
+            f" SELECT *, CAST(json_build_array({parts}) AS text) {_BY_BYTES} AS _message FROM {source}) AS named"
             " WHERE NOT EXISTS (SELECT FROM onceload.message JOIN onceload.pipeline USING (pipeline_id)"
             f" WHERE pipeline.name = {literal(self._job.declared.name)}"
             " AND message.message = sha256(convert_to(_message, 'UTF8'))"
-            " AND message.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - pipeline.message_keep_days)"
-            f" ORDER BY _message, {PRODUCER_ID}, {SEQUENCE}",
+            " AND message.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - pipeline.message_keep_days)",
         )
-        return self._by_message
+        self._refuse_unplaced(connection, self._by_message, ids=("_message",))
+        return f"(SELECT * FROM {self._by_message} WHERE _position = 1) AS records"
 
 
 def _shown(value: object) -> str:
@@ -261,7 +300,7 @@ def _shown(value: object) -> str:
 
 
 def _name_of(producer: RecordProducer) -> str:
-    return f"CAST(staged.{quoted(producer.name)} AS text)"
+    return f"CAST(staged.{quoted(producer.name)} AS text) {_BY_BYTES}"
 
 
 def _sequence_of(producer: RecordProducer) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.names import ProducerId
+from dedup_core.names import Position, ProducerId
 from dedup_core.postgres.audit import AuditView, FileReceipts, audit_view
 from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
@@ -31,6 +31,7 @@ from spark_jobs.sources.pieces import pieces
 from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE, Chunk
 from spark_jobs.target import table_name, undeclared_columns
 from spark_jobs.verify_files import size_of, url_of
+from spark_jobs.versions import as_declared, of_rows
 from spark_jobs.write import arrived, travelling
 
 #: So much of the sources is compared at once, where rows of different files have nothing to do with each other.
@@ -56,13 +57,26 @@ def compare_values(
         if not view.columns_of(table_name(declared.target)):
             return 0
         comparison = _Comparison(declared, view, findings, differing=differing)
+        others = _of_other_versions(declared, view)
         for file in view.files():
-            if file.is_replaced or not file.is_latest or file.producer_id in unproven:
+            if others and not others.isdisjoint(position for position, _ in file.spans):
+                reason = "its values were not compared: an earlier version of the pipeline file loaded a part of it"
+                findings.notes.append(Note(name=file.name, reason=reason))
+                comparison.leave_out(file)
+            elif file.is_replaced or not file.is_latest or file.producer_id in unproven:
                 comparison.leave_out(file)
             else:
                 comparison.take(file)
         comparison.settle()
         return comparison.rows
+
+
+def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Position]:
+    """The commits whose rows were made by other rules than those that the pipeline file has now."""
+    now = as_declared(declared).declaration
+    rules = of_rows(now.terms, now.rest)
+    same = [version for version, each in view.declarations().items() if of_rows(each.terms, each.rest) == rules]
+    return view.positions_of_others(same)
 
 
 def _incomparable(declared: Declared) -> str | None:

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     FILE_SHORTER = "file shorter"
     FILE_UNREADABLE = "file unreadable"
     BYTES_CHANGED = "bytes changed"
+    GAP = "gap"
     ROW_MISSING = "row missing"
     ROW_DOUBLED = "row doubled"
     ROW_FROM_NOWHERE = "row from nowhere"

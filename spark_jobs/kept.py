@@ -19,7 +19,6 @@ from dedup_core.postgres.connection import translated
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column, ColumnType, Kind
 from spark_jobs.loading import Job, Replacement, answered
-from spark_jobs.offers import contract_of
 from spark_jobs.plan import Note
 from spark_jobs.stage import Stage, read_word, write_word
 
@@ -50,7 +49,7 @@ def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: in
     def keep_now() -> None:
         with translated(pipeline=job.declared.name, doing="keeping a batch"), engine.begin() as connection:
             write_word(connection, stage, _written(word))
-        batches.keep(claim, stage=stage.name, contract=contract_of(job.declared))
+        batches.keep(claim, stage=stage.name)
 
     # Said twice, because an answer was lost, it is the same.
     answered(keep_now)

@@ -27,7 +27,7 @@ from dedup_core.errors import (
     OnceloadError,
     SettingRefused,
 )
-from dedup_core.names import Batch, Position, ProducerId, SessionName
+from dedup_core.names import Batch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
@@ -41,15 +41,17 @@ from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.kept import keep
 from spark_jobs.loading import Delivery, Job, Replacement, answered
-from spark_jobs.offers import Bundle, bundles, contract_of, offers_of, read_work, spans_of
+from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
 from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
 from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.sources.addresses import is_of_s3, known_access
-from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
+from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
+from spark_jobs.turns import overtaking
 from spark_jobs.twins import Twin
+from spark_jobs.versions import as_declared
 from spark_jobs.work import BEATS_PER_LEASE, Tasks, never, renewed
 
 #: A plan that somebody else was faster with is made anew, but not for ever.
@@ -81,6 +83,10 @@ class LoadSettings:
     #: The folder that what audits say is shown in, as pages.
     docs: Path | None = None
     choice: Choice = EVERYTHING
+    #: The version that an earlier load of the same process has taken; under another one, nothing is loaded.
+    version: Version | None = None
+    #: Replace rows also where they are not as many as their receipts say.
+    differences_accepted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,8 @@ class Report:
     pipeline: str
     batch: Batch
     position: Position
+    #: Of the pipeline's declaration, by which it was loaded.
+    version: Version | None = None
     loaded: int = 0
     duplicates: int = 0
     quarantined: int = 0
@@ -144,6 +152,15 @@ def load(
         engine.dispose()
 
 
+def take_version(declared: Declared, settings: LoadSettings) -> Version:
+    """The version that loads of a process go by which stays."""
+    engine = connect(settings.ledger)
+    try:
+        return PostgresLedger(engine, switch=settings.switch).declare(as_declared(declared))
+    finally:
+        engine.dispose()
+
+
 def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
     """What a batch has done since a position: the ledger alone knows, whatever became of tasks and answers."""
     outcome = ledger.outcome_of(pipeline, batch, after=after)
@@ -188,11 +205,11 @@ class _Load:
         self._kept: int | None = None
         self._ledger = PostgresLedger(engine, switch=settings.switch)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
-        self._ledger.declare(declared.pipeline)
+        self._version = self._ledger.declare(as_declared(declared), version=settings.version)
         refuse_another_target(engine, self._ledger, declared)
         # First of all, whatever an earlier life under this name still holds falls back.
         self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
-        self._session = self._ledger.open_session(declared.name, planner_of(batch))
+        self._session = self._ledger.open_session(declared.name, planner_of(batch), version=self._version)
         self._before = self._ledger.position(declared.name)
 
     def report(self) -> Report:
@@ -206,7 +223,14 @@ class _Load:
         PostgresSnapshots(self._engine).take_if_due(self._declared.name, now=datetime.now(UTC))
         report = what_came_of(self._ledger, self._declared.name, self._batch, after=self._before)
         seconds = time.monotonic() - self._started - self._starting_s
-        return replace(report, seconds=seconds, session_start_seconds=self._starting_s, staged=self._kept, notes=notes)
+        return replace(
+            report,
+            version=self._version,
+            seconds=seconds,
+            session_start_seconds=self._starting_s,
+            staged=self._kept,
+            notes=notes,
+        )
 
     def _load(self) -> tuple[Note, ...]:
         """Plan and work until nothing is left that is new; what others hold is waited for."""
@@ -252,8 +276,6 @@ class _Load:
 
     def _expire(self) -> None:
         answered(partial(self._board.expire, is_staged=self._is_staged))
-        if self._is_staged:
-            answered(self._board.withdraw_waiting)
 
     def _no_room(self) -> Note:
         open_max = self._declared.delivery.open_max
@@ -321,6 +343,12 @@ class _Load:
         names = [(file.listed.name, file.generation) for file in plan.to_read]
         ids = answered(partial(ledger.register, declared.name, names))
         twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
+        # What goes on under a name that is new to its producer is read as that producer's.
+        ids |= {
+            (file.listed.name, file.generation): file.twin.copy_of
+            for file in plan.to_read
+            if file.twin and file.twin.takes_over and file.twin.copy_of is not None
+        }
         some, is_cut = bundles(declared, plan.to_read, ids), False
         if declared.is_direct:
             room = max(0, declared.delivery.open_max - self._left().count)
@@ -343,7 +371,7 @@ class _Load:
         renew = partial(ledger.renew, self._session, lease_s=declared.delivery.ack_deadline_s)
         with renewed(renew, every_s=every_s):
             try:
-                self._note(twins)
+                self._note(twins, claim)
                 if declared.is_direct:
                     self._board.offer(claim, offers_of(gathered), batch=self._batch)
                     for producer_id, some_spans in spans.items():
@@ -356,28 +384,19 @@ class _Load:
                     ledger.release(claim)
         return len(gathered), is_cut
 
-    def _note(self, twins: Mapping[ProducerId, Twin]) -> None:
-        """Write down what the plan found out without reading any record."""
-        # What is in under another name is consumed under this one too, and its records are duplicates.
-        advances = [
-            Advance(
-                producer_id=producer_id,
-                spans=twin.consumed,
-                records=twin.records,
-                digest=twin.digest,
-                fingerprint=twin.fingerprint,
-                size=twin.size,
-                condition=twin.condition,
-            )
-            for producer_id, twin in twins.items()
-        ]
+    def _note(self, twins: Mapping[ProducerId, Twin], claim: Claim) -> None:
+        """Write down what the plan found out without reading any record, as long as its claim is held."""
+        advances = [_noted(producer_id, twin) for producer_id, twin in twins.items()]
         if advances:
             commit: Commit[Connection] = Commit(
                 session=self._session,
                 batch=self._batch,
                 advances=tuple(advances),
                 write_rows=lambda _: None,
-                counts=Counts(duplicate=sum(twin.records for twin in twins.values())),
+                # A planner that was away for longer than its lease has planned by what is not so any more.
+                claim=claim,
+                is_last=False,
+                counts=Counts(duplicate=sum(twin.duplicates for twin in twins.values())),
                 run=self._run,
             )
             self._ledger.commit(commit)
@@ -419,6 +438,7 @@ class _Load:
             batch=self._batch,
             run=self._run,
             wait_s=self._settings.wait_s,
+            differences_accepted=self._settings.differences_accepted,
             access=known_access() if is_of_s3(declared.source.path) else {},
         )
         job = self._tasks.writing(job)
@@ -531,7 +551,7 @@ class _Load:
         """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
 
         A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged
-        again; so is what was set aside after too many tries.
+        again; so is what was set aside after too many tries, and what would overtake something that cannot be read.
         """
         job = replace(self._job, replaced=_replaced(files, ids))
         left_out: list[Note] = []
@@ -546,18 +566,23 @@ class _Load:
                     parts = answered(partial(self._parts, stage))
                     notes += [note for part in parts for note in part.notes]
                     broken = half_read(job, parts, notes)
-                    if is_whole(parts, deliveries=len(some)) and not broken:
+                    is_there = is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
+                    noted = {note.name for note in notes} | {each.name for each in broken.values()}
+                    behind = overtaking(self._declared, some, parts, noted=noted) if is_there else None
+                    if is_there and not broken and behind is None:
                         notes = left_out + notes
                         self._publish_or_keep(job, stage, parts, claim, deliveries=len(some), notes=notes)
                         return notes
                     if self._settings.is_stopped():
                         return left_out
                     dead = self._set_aside(claim)
-                    if dead or broken:
+                    if dead or broken or behind:
                         # That is no loss, and there is less each time.
                         losses = 0
                         left_out += _why_old_rows_stay(broken.values(), notes)
-                        some = _without(some, deliveries=dead, producers=broken)
+                        left_out += behind.notes(self._declared) if behind else ()
+                        late = behind.chunks if behind else frozenset()
+                        some = _without(some, deliveries=dead, producers=broken, late=late)
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
 
     def _publish_or_keep(
@@ -586,9 +611,7 @@ class _Load:
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
             return self._watched.transform(job, deliveries)
         stage = "" if job.stage is None else job.stage.name
-        self._board.offer_batch(
-            claim, offers_of(some, stage=stage), batch=self._batch, contract=contract_of(self._declared)
-        )
+        self._board.offer_batch(claim, offers_of(some, stage=stage), batch=self._batch)
         return self._help(job)
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
@@ -610,11 +633,43 @@ class _Load:
         return {read_work(self._declared, each.work, claim)[0].number for each in dead}
 
 
+def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
+    """Whether anything is staged of a chunk without all that stands before it in the chunk."""
+    staged: dict[tuple[int, ProducerId], SpanSet] = {}
+    for part in parts:
+        for advance in part.advances:
+            key = part.delivery, advance.producer_id
+            staged[key] = staged.get(key, SpanSet()) | advance.spans
+    for number, chunks in enumerate(some):
+        for chunk in chunks:
+            whole = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
+            read = staged.get((number, chunk.producer_id), SpanSet()) & whole
+            if read and read != SpanSet([Span(chunk.first, read.end)]):
+                return True
+    return False
+
+
+def _noted(producer_id: ProducerId, twin: Twin) -> Advance:
+    """What is in under another name stays its producer's, under whichever name that goes on."""
+    if twin.takes_over and twin.copy_of is not None:
+        its: dict[str, ProducerId] = {"producer_id": twin.copy_of, "takes_name_of": producer_id}
+    else:
+        its = {"producer_id": producer_id} | ({} if twin.copy_of is None else {"copy_of": twin.copy_of})
+    return Advance(
+        **its,
+        spans=twin.consumed,
+        records=twin.records,
+        digest=twin.digest,
+        fingerprint=twin.fingerprint,
+        size=twin.size,
+        condition=twin.condition,
+    )
+
+
 def _columns(declared: Declared) -> tuple[Column, ...]:
     """What rows are found by may not be null: such a record is quarantined, instead of failing all of them."""
-    needed = {*declared.target.key, *(declared.message_id.columns if declared.message_id else ())}
-    needed |= {declared.producer.name, declared.producer.sequence} if declared.producer else set()
-    return tuple(replace(column, not_null=True) if column.name in needed else column for column in declared.columns)
+    found_by = declared.found_by
+    return tuple(replace(column, not_null=True) if column.name in found_by else column for column in declared.columns)
 
 
 def _replaced(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]) -> dict[ProducerId, Replacement]:
@@ -635,8 +690,12 @@ def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> 
         yield from (note.of_no_replacement() for note in told)
 
 
-def _without(some: Sequence[Bundle], *, deliveries: Container[int], producers: Container[ProducerId]) -> list[Bundle]:
+def _without(
+    some: Sequence[Bundle], *, deliveries: Container[int], producers: Container[ProducerId], late: Container[Chunk]
+) -> list[Bundle]:
     return [
-        () if number in deliveries else tuple(chunk for chunk in chunks if chunk.producer_id not in producers)
+        ()
+        if number in deliveries
+        else tuple(chunk for chunk in chunks if chunk.producer_id not in producers and chunk not in late)
         for number, chunks in enumerate(some)
     ]

@@ -39,7 +39,17 @@ from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, withou
 from spark_jobs.read import WrittenAnew, read_parts, read_records
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
-from spark_jobs.stage import Made, Stage, StagedPart, accept, note_part, stage_made, stage_part, still_there
+from spark_jobs.stage import (
+    Made,
+    Stage,
+    StagedPart,
+    accept,
+    begin_try,
+    note_part,
+    stage_made,
+    stage_part,
+    still_there,
+)
 from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
 Answer = TypeVar("Answer")
@@ -71,7 +81,8 @@ class Replacement:
 
         Nothing takes the place of nothing: a packed file that is empty inside deletes no rows, as a plain one does not.
         """
-        return advance.size is not None and bool(advance.spans) and advance.spans.covers(self.planned)
+        is_read = advance.spans.covers(self.planned) if self.planned else advance.spans.is_without_holes
+        return advance.size is not None and bool(advance.spans) and is_read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +102,8 @@ class Job:
     wait_s: float = 600.0
     #: Generations whose rows go when those of a later one come, by the later one's id.
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
+    #: Rows are replaced also where they are not as many as their receipts say.
+    differences_accepted: bool = False
     #: Somebody may have committed a part of what is in hand.
     is_redelivered: bool = False
     #: What cannot be read now is not handed out again.
@@ -110,6 +123,8 @@ class Job:
 
 def deliver(job: Job, delivery: Delivery) -> list[Note]:
     """Load one delivery; what could not be read of it is noted, and the rest is loaded."""
+    if job.stage is not None:
+        answered(partial(_begin_try, job, job.stage, delivery))
     notes: list[Note] = []
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
@@ -118,9 +133,16 @@ def deliver(job: Job, delivery: Delivery) -> list[Note]:
             take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
         else:
             place = (delivery.number, number)
-            take = partial(_stage_piece, job, job.stage, place=place, is_last=is_last, notes=notes)
+            take = partial(
+                _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
+            )
         _sparing_the_others(take, parts, refused=refused, notes=notes)
     return notes
+
+
+def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"):
+        begin_try(engine_of(job), stage, delivery.claim, delivery=delivery.number)
 
 
 def _sparing_the_others(
@@ -296,7 +318,14 @@ def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim, is_la
 
 
 def _stage_piece(
-    job: Job, stage: Stage, parts: list[ReadPart], *, place: tuple[int, int], is_last: bool, notes: Sequence[Note]
+    job: Job,
+    stage: Stage,
+    parts: list[ReadPart],
+    *,
+    place: tuple[int, int],
+    claim: Claim,
+    is_last: bool,
+    notes: Sequence[Note],
 ) -> None:
     engine = engine_of(job)
     records, writer = _records(job, parts, stage.writer)
@@ -307,7 +336,7 @@ def _stage_piece(
         staged = replace(staged, notes=tuple(notes) if is_last else ())
         try:
             with translated(pipeline=job.declared.name, doing="staging rows"):
-                stage_part(engine, stage, staged, prepared.rows, writer=writer)
+                stage_part(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
         except (DatabaseLost, PipelineBusy) as error:
             patience.wait(error)
         except ColumnsDiffer as differing:

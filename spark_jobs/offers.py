@@ -1,6 +1,5 @@
 """What is new, cut into what one session takes at once, and how that is written down for whoever takes it."""
 
-import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,6 +74,7 @@ def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
             etag=listed.etag,
             sealed=file.sealed,
             expected=file.expected,
+            lying=file.lying,
             header=header,
         )
         if end is None or is_stream(source, listed.name):
@@ -118,14 +118,6 @@ def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer
     ]
 
 
-def contract_of(declared: Declared) -> str:
-    """What rows are made by, in short: wherever it is the same, the same rows are made of the same bytes."""
-    source = replace(declared.source, path="", root=None, moved_from=None, chunk_bytes=1, sealed_after_s=None)
-    of_rows = (declared.columns, declared.transform, declared.unknown_fields, declared.producer, declared.message_id)
-    whole = (source, declared.target, *of_rows)
-    return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
-
-
 def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
     return json.dumps({"number": number, "stage": stage, "chunks": [_as_json(chunk) for chunk in chunks]})
 
@@ -136,11 +128,21 @@ def _as_json(chunk: Chunk) -> dict[str, object]:
     said["url"] = shown(chunk.url)
     if chunk.expected:
         said["expected"] = [b64encode(each).decode() for each in chunk.expected]
+    if chunk.lying:
+        said["lying"] = b64encode(chunk.lying).decode()
     return said
 
 
 _NOTHING = object()
-_DEFAULTS = {"begins": None, "etag": None, "expected": (), "sealed": False, "header": (), "is_followed": False}
+_DEFAULTS: dict[str, object] = {
+    "begins": None,
+    "etag": None,
+    "expected": (),
+    "lying": None,
+    "sealed": False,
+    "header": (),
+    "is_followed": False,
+}
 
 
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
@@ -152,6 +154,7 @@ def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, st
                 **each,
                 "url": with_login(each["url"], of=declared.source.path),
                 "expected": tuple(map(b64decode, each.get("expected", ()))),
+                "lying": b64decode(each["lying"]) if "lying" in each else None,
                 "header": tuple(each.get("header", ())),
             }
         )

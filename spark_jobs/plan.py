@@ -1,6 +1,7 @@
 """What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from ast import literal_eval
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -10,12 +11,20 @@ from dedup_core.errors import ExitCode, NotFound, OnceloadError
 from dedup_core.names import DeliveryId, Position, ProducerId
 from dedup_core.ports import Knowledge, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
-from dedup_core.spans import Span, SpanSet
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from dedup_core.verdicts import Order
 from spark_jobs.copies import copies_under_way
 from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
+from spark_jobs.partings import common_beginning, part_from
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, fingerprint_of, is_vouched_for
+from spark_jobs.sources.fingerprints import (
+    Fingerprint,
+    Resemblance,
+    fingerprint_of,
+    fingerprint_of_whole,
+    is_vouched_for,
+)
 from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, ends_record
@@ -64,7 +73,9 @@ class FileToRead:
     is_new: bool = False
     #: Fingerprints that it must still have when it is read.
     expected: tuple[bytes, ...] = ()
-    #: A file that it starts with, so that so much of it is in already.
+    #: All of its bytes as they lie there, told by their edges, where only reading tells how far its records go.
+    lying: bytes | None = None
+    #: What is noted of it: so much of it is in already under another name.
     twin: Twin | None = None
     #: An earlier generation whose rows go when these come.
     replaces: ProducerId | None = None
@@ -123,7 +134,14 @@ class _Life:
     is_left_open: bool = False
     #: What its beginning must still be when it is read.
     fingerprint: bytes | None = None
+    #: It was found to hold the content of this producer, as far as that was in then.
+    copy_of: tuple[ProducerId, ProducerState] | None = None
+    #: How far that was, and how many records.
+    seen: int = 0
+    #: What it is in as, under another name.
     twin: Twin | None = None
+    #: It ends where that does.
+    is_all_in: bool = False
     #: The same file, where its store has come to call it otherwise.
     itself: Twin | None = None
     replaces: ProducerId | None = None
@@ -139,28 +157,41 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
     outlook = _outlook(ledger, declared.name)
     known = _known(ledger, declared.name, [listed.name for listed in listing.files])
-    twins = Twins(declared, ledger) if by_content else None
+    files = {listed.name: listed for listed in listing.files}
+    others = Others(declared, ledger, Twins(declared, ledger), files) if by_content else None
     proven = partial(holds_what_was_loaded, declared, ledger)
     found: dict[Listed, FileToRead | Note | None] = {}
+    waits: dict[Listed, Note] = {}
     for listed in listing.files:
         one = known.get(listed.name)
         try:
-            found[listed] = _look(declared, listed, one, twins, outlook, proven=proven, now_s=now_s, choice=choice)
+            found[listed] = _look(declared, listed, one, others, outlook, proven=proven, now_s=now_s, choice=choice)
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
+    copies: dict[Listed, Note] = {}
     if by_content:
         # Also of a file that is not meant, one that is may be a copy under way.
-        found |= _waiting(declared.source, found)
+        copies = _waiting(found)
+        found |= copies
+        found, waits = _one_of_each(found, known)
+        copies |= waits
         listing = _meant(listing, choice)
         found = {listed: found[listed] for listed in listing.files}
     if outlook.claimed and depends_on_others(declared):
         found |= _in_turn(found, outlook)
+    elif declared.is_in_turn:
+        found |= _behind(declared, listing, found, copies=copies)
     return Plan(
         outlook=outlook,
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
-        notes=(
-            *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
-            *(each for each in found.values() if isinstance(each, Note)),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
+                    *(each for each in found.values() if isinstance(each, Note)),
+                    *(waits[listed] for listed in found if listed in waits),
+                )
+            )
         ),
         done=sum(each is None for each in found.values()),
     )
@@ -190,24 +221,85 @@ def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[N
         yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
 
 
-def _waiting(source: Source, found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
+def _waiting(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
     """The new files that may be copies under way, of files that are in or about to be."""
-    new = {
-        listed: file.twin.consumed.end if file.twin else 0
-        for listed, file in found.items()
-        # A Parquet file that has a twin is all of it.
-        if isinstance(file, FileToRead) and file.is_new and not (file.twin and source.format is Format.PARQUET)
-    }
+    new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
     sound = [
         listed
         for listed, file in found.items()
         if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
     ]
-    reason = "so far it is the beginning of {}: it waits until it is found to be a copy, or goes on in another way"
     return {
-        listed: Note(name=listed.name, reason=reason.format(other.name))
-        for listed, other in copies_under_way(new, sound).items()
+        listed: Note(name=listed.name, reason=_BEGINNING.format(other.name))
+        for listed, other in copies_under_way(sorted(new, key=lambda each: each.name), sound).items()
     }
+
+
+_WAITS = "Nothing new of this file is loaded until it proves to be a copy, or to differ"
+_BEGINNING = f"so far it is the beginning of {{}}, perhaps a copy still being written. {_WAITS}"
+_BESIDE = f"it holds more than is loaded under the name {{}}, and {{}} is read first. {_WAITS}"
+
+
+def _one_of_each(
+    found: Mapping[Listed, FileToRead | Note | None], known: Mapping[str, tuple[ProducerId, Knowledge]]
+) -> tuple[dict[Listed, FileToRead | Note | None], dict[Listed, Note]]:
+    """Let each producer be read under one name only; what else holds the same, or more, waits for that."""
+    groups: dict[ProducerId, list[FileToRead]] = {}
+    for file in found.values():
+        if isinstance(file, FileToRead) and file.twin and file.twin.copy_of is not None and file.twin.is_whole:
+            groups.setdefault(file.twin.copy_of, []).append(file)
+    chosen, waits = dict(found), dict[Listed, Note]()
+    by_name = {listed.name: file for listed, file in found.items()}
+    for producer_id, files in groups.items():
+        name = _twin(files[0]).name
+        for file in files:
+            if not file.spans and _is_noted(file, known):
+                # Nothing is new of it, or not all of a line.
+                is_all = _twin(file).size is not None
+                chosen[file.listed] = None if is_all else Note(name=file.listed.name, reason=_LEFT_OPEN)
+        generation = known[name][1].state.generation if name in known and known[name][0] == producer_id else None
+        own = by_name.get(name)
+        has_left = name not in by_name or generation is None or _has_left(own, generation)
+        reader = own if isinstance(own, FileToRead) and own.spans and not has_left else None
+        behind = [file for file in files if file.spans]
+        candidates = behind or [file for file in files if has_left and chosen[file.listed] is file]
+        if reader is None and candidates:
+            # What goes furthest, as far as that shows from outside; its name is the producer's from then on.
+            reader = max(candidates, key=_reach)
+            chosen[reader.listed] = replace(reader, twin=replace(_twin(reader), takes_over=True))
+        for file in behind:
+            if reader is not None and file is not reader:
+                reason = _BESIDE.format(name, reader.listed.name)
+                waits[file.listed] = Note(name=file.listed.name, reason=reason)
+                chosen[file.listed] = replace(file, spans=())
+                if _is_noted(file, known):
+                    chosen[file.listed] = waits[file.listed]
+    return chosen, waits
+
+
+def _twin(file: FileToRead) -> Twin:
+    if file.twin is None:
+        raise AssertionError
+    return file.twin
+
+
+def _has_left(own: "FileToRead | Note | None", generation: int) -> bool:
+    """Whether a name has come to hold something else than its producer did."""
+    if isinstance(own, Note):
+        return own.needs_a_person
+    return own is not None and own.generation > generation
+
+
+def _reach(file: FileToRead) -> tuple[bool, int]:
+    return Compression.of(file.listed.url) is Compression.NONE, file.listed.size
+
+
+def _is_noted(file: FileToRead, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> bool:
+    """Whether all that there is to note of a copy was noted before."""
+    twin, before = _twin(file), known.get(file.listed.name)
+    if before is None or before[1].shared is None:
+        return False
+    return (before[1].shared[0], before[1].state.fingerprint) == (twin.copy_of, twin.fingerprint)
 
 
 def _in_turn(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook) -> dict[Listed, Note]:
@@ -219,6 +311,50 @@ def _in_turn(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook)
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
     return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
+
+
+def _behind(
+    declared: Declared,
+    listing: Listing,
+    found: Mapping[Listed, FileToRead | Note | None],
+    *,
+    copies: Container[Listed],
+) -> dict[Listed, Note]:
+    """The files that would overtake one which is not read whole: they wait.
+
+    A copy under way keeps nobody waiting: what it waits for may stand behind it.
+    """
+    not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
+    # The listing names these as Python writes a text. Of what it refuses, links show no records of their own.
+    unnamed = [each for each in listing.refused if each[1].startswith("its name ")]
+    not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *unnamed)]
+    if not not_whole:
+        return {}
+    first = min(not_whole)
+    return {
+        listed: waits_for(declared, listed.name, first if first.isprintable() else repr(first))
+        for listed, file in found.items()
+        if isinstance(file, FileToRead) and file.spans and listed.name > first
+    }
+
+
+def _is_not_whole(file: FileToRead | Note | None) -> bool:
+    """Whether a part of a file is missing, as far as a plan can tell."""
+    if isinstance(file, FileToRead):
+        end = file.spans[-1][1] if file.spans else None
+        return end is not None and end < file.listed.size
+    return isinstance(file, Note)
+
+
+def waits_for(declared: Declared, name: str, other: str) -> Note:
+    """Why a file waits that would overtake another one."""
+    if declared.producer is not None and declared.producer.order is Order.ORDERED:
+        setting, lost = "producer.order: ordered", "the missing records would count as duplicates"
+    else:
+        setting, lost = "delivery.mode: ordered", "its records would take effect before the missing ones"
+    reason = f"waits for {other}, which is not read whole, because of {setting}: otherwise {lost}"
+    what_to_do = f"Complete or repair {other}, or remove it to go on without its missing records, and load again"
+    return Note(name=name, reason=f"{reason}. Nothing new of this file is loaded. {what_to_do}")
 
 
 def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
@@ -255,10 +391,10 @@ def _look(
     declared: Declared,
     listed: Listed,
     known: tuple[ProducerId, Knowledge] | None,
-    twins: Twins | None,
+    others: "Others | None",
     outlook: Outlook,
     *,
-    proven: Callable[[Listed, ProducerId], bool],
+    proven: Callable[..., bool],
     now_s: float,
     choice: Choice,
 ) -> FileToRead | Note | None:
@@ -283,8 +419,11 @@ def _look(
         has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
     # A name that was registered, and nothing more, is as new as one that was not.
-    if twins and not life.consumed and (twin := twins.find(listed)):
-        life = replace(life, twin=twin, consumed=twin.consumed, fingerprint=twin.fingerprint)
+    found = others.life_of(listed, life) if others and not life.consumed else life
+    return found if isinstance(found, Note) else _new_of(declared, listed, found, sealed=sealed)
+
+
+def _new_of(declared: Declared, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
     rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
     rest = rest_of(declared.source, listed, life, sealed=sealed)
     if not isinstance(rest, FileToRead):
@@ -322,49 +461,160 @@ def _life(
     listed: Listed,
     known: tuple[ProducerId, Knowledge] | None,
     *,
-    proven: Callable[[Listed, ProducerId], bool],
+    proven: Callable[..., bool],
     sealed: bool,
 ) -> _Life | Note:
     if known is None:
         return _Life()
     producer_id, knowledge = known
     state = knowledge.state
+    if knowledge.shared is not None:
+        return _life_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
     if state.fingerprint is None and state.consumed and declared.producer:
         what = "a producer that records name is called so, and a file cannot be the same: give it another name"
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed)
-    resemblance, fingerprint = resemblance_of(declared.source, listed, state), Fingerprint.from_bytes(state.fingerprint)
-    is_vouched = is_vouched_for(listed, fingerprint)
+    return _life_of(declared, listed, producer_id, state, proven=proven, sealed=sealed)
+
+
+def _life_of(
+    declared: Declared,
+    listed: Listed,
+    producer_id: ProducerId,
+    state: ProducerState,
+    *,
+    proven: Callable[..., bool],
+    sealed: bool,
+) -> _Life | Note:
+    fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
+    resemblance, is_vouched = resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)
     if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
         # Both ends are the same; that what is between them is not, only reading all of it could tell.
         resemblance = Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
         is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
-        is_read = state.size == listed.size if is_stream(declared.source, listed.name) else is_whole
+        # Whoever read a stream to its end has noted its size; what was read of it before may have holes.
+        is_to_end = state.size == listed.size and state.consumed.is_without_holes
+        is_read = is_to_end if is_stream(declared.source, listed.name) else is_whole
         return _Life(
             generation=state.generation,
             consumed=state.consumed,
             fingerprint=state.fingerprint,
-            is_left_open=resemblance is Resemblance.SAME and _was_left_open(state),
+            is_left_open=resemblance is Resemblance.SAME and _was_left_open(state) and state.consumed.is_without_holes,
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
             itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
         )
     return _next_life(declared, listed, producer_id, state, reason)
 
 
+def _life_of_copy(
+    declared: Declared,
+    listed: Listed,
+    state: ProducerState,
+    shared: tuple[ProducerId, ProducerState],
+    *,
+    proven: Callable[..., bool],
+    sealed: bool,
+) -> _Life | Note:
+    """Nothing is consumed under its own name; what it was found to hold is in as another producer's."""
+    seen = _as_seen(declared.source, state, shared[1])
+    end = seen.consumed.end if seen.consumed else 0
+    life = _life_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
+    if isinstance(life, Note) or life.generation != state.generation:
+        return life
+    if life.is_left_open and not sealed and seen.consumed == shared[1].consumed:
+        return Note(name=listed.name, reason=_LEFT_OPEN)
+    itself = life.itself and replace(life.itself, copy_of=shared[0])
+    if life.is_done:
+        return replace(life, itself=itself)
+    return _Life(generation=life.generation, copy_of=shared, seen=end, itself=itself)
+
+
+def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
+    """The state of a name that holds the content of a producer: as much of that as the name was found to hold."""
+    end = (
+        SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
+    )
+    return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
+
+
 def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
     """What is noted of a file of which nothing is new, so that nobody reads it again to know."""
-    return Twin(
-        name=state.name,
-        consumed=SpanSet(),
-        digest=b"",
-        fingerprint=fingerprint.to_bytes(),
-        size=state.size,
-        condition=state.condition,
-        records=0,
-    )
+    return Twin(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
+
+
+@dataclass(frozen=True)
+class Others:
+    """What is in under other names, and the files that hold it."""
+
+    declared: Declared
+    ledger: Ledger[Any]
+    twins: Twins
+    files: Mapping[str, Listed]
+
+    def life_of(self, listed: Listed, life: _Life) -> _Life | Note:
+        """What of a file is in under another name: all that is in of a producer, or what it shares with a copy."""
+        shared = self.twins.find(listed)
+        if shared is not None:
+            twin = Twin(
+                name=shared.state.name,
+                fingerprint=shared.fingerprint,
+                size=listed.size if shared.is_all else None,
+                condition=shared.state.condition,
+                duplicates=max(0, shared.records - self._counted(life)),
+                copy_of=shared.producer_id,
+                is_whole=True,
+            )
+            state = shared.state
+            return replace(
+                life, twin=twin, is_all_in=shared.is_all, consumed=state.consumed, fingerprint=state.fingerprint
+            )
+        return life if life.copy_of is None else self._parted(listed, life, *life.copy_of)
+
+    def _counted(self, life: _Life) -> int:
+        """How many of its records were counted when it was found to be a copy."""
+        return 0 if life.copy_of is None else self._records(life.copy_of[0], end=life.seen)
+
+    def _records(self, producer_id: ProducerId, *, end: int) -> int:
+        return self.ledger.proof_of(self.declared.name, producer_id, end=end).records
+
+    def _parted(self, listed: Listed, life: _Life, producer_id: ProducerId, state: ProducerState) -> _Life | Note:
+        """What a copy shares that goes on in another way than its producer did."""
+        beside = self.files.get(state.name)
+        if beside is None or self.twins.shared(beside, producer_id, state) is None:
+            # What is shorter may still be a part of it.
+            is_other = listed.size >= state.consumed.end
+            reason = (_NOT_BESIDE if is_other else _BEGINNING).format(state.name)
+            # Without the other file nothing tells, so that whoever calls hears of it each time.
+            is_left = not is_other and beside is None
+            return Note(name=listed.name, reason=reason, needs_a_person=is_other, is_unreadable=is_left)
+        common, goes_on = common_beginning(listed, beside)
+        if not goes_on:
+            return Note(name=listed.name, reason=_BEGINNING.format(beside.name))
+        streams = is_stream(self.declared.source, listed.name)
+        part = part_from(self.declared, listed, common=common, counted_from=life.seen, is_stream=streams)
+        shared = SpanSet([Span(0, part.end)]) if part.end else SpanSet()
+        if not state.consumed.covers(shared):
+            return Note(name=listed.name, reason=_BESIDE.format(state.name, state.name))
+        twin = Twin(
+            name=state.name,
+            fingerprint=part.fingerprint,
+            size=None,
+            condition=Condition.OPEN,
+            consumed=shared,
+            digest=part.digest,
+            records=part.records + (self._records(producer_id, end=life.seen) if life.seen <= common else 0),
+            duplicates=part.records,
+        )
+        return replace(life, copy_of=None, twin=twin if shared else None, consumed=shared, fingerprint=part.fingerprint)
+
+
+_NOT_BESIDE = (
+    "it was a copy of {0} and now differs from it. Nothing more of it is loaded, because the two cannot be compared: "
+    "{0} is gone or was changed. Restore that file as it was loaded, and load again"
+)
 
 
 def _next_life(
@@ -398,6 +648,9 @@ _REWRITTEN = {
 }
 
 
+_LEFT_OPEN = "its last line has no newline yet"
+
+
 def _was_left_open(state: ProducerState) -> bool:
     """Whether a packed file was unpacked to its end, and something was left over: then no size is noted."""
     return state.size is None and Fingerprint.from_bytes(state.fingerprint or b"").packed is not None
@@ -419,13 +672,15 @@ def is_stream(source: Source, name: str) -> bool:
 
 def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
     if life.is_left_open and not sealed:
-        return Note(name=listed.name, reason="its last line has no newline yet")
+        return Note(name=listed.name, reason=_LEFT_OPEN)
     first, size = life.consumed.end if life.consumed else 0, listed.size
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    if life.is_all_in and life.consumed == SpanSet([Span(0, first)] if first else []):
+        return _to_read(source, listed, life, spans=(), sealed=sealed)
     if is_plain and not life.twin:
-        if first >= size:
+        if first >= size and life.consumed.is_without_holes:
             return None
-        if not sealed and not ends_record(listed.url, source, first=first, size=size):
+        if first < size and not sealed and not ends_record(listed.url, source, first=first, size=size):
             return Note(name=listed.name, reason=str(LastLineOpen(size - first)))
     # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
     missing = (SpanSet([Span(0, first)]) if first else SpanSet()) - life.consumed
@@ -455,8 +710,9 @@ def _to_read(
         generation=life.generation,
         spans=spans,
         sealed=sealed,
-        is_new=not life.consumed or life.twin is not None,
+        is_new=not life.consumed,
         expected=_expected(source, listed, life, spans),
+        lying=_lying(source, listed),
         replaces=life.replaces,
         twin=life.twin,
     )
@@ -467,8 +723,16 @@ def _expected(
 ) -> tuple[bytes, ...]:
     """What was loaded of it, and, where that is cheap to know, all that is to be read."""
     known = (life.fingerprint,) if life.fingerprint else ()
-    end = listed.size if source.format is Format.PARQUET else (spans[-1][1] if spans else None)
+    if source.format is Format.PARQUET:
+        return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
+    end = spans[-1][1] if spans else None
     return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
+
+
+def _lying(source: Source, listed: Listed) -> bytes | None:
+    """What lies there of a file whose end only reading tells; of the others, what is expected says it."""
+    is_told = source.format is Format.PARQUET or not is_stream(source, listed.name)
+    return None if is_told else fingerprint_of(listed.url, end=listed.size).to_bytes()
 
 
 def _with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:

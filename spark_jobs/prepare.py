@@ -163,6 +163,10 @@ class Digests:
     def possible(self) -> tuple[bytes, ...]:
         return shortened(self._seen), *self._beginning
 
+    def of(self, span: Span) -> bytes:
+        """A span and the digest of its bytes, which are all that was fed."""
+        return _DIGEST.pack(span.first, span.end, shortened(self._seen))
+
 
 def shortened(digest: "hashlib._Hash") -> bytes:
     """A digest as receipts keep it."""
@@ -172,6 +176,11 @@ def shortened(digest: "hashlib._Hash") -> bytes:
 def digests_in(stored: bytes) -> tuple[tuple[Span, bytes], ...]:
     """The spans and digests of a receipt."""
     return tuple((Span(first, end), digest) for first, end, digest in _DIGEST.iter_unpack(stored))
+
+
+def digests_up_to(stored: bytes, *, end: int) -> bytes:
+    """Those of a receipt whose spans end before a sequence id."""
+    return b"".join(_DIGEST.pack(span.first, span.end, each) for span, each in digests_in(stored) if span.end <= end)
 
 
 def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part]) -> Records:

@@ -29,6 +29,7 @@ from spark_jobs.declared import Target, Write
 from spark_jobs.dedupe import WORK_MEMORY, new_rows
 from spark_jobs.loading import Job, Patience, Replacement, check_quarantine
 from spark_jobs.plan import Note
+from spark_jobs.replace import replace_rows
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, check_kept
 from spark_jobs.target import table_name, undeclared_columns
@@ -165,27 +166,38 @@ def _write(
     # Here the server's own words are still at hand.
     with _refusing_rows(job):
         writer.add_columns(connection)
+        enter = partial(_enter, connection, job, source, writer.columns)
         if replaced:
-            gone = ", ".join(map(str, replaced))
-            run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")
-        match target.write:
-            case Write.APPEND:
-                _append(connection, target, source, writer.columns)
-            case Write.MERGE:
-                # Records that say who they are bring an order of their own.
-                if not stage.lineage and job.declared.producer is None:
-                    _refuse_twice(connection, job, source)
-                merge_in(connection, target, source, writer.columns)
+            replace_rows(connection, job, replaced, enter)
+        else:
+            enter()
+
+
+def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> None:
+    """Bring the new rows into the target."""
+    target = job.declared.target
+    match target.write:
+        case Write.APPEND:
+            _append(connection, target, source, columns)
+        case Write.MERGE:
+            if job.declared.transform is not None:
+                _refuse_twice(connection, job, source)
+            merge_in(connection, target, source, columns)
 
 
 def _refuse_twice(connection: Connection, job: Job, source: str) -> None:
-    """Of rows that do not say which record they were made from, nobody knows which of one key is the last."""
+    """Of rows of one key that one record made, or that do not tell their record, nobody knows which is the last."""
     key = ", ".join(map(quoted, job.declared.target.key))
-    if run(connection, f"SELECT FROM {source} GROUP BY {key} HAVING count(*) > 1 LIMIT 1").first() is not None:
+    record = f"{PRODUCER_ID}, {SEQUENCE}"
+    if (
+        run(connection, f"SELECT FROM {source} GROUP BY {key}, {record} HAVING count(*) > 1 LIMIT 1").first()
+        is not None
+    ):
         raise TransformRefused(
             job.declared.name,
-            f"several rows of one key ({', '.join(job.declared.target.key)}), and neither {PRODUCER_ID} nor {SEQUENCE}"
-            " to tell which is the last: select both, or group by the key",
+            f"several rows of one key ({', '.join(job.declared.target.key)}), and nothing tells which is the last:"
+            f" select {PRODUCER_ID} and {SEQUENCE} and make at most one row of each key from a record, or group by the"
+            " key",
         )
 
 

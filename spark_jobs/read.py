@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup_core.replay import Condition
+from dedup_core.spans import SEQUENCE_END
 from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
@@ -22,7 +23,9 @@ from spark_jobs.sources.fingerprints import (
     compare,
     compare_whole,
     fingerprint_of,
+    fingerprint_of_whole,
     is_renamed,
+    lies_there,
 )
 from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.listing import Listed
@@ -56,17 +59,25 @@ def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
     Answers with what its store calls its content, if that was called so when it was planned: what was read meanwhile
     was of that content.
     """
-    now = _look_again(chunk)
-    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
-        raise WrittenAnew(chunk.url, "its store says that it was written anew since it was planned")
+    now = _check_lying(chunk)
     for expected in map(Fingerprint.from_bytes, chunk.expected):
         if source.format is Format.PARQUET:
             resemblance = compare_whole(now, expected)
         else:
             resemblance = compare(now, expected, consumed_end=expected.stream.end)
         if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
-            raise WrittenAnew(chunk.url, "it was written anew since it was planned")
+            raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
     return now.etag if now.etag == chunk.etag else None
+
+
+def _check_lying(chunk: Chunk) -> Listed:
+    """The same of a file's own bytes, whatever they are when they are unpacked."""
+    now = _look_again(chunk)
+    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
+        raise WrittenAnew(chunk.url, "its store says that it was written anew since it was planned")
+    if chunk.lying is not None and not lies_there(now, chunk.lying):
+        raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
+    return now
 
 
 def _look_again(chunk: Chunk) -> Listed:
@@ -104,30 +115,33 @@ def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
 
 
 def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    """Only the last part may say that the file was read to its end, so each waits for the next."""
+    """Only the last part may say that the file was read to its end, so each waits for the next.
+
+    None goes on unless the file is still the one that the first was read of.
+    """
     seen, rest = StreamMarks(), Rest()
-    lay_there = fingerprint_of(chunk.url, end=chunk.size)
+    lying = chunk.lying or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
+    chunk = replace(chunk, lying=lying)
     held: tuple[Part, Marks] | None = None
     broken: Incomplete | Damaged | None = None
     try:
         for part in pieces(chunk, source, marks=seen, rest=rest):
+            _check_lying(chunk)
             if held:
                 yield _packed_part(chunk, *held)
             held = (part, seen.marks)
     except (Incomplete, Damaged) as error:
         broken = error
+    now = _check_lying(chunk)
     if broken:
         if held:
             yield _packed_part(chunk, *held)
         raise broken
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
-    if _look_again(chunk).etag == chunk.etag and fingerprint_of(chunk.url, end=chunk.size) == lay_there:
-        fingerprint = Fingerprint(stream=marks, packed=lay_there.stream).named(chunk.etag)
-        yield _last_packed_part(chunk, part, fingerprint, is_consumed=not rest.size)
-    else:
-        # Another file lies there by now: of this one only its stream is known.
-        yield _packed_part(chunk, part, marks)
+    packed = Fingerprint.from_bytes(lying).stream
+    fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
+    yield _last_packed_part(chunk, part, fingerprint, is_consumed=not rest.size)
     if rest.size:
         raise LastLineOpen(rest.size)
 
@@ -149,15 +163,17 @@ def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_
 
 def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
     """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
-    fingerprint = fingerprint_of(chunk.url, end=chunk.size).named(etag).to_bytes()
+    fingerprint = fingerprint_of_whole(chunk.url, size=chunk.size).named(etag).to_bytes()
     with open_stream(chunk.url) as stream, decoding(chunk.url):
-        extents = [extent for extent in _extents(stream) if extent.end > chunk.first]
+        all_extents = _extents(stream)
+    end = SEQUENCE_END if chunk.end is None else chunk.end
+    extents = [extent for extent in all_extents if extent.end > chunk.first and extent.first < end]
     for extent in extents:
         raw = read_at(chunk.url, offset=extent.first_byte, size=extent.end_byte - extent.first_byte)
         part = Part(producer_id=chunk.producer_id, first=extent.first, end=extent.end, raw=raw)
-        size = chunk.size if extent is extents[-1] else None
+        size = chunk.size if extent is all_extents[-1] else None
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
-    if not extents:
+    if not extents and chunk.end is None:
         nothing = _nothing(chunk)
         yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
 

@@ -46,6 +46,7 @@ from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk, Part, Recor
 from spark_jobs.sources.values import from_kept
 from spark_jobs.stage import Stage, open_stage
 from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
+from spark_jobs.versions import as_declared
 from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
 
@@ -85,7 +86,8 @@ def retry(
         ledger=ledger,
         declared=declared,
         columns=columns,
-        session=ledger.open_session(declared.name, SessionName(batch)),
+        # It writes rows, as a load does, and by the file as it is now.
+        session=ledger.open_session(declared.name, SessionName(batch), version=ledger.declare(as_declared(declared))),
         batch=batch,
         mended=mended or {},
         headers=_headers(declared, ledger, asked),
@@ -362,5 +364,6 @@ def _headers(
         fingerprint = Fingerprint.from_bytes(state.fingerprint)
         found = compare(listed[name], fingerprint, consumed_end=state.consumed.end)
         if found in (Resemblance.SAME, Resemblance.GROWN):
-            headers[producer_id] = read_header(listed[name].url, source.csv, sealed=True) or ()
+            its = knowledge.shared[0] if knowledge.shared else producer_id
+            headers[its] = read_header(listed[name].url, source.csv, sealed=True) or ()
     return headers

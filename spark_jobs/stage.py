@@ -1,8 +1,9 @@
 """Where the rows of a batch wait until all of them are there: two tables that live as long as the batch.
 
-One holds rows, the other which pieces they came from. A piece and its rows are written in one transaction, and a
-piece has a name that no two have: whoever reads it twice stages it once. Both tables are unlogged, so a crash of the
-server empties both, and whoever publishes finds that the piece is gone which is there from the start.
+One holds rows, the other which pieces they came from. A piece and its rows are written in one transaction, while the
+delivery is in the hand of whoever reads it. Whoever takes a delivery next deletes what an earlier try has staged of
+it, so that all pieces of a delivery are of one try. Both tables are unlogged, so a crash of the server empties both,
+and whoever publishes finds that the piece is gone which is there from the start.
 
 A stage goes with the process that opened it, unless a claim names it: then the batch keeps it, for whoever publishes
 it, and with it what that has to know. One that an audit refused is kept for a while as well, to be looked at.
@@ -25,8 +26,9 @@ from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import CallAgain, DatabaseLost
 from dedup_core.names import ProducerId
-from dedup_core.ports import Advance, QuarantinedRecord
-from dedup_core.postgres.connection import first_line, sqlstate
+from dedup_core.ports import Advance, Claim, QuarantinedRecord
+from dedup_core.postgres.commit import hold
+from dedup_core.postgres.connection import array, first_line, sqlstate
 from dedup_core.replay import Condition
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
@@ -34,7 +36,7 @@ from spark_jobs.copy import is_cast, quoted, run, travels_as
 from spark_jobs.declared import Target
 from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared
-from spark_jobs.sources.records import LINEAGE
+from spark_jobs.sources.records import LINEAGE, PRODUCER_ID, SEQUENCE
 from spark_jobs.target import table_name
 from spark_jobs.write import Writer
 
@@ -220,13 +222,36 @@ def _sweep(holder: Connection) -> int:
     return swept
 
 
-def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer) -> None:
-    """Keep a piece and its rows, unless another hand has done so already."""
+def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> None:
+    """Delete what earlier tries have staged of a delivery; from now on they stage nothing more of it."""
+    with still_there(stage), engine.begin() as connection:
+        hold(connection, claim)
+        rest = text(f"DELETE FROM {stage.parts} WHERE delivery = :delivery RETURNING proof")
+        proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
+        advances = [_advance(written) for proof in proofs for written in json.loads(proof)["advances"]]
+        gone = [(each.producer_id, each.spans) for each in advances if each.rows]
+        if gone:
+            connection.execute(
+                text(
+                    f"DELETE FROM {stage.rows} USING unnest(CAST(:producer_ids AS bigint[]),"
+                    f" CAST(:spans AS int8multirange[])) AS gone (producer_id, spans)"
+                    f" WHERE {PRODUCER_ID} = gone.producer_id AND gone.spans @> {SEQUENCE}"
+                ),
+                {
+                    "producer_ids": array(producer_id for producer_id, _ in gone),
+                    "spans": array(spans for _, spans in gone),
+                },
+            )
+
+
+def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer, claim: Claim) -> None:
+    """Keep a piece and its rows, unless this try has done so already and the answer was lost."""
     with engine.connect() as connection, connection.begin() as transaction:
         if not _keep(connection, stage, part):
             transaction.rollback()
             return
         writer.write(connection, rows)
+        hold(connection, claim)
 
 
 @dataclass(frozen=True)
@@ -350,10 +375,7 @@ def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
 
 
 def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
-    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last.
-
-    A try that could read more than the one before it cuts its pieces elsewhere: then both may hold the same records.
-    """
+    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last."""
     numbers: dict[int, list[StagedPart]] = {}
     for part in (part for part in parts if part.delivery >= 0):
         numbers.setdefault(part.delivery, []).append(part)

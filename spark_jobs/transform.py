@@ -77,7 +77,11 @@ def with_output(job: Job, made: pa.Schema) -> Job:
     names = [name for name in made.names if name not in (PRODUCER_ID, SEQUENCE)]
     has_lineage = {PRODUCER_ID, SEQUENCE} <= set(made.names)
     declared = {column.name: column for column in job.columns}
-    written = tuple(_column(made.field(name), declared.get(name)) for name in names)
+    of_type = (_column(made.field(name), declared.get(name)) for name in names)
+    # It may give them names of their own, and nobody declared those.
+    written = tuple(
+        replace(column, not_null=True) if column.name in job.declared.found_by else column for column in of_type
+    )
     _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
     # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
     lineage = job.declared.target.lineage and (has_lineage or job.declared.producer is not None)
@@ -129,7 +133,8 @@ def as_declared(rows: pa.Table, columns: Sequence[Column], *, pipeline: str) -> 
     for column in columns:
         at = rows.schema.get_field_index(column.name)
         if column.not_null and rows.column(at).null_count:
-            raise TransformRefused(pipeline, f"column {column.name}: null, but declared not null")
+            reason = "null, but declared not null or used by target.key, message_id or producer"
+            raise TransformRefused(pipeline, f"column {column.name}: {reason}")
         if _is_text(rows.schema.field(at).type):
             try:
                 values = _read_texts(one_array(rows.column(at)), column)

@@ -5,7 +5,8 @@ is shown by reading it, and comparing it with the digests of all that was loaded
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -20,9 +21,9 @@ from spark_jobs.prepare import Digests, digest_of, digests_in
 from spark_jobs.read import WrittenAnew, read_parts
 from spark_jobs.sources.addresses import told
 from spark_jobs.sources.files import look_at, open_stream, read_at
-from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole
+from spark_jobs.sources.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
 from spark_jobs.sources.listing import Listed
-from spark_jobs.sources.packed import Compression, Incomplete
+from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.records import Chunk
 
 _READ_BYTES = 2**20
@@ -30,16 +31,39 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """What a file has in common with one that was loaded."""
+    """What is noted of a file of which something is in already, without reading any record of it."""
 
+    #: What it is in as.
     name: str
-    consumed: SpanSet
-    digest: bytes
     fingerprint: bytes | None
     size: int | None
     condition: Condition
-    #: How many records were read under the other name.
+    #: What it consumes under its own name, where it goes on in another way than what it is in as.
+    consumed: SpanSet = field(default_factory=SpanSet)
+    digest: bytes = b""
+    records: int = 0
+    #: How many of its records were not counted yet.
+    duplicates: int = 0
+    #: The producer whose content its name holds.
+    copy_of: ProducerId | None = None
+    #: The file holds all that is in of it.
+    is_whole: bool = False
+    #: That producer goes on under this name.
+    takes_over: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A producer of which a file holds all that is in."""
+
+    producer_id: ProducerId
+    state: ProducerState
+    #: How many records were read of it, under whatever name.
     records: int
+    #: The file ends where what is in does.
+    is_all: bool
+    #: Of the file, as far as that.
+    fingerprint: bytes
 
 
 def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Resemblance:
@@ -71,26 +95,42 @@ class Twins:
         self._declared = declared
         self._ledger = ledger
 
-    def find(self, listed: Listed) -> Twin | None:
-        """The file that this one starts with, if there is one; the longest of several."""
+    def find(self, listed: Listed) -> Shared | None:
+        """The producer of which this file holds all that is in, if there is one; the longest of several."""
         found = [
             (producer_id, state)
             for producer_id, state in self._alike(listed)
             if resemblance_of(self._declared.source, listed, state) in (Resemblance.SAME, Resemblance.GROWN)
         ]
         for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
-            proof = self._ledger.proof_of(self._declared.name, producer_id)
-            if self._is_proven(listed, proof.digests):
-                return Twin(
-                    name=state.name,
-                    consumed=state.consumed,
-                    digest=proof.digests,
-                    fingerprint=state.fingerprint,
-                    size=state.size,
-                    condition=state.condition,
-                    records=proof.records,
-                )
+            if shared := self.shared(listed, producer_id, state):
+                return shared
         return None
+
+    def shared(self, listed: Listed, producer_id: ProducerId, state: ProducerState) -> Shared | None:
+        """Whether a file holds all that is in of a producer: read, and compared with its receipts."""
+        source, proof = self._declared.source, self._ledger.proof_of(self._declared.name, producer_id)
+        if not proof.records:
+            # Any file may begin so: with the same header, or with nothing.
+            return None
+        lay_there = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
+        try:
+            end = _compared(source, listed, proof.digests, end=state.consumed.end)
+        except OnceloadError:
+            return None
+        if end is None:
+            return None
+        fingerprint = replace(Fingerprint.from_bytes(state.fingerprint or b""), packed=None)
+        is_packed = Compression.of(listed.url) is not Compression.NONE
+        if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == lay_there:
+            fingerprint = replace(fingerprint, packed=lay_there)
+        return Shared(
+            producer_id=producer_id,
+            state=state,
+            records=proof.records,
+            is_all=end is _End.OF_FILE,
+            fingerprint=fingerprint.named(listed.etag).to_bytes(),
+        )
 
     def _alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
         edges = sorted({length for length, _ in self._by_edge}, reverse=True)
@@ -109,30 +149,44 @@ class Twins:
                 by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), []).append((producer_id, state))
         return by_edge
 
-    def _is_proven(self, listed: Listed, digests: bytes) -> bool:
-        """Read the file, and compare; a Parquet file is written once, and its edges name all that is in between."""
-        if self._declared.source.format is Format.PARQUET:
-            return True
-        try:
-            return _holds(listed, digests)
-        except OnceloadError:
-            return False
 
-
-def holds_what_was_loaded(declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId) -> bool:
-    """Read all of a file, and compare it with what the receipts hold of it."""
-    return _is_what_was_loaded(declared.source, listed, ledger.proof_of(declared.name, producer_id).digests)
+def holds_what_was_loaded(
+    declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId, *, end: int | None = None
+) -> bool:
+    """Read all of a file, and compare it with what the receipts hold of it, or of it up to a sequence id."""
+    return _is_what_was_loaded(declared.source, listed, ledger.proof_of(declared.name, producer_id, end=end).digests)
 
 
 @lru_cache(maxsize=10_000)
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     """Remembered, as the store calls another content otherwise: who looks every minute does not read it each time."""
-    is_text = source.format is not Format.PARQUET
     with told(listed.url):
-        found = _holds(listed, digests) if is_text else _holds_row_groups(source, listed, digests)
+        found = _compared(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
         raise WrittenAnew(listed.url, "its store says that it was written anew while it was compared")
     return found
+
+
+class _End(Enum):
+    """Where a file ends that holds all that was loaded of another."""
+
+    OF_FILE = "there"
+    LATER = "later"
+
+
+def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
+    """Whether a file holds all that has these digests, and ends with it."""
+    if source.format is Format.PARQUET:
+        return _End.OF_FILE if _holds_row_groups(source, listed, digests) else None
+    with open_stream(listed.url) as stream:
+        at = _read_up_to(stream, digests)
+        if at is None:
+            return None
+        _feed(stream, max(0, end - at))
+        try:
+            return _End.LATER if stream.read(1) else _End.OF_FILE
+        except (Incomplete, Damaged):
+            return _End.LATER
 
 
 def _holds_row_groups(source: Source, listed: Listed, digests: bytes) -> bool:
@@ -166,15 +220,15 @@ def _beginning(listed: Listed) -> bytes:
         return b""
 
 
-def _holds(listed: Listed, digests: bytes) -> bool:
+def _read_up_to(stream: Any, digests: bytes) -> int | None:  # noqa: ANN401 - whatever opens a source.
+    """Read all that has these digests, and say how far that was; nothing, where it is something else."""
     at = 0
-    with open_stream(listed.url) as stream:
-        for span, expected in sorted(digests_in(digests), key=_first_of):
-            _feed(stream, span.first - at)
-            if expected not in _feed(stream, len(span)):
-                return False
-            at = span.end
-    return True
+    for span, expected in sorted(digests_in(digests), key=_first_of):
+        _feed(stream, span.first - at)
+        if expected not in _feed(stream, len(span)):
+            return None
+        at = span.end
+    return at
 
 
 def _feed(stream: Any, size: int) -> tuple[bytes, ...]:  # noqa: ANN401 - whatever opens a source reads like a file.

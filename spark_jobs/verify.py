@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from dedup_core.errors import OnceloadError
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import Guarantee
-from dedup_core.postgres.audit import AuditView, ReceiptOfRows, RowCounts, audit_view
+from dedup_core.postgres.audit import AuditView, OpenSpans, ReceiptOfRows, RowCounts, audit_view
 from dedup_core.spans import SpanSet
 from spark_jobs.declared import Declared, Write
 from spark_jobs.findings import Difference, Findings, Kind
@@ -52,21 +52,22 @@ class Verification:
 def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verification:
     """Compare the sources and the target with the ledger; the deep form parses the sources again."""
     findings = Findings()
-    position, rows, differing = _compare_rows(declared, engine, findings)
-    compared = compare_files(declared, engine, findings, position)
+    of_rows = _compare_rows(declared, engine, findings)
+    compared = compare_files(declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans)
     rows_compared = 0
     if deep:
         # It parses and joins all there is, which the plain form does not have to know.
         from spark_jobs.deep import compare_values
 
+        differing = of_rows.differing
         rows_compared = compare_values(declared, engine, findings, unproven=compared.unproven, differing=differing)
     return Verification(
         pipeline=declared.name,
-        position=position,
+        position=of_rows.position,
         is_deep=deep,
         files=compared.files,
         bytes=compared.bytes,
-        rows=rows,
+        rows=of_rows.expected,
         rows_compared=rows_compared,
         counts=dict(findings.counts),
         differences=tuple(findings.named),
@@ -77,14 +78,26 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
 # Rows against the counts of their receipts.
 
 
-def _compare_rows(
-    declared: Declared, engine: Engine, findings: Findings
-) -> tuple[Position, int | None, set[ProducerId | None]]:
+@dataclass(frozen=True, kw_only=True)
+class _OfOneMoment:
+    """What the database said of one moment."""
+
+    position: Position
+    #: As the receipts promise them; without a number, counts do not tell.
+    expected: int | None
+    #: Producers whose rows are not as their receipts say.
+    differing: set[ProducerId | None]
+    open_spans: dict[ProducerId, list[OpenSpans]]
+
+
+def _compare_rows(declared: Declared, engine: Engine, findings: Findings) -> _OfOneMoment:
     """Count first, all at once; only where counts differ, look for the records."""
     with audit_view(engine, declared.name) as view:
-        rows, differing = _count_rows(declared, view, findings)
+        expected, differing = _count_rows(declared, view, findings)
         _compare_quarantine(declared, view, findings)
-        return view.position, rows, differing
+        return _OfOneMoment(
+            position=view.position, expected=expected, differing=differing, open_spans=view.open_spans()
+        )
 
 
 def _count_rows(declared: Declared, view: AuditView, findings: Findings) -> tuple[int | None, set[ProducerId | None]]:

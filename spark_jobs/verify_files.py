@@ -2,9 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 from sqlalchemy import Engine
@@ -12,37 +14,51 @@ from sqlalchemy import Engine
 from dedup_core.errors import OnceloadError
 from dedup_core.names import Position, ProducerId
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.audit import FileReceipts, files_up_to
-from dedup_core.spans import Span
+from dedup_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.findings import Difference, Findings, Kind
+from spark_jobs.gaps import Gaps
 from spark_jobs.plan import Note
-from spark_jobs.prepare import Digests, digests_in, shortened
+from spark_jobs.prepare import Digests, digests_in, digests_up_to, shortened
 from spark_jobs.read import read_parts
 from spark_jobs.sources.addresses import local_path, told
-from spark_jobs.sources.files import open_stream
+from spark_jobs.sources.files import look_at, open_stream
+from spark_jobs.sources.fingerprints import Fingerprint
 from spark_jobs.sources.listing import root_of
-from spark_jobs.sources.packed import Incomplete
+from spark_jobs.sources.packed import Compression, Incomplete
 from spark_jobs.sources.records import Chunk
 
 _BLOCK_BYTES = 2**20
 
 
-def compare_files(declared: Declared, engine: Engine, findings: Findings, position: Position) -> "ComparedFiles":
-    compared = ComparedFiles(declared, engine, findings)
+def compare_files(
+    declared: Declared,
+    engine: Engine,
+    findings: Findings,
+    position: Position,
+    *,
+    open_spans: Mapping[ProducerId, Sequence[OpenSpans]],
+) -> "ComparedFiles":
+    """Compare all files as of a position, and of the deliveries that were open then."""
+    gaps = Gaps(declared.source, findings, open_spans)
+    compared = ComparedFiles(declared, engine, findings, gaps)
     for file in files_up_to(engine, declared.name, position):
         compared.compare(file)
+        compared.compare_copies(file)
+    gaps.note_rest()
     return compared
 
 
 class ComparedFiles:
     """Compares file after file, each read once from its start."""
 
-    def __init__(self, declared: Declared, engine: Engine, findings: Findings) -> None:
+    def __init__(self, declared: Declared, engine: Engine, findings: Findings, gaps: Gaps) -> None:
         self._pipeline = declared.name
         self._source = declared.source
         self._ledger = PostgresLedger(engine)
         self._findings = findings
+        self._gaps = gaps
         self.files = 0
         self.bytes = 0
         #: Producers whose file is not, or not any more, what was loaded of it.
@@ -59,9 +75,21 @@ class ComparedFiles:
             reason = f"generation {file.generation} is in, and the file has begun another life since: not comparable"
             self._findings.notes.append(Note(name=file.name, reason=reason))
             return
-        for difference in found:
+        for difference in (*found, *self._gaps.within(file)):
             self._findings.add(difference)
         self.files += 1
+
+    def compare_copies(self, file: FileReceipts) -> None:
+        """Compare the other names of a file with its receipts, as far as each was found to hold it."""
+        for copy in () if file.is_replaced else file.copies:
+            found = list(self._differences(_of_copy(self._source, file, copy)))
+            if any(each.kind is Kind.FILE_MISSING for each in found):
+                reason = f"this copy is gone from the source; its records are loaded as {file.name}"
+                self._findings.notes.append(Note(name=copy.name, reason=reason))
+                continue
+            for difference in found:
+                self._findings.add(difference)
+            self.files += 1
 
     def _has_begun_again(self, file: FileReceipts) -> bool:
         """Whether a load has found the file rewritten while it was compared."""
@@ -102,6 +130,19 @@ class ComparedFiles:
                     self.bytes += len(checks[settled].span)
                     yield from checks[settled].differences(file)
                     settled += 1
+            yield from self._compare_end(file, url, stream, end=end)
+
+    def _compare_end(self, file: FileReceipts, url: str, stream: BinaryIO, *, end: int) -> Iterator[Difference]:
+        """Look behind the end of what was loaded; what was noted as read to its end has nothing there."""
+        size = look_at(url).size
+        if Compression.of(url) is Compression.NONE:
+            self._gaps.note_end(file, end=size)
+        elif file.size == size:
+            while block := stream.read(_BLOCK_BYTES):
+                end += len(block)
+            yield from self._gaps.behind(file, end=end)
+        else:
+            self._gaps.note_unread_end(file)
 
     def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
         """Their ids count rows, so that only the file's own end tells where its bytes are."""
@@ -110,14 +151,33 @@ class ComparedFiles:
         if file.size is not None and size < file.size:
             yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
             return
+        end = 0
         for part in read_parts(_whole(file, url, size=size), self._source):
-            raw = part.part.raw
+            raw, end = part.part.raw, part.part.end
             digest = expected.pop(Span(part.part.first, part.part.end), None) if raw else None
             if digest is not None:
                 self.bytes += len(raw)
                 yield from _changed(file, Span(part.part.first, part.part.end), digest, (_digest(raw),))
         for span, digest in expected.items():
             yield _bytes_changed(file, span, digest, "no row group of just these rows")
+        if file.size == size:
+            yield from self._gaps.behind(file, end=end)
+        else:
+            self._gaps.note_end(file, end=end)
+
+
+def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceipts:
+    """The receipts of a file, as far as a copy of it reaches."""
+    end = SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(copy.fingerprint).stream.end
+    held = SpanSet([Span(0, end)]) if end else SpanSet()
+    return replace(
+        file,
+        name=copy.name,
+        generation=copy.generation,
+        size=copy.size if source.format is Format.PARQUET else None,
+        digests=digests_up_to(file.digests, end=end),
+        spans=tuple((position, spans & held) for position, spans in file.spans),
+    )
 
 
 def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from dedup_core.errors import (
     CommitOutcomeUnknown,
     DatabaseLost,
+    DeclarationChanged,
     DeliveryTakenAway,
     LimitReached,
     OnceloadError,
@@ -32,13 +33,14 @@ from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
 from spark_jobs.loading import Delivery, Job, answered, deliver, engine_of
-from spark_jobs.offers import contract_of, read_handed
+from spark_jobs.offers import read_handed
 from spark_jobs.plan import Note
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.stage import Stage, StageLost
 
 #: What would be the same with any delivery in hand.
 _ENDS_THE_WORKER = (
+    DeclarationChanged,
     SessionFenced,
     DatabaseLost,
     PipelineBusy,
@@ -114,13 +116,14 @@ class Worker:
     def __init__(self, job: Job, name: SessionName, *, is_stopped: Callable[[], bool] = never) -> None:
         self._board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
         self._name = name
+        self._version = job.session.version
         self._is_stopped = is_stopped
         self._session: Session | None = None
         self._open = ExitStack()
 
     def open(self, *, waits: bool) -> bool:
         """Start a life of the session; one that waits starts none while another life of it is alive."""
-        self._session = answered(lambda: self._board.open_session(self._name, waits=waits))
+        self._session = answered(partial(self._board.open_session, self._name, version=self._version, waits=waits))
         if self._session is None:
             return False
         every_s = self._board.rules.ack_deadline_s / BEATS_PER_LEASE
@@ -139,8 +142,6 @@ class Worker:
         """Take what comes until nothing of the job's batch can come any more, nor anything else is ready."""
         is_staged = not job.declared.is_direct
         session = self._session
-        # Of what commits itself each commit has its own; a batch is of one.
-        contract = contract_of(job.declared) if is_staged else None
         notes: list[Note] = []
         lost: set[Batch] = set()
         pause_s, looked_at = _PAUSE_S[0], time.monotonic()
@@ -151,10 +152,10 @@ class Worker:
                 # The heartbeat would keep it for ever.
                 self._let_go(session)
                 answered(partial(self._board.expire, is_staged=is_staged))
-            if contract is None:
-                handed = answered(partial(self._board.take, session))
+            if is_staged:
+                handed = answered(partial(self._board.take_staged, session, lost=lost))
             else:
-                handed = answered(partial(self._board.take_staged, session, contract=contract, lost=lost))
+                handed = answered(partial(self._board.take, session))
             if handed:
                 notes += self._load(replace(job, session=session), handed, lost)
                 pause_s = _PAUSE_S[0]

@@ -3,16 +3,17 @@
 Nothing is changed here. Whoever needs rows and receipts of the same moment opens one view and asks it alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.names import Position, ProducerId
+from dedup_core.declaration import Declaration
+from dedup_core.names import Position, ProducerId, Version
 from dedup_core.postgres.commit import get_pipeline
-from dedup_core.postgres.connection import Record, on_table, statements, translated
+from dedup_core.postgres.connection import Record, array, on_table, statements, translated
 from dedup_core.postgres.ledger import one_view
 from dedup_core.replay import Condition, EntryKind
 from dedup_core.spans import SpanSet
@@ -41,10 +42,37 @@ class FileReceipts:
     is_latest: bool
     #: A later life took its place, and its rows went.
     is_replaced: bool
+    #: Other names that hold the same.
+    copies: tuple["CopyOfFile", ...] = ()
 
     @property
     def consumed(self) -> SpanSet:
         return SpanSet(span for _, spans in self.spans for span in spans)
+
+    @property
+    def end(self) -> int:
+        """Of what was consumed."""
+        return max((spans.end for _, spans in self.spans if spans), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSpans:
+    """What a delivery or a claim holds of a producer before the end of what is consumed."""
+
+    spans: SpanSet
+    delivery: int
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOfFile:
+    """A name that was found to hold what was read of a file, up to its fingerprint."""
+
+    producer_id: ProducerId
+    name: str
+    generation: int
+    fingerprint: bytes
+    size: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +131,8 @@ class Life:
     condition: Condition
     changed_at: datetime
     quarantined: int
+    #: Nothing was consumed under this name, which holds what is in under that one.
+    copy_of: str | None
     #: It was idle for as long as the pipeline allows, and its state was let go.
     is_forgotten: bool
 
@@ -189,6 +219,16 @@ class AuditView:
             ),
         )
 
+    def declarations(self) -> Mapping[Version, Declaration]:
+        """What each version of the pipeline file said."""
+        rows = self.connection.execute(SQL["declarations"], {"pipeline_id": self.pipeline_id})
+        return {row.version: Declaration(terms=row.terms, rest=row.rest) for row in rows}
+
+    def positions_of_others(self, versions: Collection[Version]) -> frozenset[Position]:
+        """The commits of all versions but these."""
+        binds = {"pipeline_id": self.pipeline_id, "versions": array(versions)}
+        return frozenset(self.connection.execute(SQL["positions_of_other_versions"], binds).scalars())
+
     def receipt(self, producer_id: ProducerId, position: Position) -> ReceiptOfRows:
         binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id, "position": position}
         row = self.connection.execute(SQL["receipt_at"], binds).one()
@@ -207,6 +247,14 @@ class AuditView:
         binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id}
         parts = self.connection.execute(SQL["spans_of"], binds).scalars()
         return SpanSet(span for each in parts for span in SpanSet.parse(each))
+
+    def open_spans(self) -> dict[ProducerId, list[OpenSpans]]:
+        """What waits, is in hand or was set aside of what lies before the end of what is consumed."""
+        found: dict[ProducerId, list[OpenSpans]] = {}
+        for row in self.connection.execute(SQL["open_spans"], {"pipeline_id": self.pipeline_id}):
+            spans = OpenSpans(spans=SpanSet.parse(row.spans), delivery=row.delivery_id, state=row.state)
+            found.setdefault(row.producer_id, []).append(spans)
+        return found
 
     def find_name(self, producer_id: ProducerId) -> str | None:
         binds = {"pipeline_id": self.pipeline_id, "producer_id": producer_id}
@@ -267,10 +315,25 @@ def _files(connection: Connection, pipeline_id: int, *, up_to: Position) -> Iter
 
 def _page(connection: Connection, pipeline_id: int, *, up_to: Position, after: ProducerId) -> list[FileReceipts]:
     binds = {"pipeline_id": pipeline_id, "position": up_to, "after": after, "at_most": _FILES_PER_READ}
-    return [_receipts_of_file(row) for row in connection.execute(SQL["files"], binds)]
+    rows = connection.execute(SQL["files"], binds).all()
+    copies: dict[ProducerId, list[CopyOfFile]] = {}
+    asked = {"pipeline_id": pipeline_id, "producer_ids": array(row.producer_id for row in rows)}
+    for row in connection.execute(SQL["copies"], asked):
+        copies.setdefault(row.copy_of, []).append(_copy_of_file(row))
+    return [_receipts_of_file(row, copies.get(row.producer_id, ())) for row in rows]
 
 
-def _receipts_of_file(row: Record) -> FileReceipts:
+def _copy_of_file(row: Record) -> CopyOfFile:
+    return CopyOfFile(
+        producer_id=row.producer_id,
+        name=row.name,
+        generation=row.generation,
+        fingerprint=bytes(row.fingerprint),
+        size=row.size,
+    )
+
+
+def _receipts_of_file(row: Record, copies: Sequence[CopyOfFile]) -> FileReceipts:
     spans = tuple(zip(row.positions, map(SpanSet.parse, row.spans), strict=True))
     return FileReceipts(
         producer_id=row.producer_id,
@@ -282,6 +345,7 @@ def _receipts_of_file(row: Record) -> FileReceipts:
         spans_of_rows=tuple(each for each, rows in zip(spans, row.rows, strict=True) if rows),
         is_latest=row.is_latest,
         is_replaced=row.is_replaced,
+        copies=tuple(copies),
     )
 
 
@@ -299,6 +363,7 @@ def history_of(engine: Engine, pipeline: str, name: str) -> History:
                 condition=Condition(row.condition),
                 changed_at=row.advanced_at,
                 quarantined=row.quarantined,
+                copy_of=row.copy_of,
                 is_forgotten=row.is_forgotten,
             )
             for row in connection.execute(SQL["lives"], binds)

@@ -80,6 +80,16 @@ SELECT CAST(receipt.spans AS text) AS spans
        SELECT FROM onceload.ledger_span AS last
         WHERE last.pipeline_id = :pipeline_id AND last.producer_id = :producer_id AND last.condition = 'replaced');
 
+-- name: open_spans
+-- What comes behind all that is consumed is no gap.
+SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, delivery_id, delivery.state
+  FROM onceload.claim
+  JOIN onceload.delivery USING (delivery_id)
+  JOIN onceload.delivery_span USING (delivery_id)
+  JOIN onceload.producer USING (producer_id)
+ WHERE claim.pipeline_id = :pipeline_id AND lower(delivery_span.spans) < upper(producer.consumed)
+ ORDER BY delivery_id;
+
 -- name: producer_name
 SELECT producer AS name FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id
 UNION
@@ -124,23 +134,46 @@ SELECT record.producer_id, record.sequence_id, record.position
 -- name: files
 -- What was read of each file up to a position. The ledger is append-only, so the answer does not depend on when it is
 -- asked; but whether the file has begun another life since then, or was taken back by a rewind, does.
-SELECT receipt.producer_id, receipt.producer AS name, receipt.generation, max(receipt.size) AS size,
-       string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position) AS digests,
+SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
+       coalesce(live.generation, max(receipt.generation)) AS generation, max(receipt.size) AS size,
+       coalesce(string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position), '') AS digests,
        array_agg(CAST(receipt.spans AS text) ORDER BY receipt.position) AS spans,
        array_agg(receipt.position ORDER BY receipt.position) AS positions,
        array_agg(receipt.rows ORDER BY receipt.position) AS rows,
        bool_or(receipt.condition = 'replaced') AS is_replaced,
        NOT EXISTS (SELECT FROM onceload.producer AS later
-                    WHERE later.pipeline_id = :pipeline_id AND later.name = receipt.producer
-                      AND (later.generation, later.producer_id) > (receipt.generation, receipt.producer_id)
+                    WHERE later.pipeline_id = :pipeline_id AND later.name = coalesce(live.name, max(receipt.producer))
+                      AND later.generation > coalesce(live.generation, max(receipt.generation))
                       -- One that was registered and never came to anything is no life of a file.
                       AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+  -- A producer may have gone on under another name than the one in its first receipts.
+  LEFT JOIN onceload.producer AS live ON live.producer_id = receipt.producer_id
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
    AND ledger.kind = 'load'
- GROUP BY receipt.producer_id, receipt.producer, receipt.generation
-HAVING sum(length(receipt.digest)) > 0
+ GROUP BY receipt.producer_id, live.name, live.generation
+-- A packed file that was read to its end, and of which nothing was taken, has a size and no digest.
+HAVING sum(length(receipt.digest)) > 0 OR max(receipt.size) IS NOT NULL
  ORDER BY receipt.producer_id LIMIT :at_most;
+
+-- name: copies
+-- The names that hold what some producers consumed; of a name that has begun another life since, nothing is known.
+SELECT copy.copy_of, copy.producer_id, copy.name, copy.generation, copy.fingerprint, copy.size
+  FROM onceload.producer AS copy
+ WHERE copy.pipeline_id = :pipeline_id AND copy.copy_of = ANY(CAST(:producer_ids AS bigint[]))
+   AND NOT EXISTS (SELECT FROM onceload.producer AS later
+                    WHERE later.pipeline_id = :pipeline_id AND later.name = copy.name
+                      AND later.generation > copy.generation
+                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL))
+ ORDER BY copy.producer_id;
+
+-- name: declarations
+SELECT version, terms, rest FROM onceload.declaration WHERE pipeline_id = :pipeline_id;
+
+-- name: positions_of_other_versions
+-- What was loaded before there were versions counts as loaded by any.
+SELECT position FROM onceload.ledger
+ WHERE pipeline_id = :pipeline_id AND kind = 'load' AND version <> ALL (CAST(:versions AS integer[]));
 
 -- name: columns_of
 -- No row, no table.
@@ -150,22 +183,26 @@ SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum
 -- Every generation of a name: as it is now, or as its receipts remember it.
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, size, condition, advanced_at,
        (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = producer.producer_id) AS quarantined,
+       (SELECT shared.name FROM onceload.producer AS shared WHERE shared.producer_id = producer.copy_of) AS copy_of,
        false AS is_forgotten
   FROM onceload.producer WHERE pipeline_id = :pipeline_id AND name = :name
 UNION ALL
 SELECT receipt.producer_id, receipt.producer, receipt.generation, CAST(receipt.spans AS text), receipt.size,
        receipt.condition, ledger.committed_at,
-       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = receipt.producer_id), true
+       (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = receipt.producer_id), NULL, true
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer = :name AND ledger.kind = 'forget'
  ORDER BY 3, 1;
 
 -- name: commits_of
--- Retried and discarded records were consumed before; what became of them is told as well.
+-- Retried and discarded records were consumed before; what became of them is told as well. Of a producer that went on
+-- under this name, also what was taken before.
 SELECT receipt.position, ledger.committed_at, ledger.batch, ledger.kind, receipt.generation,
        CAST(receipt.spans AS text) AS spans, receipt.rows, length(receipt.digest) > 0 AS is_of_file
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)
- WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer = :name AND NOT isempty(receipt.spans)
+ WHERE receipt.pipeline_id = :pipeline_id AND NOT isempty(receipt.spans)
+   AND (receipt.producer = :name OR receipt.producer_id IN (
+        SELECT producer_id FROM onceload.producer WHERE pipeline_id = :pipeline_id AND name = :name))
    AND ledger.kind <> 'forget'
  ORDER BY receipt.position, receipt.generation;
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, text
 
 from dedup_core.errors import DeliveryTakenAway
-from dedup_core.names import Batch, DeliveryId, Epoch, Position, SessionName
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Version
 from dedup_core.ports import Claim, Session
 from dedup_core.postgres.commit import get_pipeline, holder_binds
 from dedup_core.postgres.connection import array, statements, translated
@@ -38,8 +38,6 @@ class KeptBatch:
 
     claim: Claim
     stage: str
-    #: What its rows were made by.
-    contract: str
     #: What the last audit of this very stage said.
     has_passed: bool
 
@@ -89,9 +87,9 @@ class PostgresBatches:
         self._engine = engine
         self._pipeline = pipeline
 
-    def keep(self, claim: Claim, *, stage: str, contract: str) -> None:
+    def keep(self, claim: Claim, *, stage: str) -> None:
         """Let the batch hold what its planner claimed; again, for another while."""
-        binds = {**holder_binds(claim), "stage": stage, "contract": contract, "lease_s": KEPT_S}
+        binds = {**holder_binds(claim), "stage": stage, "lease_s": KEPT_S}
         with translated(pipeline=self._pipeline, doing="keeping a batch"), self._engine.begin() as connection:
             if connection.execute(SQL["keep_stage"], binds).rowcount != 1:
                 session = claim.session
@@ -106,9 +104,12 @@ class PostgresBatches:
             row = connection.execute(SQL["kept_batch"], binds).one_or_none()
         if row is None:
             return None
-        session = Session(pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch))
+        # What was kept under an earlier version is gone with it.
+        session = Session(
+            pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch), version=Version(row.version)
+        )
         claim = Claim(delivery_id=DeliveryId(row.delivery_id), session=session, spans={})
-        return KeptBatch(claim=claim, stage=row.stage, contract=row.contract, has_passed=row.has_passed)
+        return KeptBatch(claim=claim, stage=row.stage, has_passed=row.has_passed)
 
     def published_at(self, batch: Batch) -> Position | None:
         """Where the last run of a batch was published; nothing, if it was not."""

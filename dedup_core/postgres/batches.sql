@@ -2,7 +2,7 @@
 -- From now on the batch holds what its planner claimed. No row changes if the claim has ended: then somebody else may
 -- have what it covered.
 UPDATE onceload.delivery
-   SET stage = :stage, contract = :contract, deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
+   SET stage = :stage, deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
   FROM onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
    AND session.session_id = delivery.session_id AND session.name = :session AND session.epoch = :epoch
@@ -10,7 +10,7 @@ UPDATE onceload.delivery
 
 -- name: kept_batch
 -- Only of the last life of whoever planned it: a later one has planned anew.
-SELECT delivery.delivery_id, delivery.stage, delivery.contract, session.epoch,
+SELECT delivery.delivery_id, delivery.stage, pipeline.version, session.epoch,
        coalesce((SELECT passed FROM onceload.audit
                   WHERE audit.stage = delivery.stage AND audit.asked = :asked ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
   FROM onceload.delivery

@@ -18,13 +18,15 @@ from dedup_core.errors import (
     StateDiffers,
     TransactionEnded,
 )
-from dedup_core.names import Position
+from dedup_core.names import Position, ProducerId
 from dedup_core.ports import (
+    GENERATION_MAX,
     Advance,
     Claim,
     Commit,
     Session,
     Settlement,
+    refuse_other_version,
 )
 from dedup_core.postgres.connection import (
     Record,
@@ -62,6 +64,46 @@ def take_position(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "take_position", pipeline)
 
 
+def lock_pipeline_of(connection: Connection, session: Session) -> Record:
+    """The same for what a session begins: under another version of the declaration it begins nothing."""
+    found = lock_pipeline(connection, session.pipeline)
+    refuse_other_version(session.pipeline, session.version, found.version)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untold:
+    """A commit of several rows that do not say which producer they are of, and one of its producers."""
+
+    name: str
+    position: Position
+    rows: int
+
+
+def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]) -> tuple[Untold, ...]:
+    """The commits in force of some producers, as far as rows of theirs carry no producer id."""
+    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
+    rows = connection.execute(SQL["rows_untold"], binds)
+    return tuple(Untold(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """How many rows the receipts in force say that a generation has in the target."""
+
+    name: str
+    rows: int
+
+
+def rows_promised(
+    connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]
+) -> dict[ProducerId, Promise]:
+    """What the receipts in force say of some generations, by name."""
+    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
+    rows = connection.execute(SQL["rows_promised"], binds)
+    return {row.producer_id: Promise(name=row.name, rows=row.rows) for row in rows}
+
+
 def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
     found = connection.execute(SQL[statement], {"pipeline": pipeline}).one_or_none()
     if found is None:
@@ -80,6 +122,7 @@ def check_transaction(connection: Connection, transaction_id: str, commit: Filli
 
 
 def check_session(connection: Connection, turn: Record, session: Session) -> None:
+    refuse_other_version(session.pipeline, session.version, turn.version)
     binds = {
         "pipeline_id": turn.pipeline_id,
         "position": turn.position,
@@ -92,6 +135,9 @@ def check_session(connection: Connection, turn: Record, session: Session) -> Non
 
 def advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
     turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+    for each in commit.advances:
+        if each.takes_name_of is not None:
+            _swap_names(connection, turn, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
     for offered, its_binds in _offered(commit):
         binds = {**turn_binds, **its_binds, "repeats_allowed": repeats_allowed}
         done = connection.execute(_offering("advance_producers", offered), binds).one()
@@ -100,6 +146,27 @@ def advance(connection: Connection, turn: Record, commit: Commit[Connection], *,
             raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
         if done.islands > turn.islands_max:
             raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
+
+
+def _swap_names(
+    connection: Connection, turn: Record, commit: Commit[Connection], *, producer_id: ProducerId, other_id: ProducerId
+) -> None:
+    """Let a producer go on under a name of which nothing is consumed; that row keeps the old one."""
+    ids = {"producer_id": producer_id, "other_id": other_id}
+    binds = {"pipeline_id": turn.pipeline_id, **ids}
+    found = {row.producer_id: row for row in connection.execute(SQL["names_to_swap"], binds)}
+    other = found.get(other_id)
+    if other is None or producer_id not in found or not other.is_empty:
+        raise AlreadyConsumed(commit.session.pipeline, (other.name if other else "a forgotten producer",))
+    its, theirs = ({"name": found[key].name, "generation": found[key].generation} for key in (producer_id, other_id))
+    # Two of one name are refused also for a moment.
+    for named in (
+        {**theirs, "generation": GENERATION_MAX, "producer_id": other_id},
+        {**theirs, "producer_id": producer_id},
+        {**its, "producer_id": other_id},
+    ):
+        connection.execute(SQL["rename_producer"], named)
+    connection.execute(SQL["keep_name"], ids)
 
 
 def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
@@ -126,6 +193,7 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
         "fingerprints": array(advance.fingerprint for advance in advances),
         "sizes": array(advance.size for advance in advances),
         "conditions": array(advance.condition for advance in advances),
+        "copies_of": array(advance.copy_of for advance in advances),
     }
 
 
@@ -160,7 +228,7 @@ def record_quarantine(
             raise AlreadyConsumed(commit.session.pipeline, (f"{len(some) - recorded} quarantined records",))
 
 
-NO_ORIGIN = dict.fromkeys(("session", "epoch", "dag_id", "run_id", "try_number")) | dict.fromkeys(
+NO_ORIGIN = dict.fromkeys(("session", "epoch", "version", "dag_id", "run_id", "try_number")) | dict.fromkeys(
     ("loaded", "duplicate", "quarantined", "filtered", "bytes"), 0
 )
 
@@ -205,6 +273,7 @@ def record_entry(connection: Connection, turn: Record, commit: Filling, *, kind:
             "batch": commit.batch,
             "session": commit.session.name,
             "epoch": commit.session.epoch,
+            "version": commit.session.version,
             "dag_id": commit.run and commit.run.dag_id,
             "run_id": commit.run and commit.run.run_id,
             "try_number": commit.run and commit.run.try_number,
@@ -228,6 +297,13 @@ def ack(connection: Connection, session: Session, claim: Claim | None, *, is_las
         return
     statement = SQL["ack_delivery" if is_last else "keep_delivery"]
     if claim.session != session or connection.execute(statement, holder_binds(claim)).rowcount != 1:
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+
+
+def hold(connection: Connection, claim: Claim) -> None:
+    """Raise unless the delivery of a claim is still in its hand; until the transaction ends it stays there."""
+    if connection.execute(SQL["hold_delivery"], holder_binds(claim)).one_or_none() is None:
+        session = claim.session
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
 
 

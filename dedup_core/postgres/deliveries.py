@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from dedup_core.delivery import Event, Mode, Rules, State, next_state
 from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
-from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
-from dedup_core.ports import Claim, Session, check_name
-from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName, Version
+from dedup_core.ports import Claim, Session, check_name, refuse_other_version
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline_of
 from dedup_core.postgres.connection import array, in_batches, statements, translated
 from dedup_core.spans import SpanSet
 
@@ -94,25 +94,25 @@ class PostgresDeliveries:
     def offer(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
         """Hand out what a claim covers: from now on it is everybody's, and the claim has ended."""
         with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
-            lock_pipeline(connection, self._pipeline)
+            lock_pipeline_of(connection, claim.session)
             if connection.execute(SQL["end_claim"], self._claim_binds(claim)).rowcount != 1:
                 raise _taken_away(claim)
             if offers:
                 first_id = self._insert(connection, offers, batch=batch)
                 self._line_up(connection, first_id)
 
-    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch, contract: str) -> None:
-        """Hand out what is published at once, to all who go by the same contract; what was handed out before is gone.
+    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
+        """Hand out what is published at once; what was handed out of it before is gone.
 
         The claim goes on holding all of it.
         """
         with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
-            lock_pipeline(connection, self._pipeline)
+            lock_pipeline_of(connection, claim.session)
             if connection.execute(SQL["keep_claim"], self._claim_binds(claim)).rowcount != 1:
                 raise _taken_away(claim)
             connection.execute(SQL["withdraw"], {"delivery_id": claim.delivery_id})
             if offers:
-                self._insert(connection, offers, batch=batch, parent=claim.delivery_id, contract=contract)
+                self._insert(connection, offers, batch=batch, parent=claim.delivery_id)
 
     def adopt_strays(self) -> None:
         """In mode session: put what was offered to a session that there is no more into the line of the first."""
@@ -120,11 +120,6 @@ class PostgresDeliveries:
             binds = {**self._binds, "names": array(self.rules.names)}
             connection.execute(SQL["add_sessions"], binds)
             connection.execute(SQL["adopt_strays"], binds)
-
-    def withdraw_waiting(self) -> None:
-        """Take back what was offered before the pipeline was declared to publish in another way."""
-        with translated(pipeline=self._pipeline, doing="withdrawing deliveries"), self._engine.begin() as connection:
-            connection.execute(SQL["withdraw_waiting"], self._binds)
 
     def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
         """The dead letters of a batch."""
@@ -175,10 +170,14 @@ class PostgresDeliveries:
 
     # What workers do.
 
-    def open_session(self, name: SessionName, *, waits: bool = False) -> Session | None:
-        """Start a life of a session, which takes over from an earlier one; it may wait until nobody has that name."""
+    def open_session(self, name: SessionName, *, version: Version | None = None, waits: bool = False) -> Session | None:
+        """Start a life of a session, which takes over from an earlier one; it may wait until the name is free.
+
+        Left out, the version is the one in force.
+        """
         check_name("session", name)
         with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
+            version = self._checked(connection, version)
             binds = {**self._binds, "session": name, "ack_deadline_s": self.rules.ack_deadline_s}
             before = connection.execute(SQL["look_at_session"], binds).one_or_none()
             is_alive = before is not None and before.is_alive
@@ -191,7 +190,14 @@ class PostgresDeliveries:
             if self.rules.mode is Mode.KEY_SHARED and not is_alive:
                 connection.execute(SQL["share_out_anew"], binds)
         self._session_ids[name] = row.session_id
-        return Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch))
+        return Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
+
+    def _checked(self, connection: Connection, version: Version | None) -> Version:
+        """A version that is in force."""
+        in_force: Version = connection.execute(SQL["version"], self._binds).scalar_one()
+        if version is not None:
+            refuse_other_version(self._pipeline, version, in_force)
+        return in_force
 
     def renew(self, session: Session) -> None:
         """Heartbeat: move the lease of a session and the deadlines of what it holds."""
@@ -222,15 +228,19 @@ class PostgresDeliveries:
         """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
         return self._take(session, _TAKES[self.rules.mode])
 
-    def take_staged(self, session: Session, *, contract: str, lost: Collection[Batch] = ()) -> Handed | None:
-        """The same of batches that are published at once, which have no order inside; of those of one contract."""
-        return self._take(session, _TAKE_STAGED, contract=contract, lost=array(lost))
+    def take_staged(self, session: Session, *, lost: Collection[Batch] = ()) -> Handed | None:
+        """The same of batches that are published at once, which have no order inside."""
+        return self._take(session, _TAKE_STAGED, lost=array(lost))
 
     def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
         binds |= {**self._binds, **self._life(session), "ack_deadline_s": self.rules.ack_deadline_s}
+        binds["version"] = session.version
         with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
             # What is sent in one message is a transaction of its own.
-            row = connection.execution_options(isolation_level="AUTOCOMMIT").execute(statement, binds).one_or_none()
+            alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+            row = alone.execute(statement, binds).one_or_none()
+            if row is None:
+                self._checked(alone, session.version)
         if row is None:
             raise SessionFenced(self._pipeline, session.name, session.epoch)
         if row.delivery_id is None:
@@ -304,12 +314,11 @@ class PostgresDeliveries:
         *,
         batch: Batch,
         parent: DeliveryId | None = None,
-        contract: str | None = None,
     ) -> DeliveryId:
         ids: list[int] = []
         for some in in_batches(offers, weigh=lambda offer: len(offer.work)):
             works = array(each.work for each in some)
-            binds = {**self._binds, "batch": batch, "parent_id": parent, "contract": contract, "works": works}
+            binds = {**self._binds, "batch": batch, "parent_id": parent, "works": works}
             ids += connection.execute(SQL["offer_deliveries"], binds).scalars()
         spans = [
             (delivery_id, producer_id, its_spans)

@@ -26,8 +26,8 @@ SELECT delivery_id FROM onceload.delivery JOIN onceload.session USING (session_i
    FOR UPDATE OF delivery;
 
 -- name: offer_deliveries
-INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged, contract)
-SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL, :contract
+INSERT INTO onceload.delivery (pipeline_id, batch, state, work, parent_id, is_staged)
+SELECT :pipeline_id, :batch, 'waiting', work, CAST(:parent_id AS bigint), :parent_id IS NOT NULL
   FROM unnest(CAST(:works AS text[])) WITH ORDINALITY AS offered (work, number) ORDER BY number
 RETURNING delivery_id;
 
@@ -83,11 +83,6 @@ UPDATE onceload.delivery SET session_id = (
        SELECT FROM onceload.session
         WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[])));
 
--- name: withdraw_waiting
--- What was offered before the pipeline was declared to publish in another way.
-DELETE FROM onceload.delivery
- WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND work IS NOT NULL AND NOT is_staged;
-
 -- name: set_aside
 -- Out of its batch, so that it outlives it.
 UPDATE onceload.delivery SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';
@@ -101,6 +96,9 @@ SELECT delivery_id, work, tries,
 -- name: look_at_session
 SELECT session_id, lease_until > clock_timestamp() AS is_alive
   FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session FOR UPDATE;
+
+-- name: version
+SELECT version FROM onceload.pipeline WHERE pipeline_id = :pipeline_id;
 
 -- name: open_session
 INSERT INTO onceload.session (pipeline_id, name, lease_until)
@@ -140,9 +138,11 @@ UPDATE onceload.delivery SET deadline_at = session.lease_until
 UPDATE onceload.session SET lease_until = clock_timestamp() WHERE session_id = :session_id AND epoch = :epoch;
 
 -- name: take
+-- No row comes back if a later life of the session took over, or another version of the declaration is in force.
 WITH mine AS (
     UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)
      WHERE session_id = :session_id AND epoch = :epoch
+       AND EXISTS (SELECT FROM onceload.pipeline WHERE pipeline_id = :pipeline_id AND version = :version)
     RETURNING session_id, epoch, lease_until
 ), next AS (
     SELECT found.delivery_id FROM mine, ({next}) AS found
@@ -166,7 +166,7 @@ SELECT delivery_id FROM onceload.delivery
 -- name: next_staged
 -- Of batches whose stages are there, as far as is known.
 SELECT delivery_id FROM onceload.delivery
- WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged AND contract = :contract
+ WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged
    AND batch <> ALL (CAST(:lost AS text[]))
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 

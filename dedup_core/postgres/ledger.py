@@ -16,7 +16,7 @@ from dedup_core.errors import (
     LimitReached,
     SessionFenced,
 )
-from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName
+from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import (
     Claim,
@@ -29,9 +29,9 @@ from dedup_core.ports import (
     Session,
     Settlement,
     check_name,
-    check_names,
     check_producers,
     refuse_change,
+    refuse_other_version,
     refuse_taken,
     unwatched,
 )
@@ -46,6 +46,7 @@ from dedup_core.postgres.commit import (
     get_pipeline,
     holder_binds,
     lock_pipeline,
+    lock_pipeline_of,
     record_entry,
     record_messages,
     record_quarantine,
@@ -64,6 +65,7 @@ from dedup_core.postgres.connection import (
     sqlstate,
     translated,
 )
+from dedup_core.postgres.declaring import declare, find_version
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Counts, Entry, EntryKind, Snapshot
 from dedup_core.spans import SpanSet
@@ -160,32 +162,15 @@ class PostgresLedger:
             case Guarantee.AT_LEAST_ONCE:
                 return True
 
-    def declare(self, pipeline: Pipeline) -> None:
-        """Make a pipeline known, or change its declaration."""
+    def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
+        """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped."""
         with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
-            declared = connection.execute(
-                SQL["declare_pipeline"],
-                {
-                    "name": pipeline.name,
-                    "guarantee": pipeline.guarantee,
-                    "producers_max": pipeline.producers_max,
-                    "islands_max": pipeline.islands_max,
-                    "forget_idle_after_s": pipeline.forget_idle_after_s,
-                    "message_keep_days": pipeline.message_keep_days,
-                    "snapshot_every_commits": pipeline.snapshot.every_commits,
-                    "snapshot_every_s": pipeline.snapshot.every_s,
-                    "snapshots_kept": pipeline.snapshot.kept,
-                    "names_below": pipeline.names_below,
-                    "moved_from": pipeline.moved_from,
-                },
-            )
-            if declared.rowcount != 1:
-                check_names(pipeline, _names_below(connection, pipeline.name))
+            return declare(connection, pipeline, version=version)
 
-    def names_below(self, pipeline: str) -> str | None:
-        """What the names of its producers are relative to; nothing, as long as nothing of them is in."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
-            return _names_below(connection, pipeline)
+    def find_version(self, pipeline: Pipeline) -> Version | None:
+        """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
+        with translated(pipeline=pipeline.name, doing="asking the ledger"), self._engine.begin() as connection:
+            return find_version(connection, pipeline)
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Give each (name, generation) its producer id; it has consumed nothing yet."""
@@ -231,13 +216,15 @@ class PostgresLedger:
         with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
             return _outlook(connection, get_pipeline(connection, pipeline), asking=_NOBODY)
 
-    def open_session(self, pipeline: str, name: SessionName) -> Session:
+    def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
         """Start a life of a session; whatever an earlier life still tries is refused from now on."""
         check_name("session", name)
         with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
-            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-            epoch = connection.execute(SQL["open_session"], {"pipeline_id": pipeline_id, "session": name})
-            return Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()))
+            found = get_pipeline(connection, pipeline)
+            version = found.version if version is None else version
+            refuse_other_version(pipeline, version, found.version)
+            epoch = connection.execute(SQL["open_session"], {"pipeline_id": found.pipeline_id, "session": name})
+            return Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """What to judge by, as this session sees it."""
@@ -257,7 +244,7 @@ class PostgresLedger:
         """Hold spans that are neither consumed nor claimed by anybody else."""
         with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
             # Under the commit lock nothing is consumed or claimed between the question and the claim.
-            found = lock_pipeline(connection, session.pipeline)
+            found = lock_pipeline_of(connection, session)
             pipeline_id = found.pipeline_id
             if unchanged is not None:
                 refuse_change(session, unchanged, _outlook(connection, found, asking=session.name))
@@ -295,11 +282,12 @@ class PostgresLedger:
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
             connection.execute(SQL["release_claim"], holder_binds(claim))
 
-    def proof_of(self, pipeline: str, producer_id: ProducerId) -> Proof:
-        """What was read of one producer, all its commits together."""
+    def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
+        """What was read of one producer, all its commits together, or those that end before a sequence id."""
         with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
-            row = connection.execute(SQL["proof"], {"pipeline_id": pipeline_id, "producer_id": producer_id}).one()
+            binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "end": end}
+            row = connection.execute(SQL["proof"], binds).one()
             return Proof(records=row.records, digests=bytes(row.digests))
 
     def position(self, pipeline: str) -> Position:
@@ -390,11 +378,6 @@ def _refused_for_certain(error: DBAPIError) -> bool:
     return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
 
 
-def _names_below(connection: Connection, pipeline: str) -> str | None:
-    kept: str | None = connection.execute(SQL["names_below"], {"pipeline": pipeline}).scalar()
-    return kept
-
-
 def _outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:
     binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
     claimed = frozenset(connection.execute(SQL["claimed_names"], binds).scalars())
@@ -409,7 +392,12 @@ def _know(
     claimed: dict[ProducerId, SpanSet] = {}
     for row in connection.execute(SQL["claims_of_others"], binds):
         claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)
-    rows = connection.execute(SQL["producer_states"], binds)
-    return {
+    rows = connection.execute(SQL["producer_states"], binds).all()
+    known = {
         row.producer_id: Knowledge(state=state_in(row), claimed=claimed.get(row.producer_id, SpanSet())) for row in rows
     }
+    if copies := {row.producer_id: row.copy_of for row in rows if row.copy_of is not None}:
+        rows = connection.execute(SQL["producer_states"], {**binds, "producer_ids": array({*copies.values()})}).all()
+        shared = {row.producer_id: state_in(row) for row in rows}
+        known |= {each: known[each].as_copy_of(its, shared.get(its)) for each, its in copies.items()}
+    return known

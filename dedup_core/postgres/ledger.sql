@@ -1,36 +1,60 @@
--- name: declare_pipeline
--- A pipeline is declared as often as its file changes; position and state stay. Where it would name producers that are
--- there in another way no row comes back.
+-- name: make_pipeline
+-- Nothing changes if it is there already; what it says is set under its lock.
 INSERT INTO onceload.pipeline (name, guarantee, producers_max, islands_max, forget_idle_after_s, message_keep_days,
-                               snapshot_every_commits, snapshot_every_s, snapshots_kept, names_below)
+                               snapshot_every_commits, snapshot_every_s, snapshots_kept)
 VALUES (:name, :guarantee, :producers_max, :islands_max, :forget_idle_after_s, :message_keep_days,
-        :snapshot_every_commits, :snapshot_every_s, :snapshots_kept, :names_below)
-ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO UPDATE
-   SET guarantee = excluded.guarantee, producers_max = excluded.producers_max, islands_max = excluded.islands_max,
-       forget_idle_after_s = excluded.forget_idle_after_s, message_keep_days = excluded.message_keep_days,
-       snapshot_every_commits = excluded.snapshot_every_commits, snapshot_every_s = excluded.snapshot_every_s,
-       snapshots_kept = excluded.snapshots_kept,
-       names_below = coalesce(excluded.names_below, pipeline.names_below)
- WHERE NOT EXISTS (
-       SELECT FROM onceload.producer
-        WHERE producer.pipeline_id = pipeline.pipeline_id
-          AND NOT (isempty(producer.consumed) AND producer.fingerprint IS NULL))
-    OR coalesce(excluded.names_below = pipeline.names_below, true)
-    OR pipeline.names_below = :moved_from;
+        :snapshot_every_commits, :snapshot_every_s, :snapshots_kept)
+ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO NOTHING;
 
--- name: names_below
-SELECT names_below FROM onceload.pipeline
- WHERE name = :pipeline AND EXISTS (
+-- name: set_limits
+-- What decides nothing about records changes with the file, and makes no version; the rest is the version's own, so that
+-- no load of another version sets it.
+UPDATE onceload.pipeline
+   SET guarantee = :guarantee, producers_max = :producers_max, islands_max = :islands_max,
+       forget_idle_after_s = :forget_idle_after_s, message_keep_days = :message_keep_days,
+       snapshot_every_commits = :snapshot_every_commits, snapshot_every_s = :snapshot_every_s,
+       snapshots_kept = :snapshots_kept
+ WHERE name = :name AND version = :version
+   AND (guarantee, producers_max, islands_max, forget_idle_after_s, message_keep_days, snapshot_every_commits,
+        snapshot_every_s, snapshots_kept)
+       IS DISTINCT FROM (:guarantee, :producers_max, :islands_max, :forget_idle_after_s, :message_keep_days,
+                         :snapshot_every_commits, :snapshot_every_s, :snapshots_kept);
+
+-- name: find_declaration
+-- The version in force.
+SELECT pipeline.pipeline_id, pipeline.version, declaration.terms, declaration.rest
+  FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
+
+-- name: in_use
+-- What depends on the terms in force. Asked under the pipeline's lock, no commit comes between.
+SELECT EXISTS (
        SELECT FROM onceload.producer
-        WHERE producer.pipeline_id = pipeline.pipeline_id
-          AND NOT (isempty(producer.consumed) AND producer.fingerprint IS NULL));
+        WHERE pipeline_id = :pipeline_id AND NOT (isempty(consumed) AND fingerprint IS NULL)) AS is_loaded,
+       to_regclass(:table) IS NULL AS is_table_gone;
+
+-- name: take_version
+-- Commits compare their own version with this one.
+UPDATE onceload.pipeline SET version = version + 1 WHERE pipeline_id = :pipeline_id RETURNING version;
+
+-- name: keep_declaration
+INSERT INTO onceload.declaration (pipeline_id, version, terms, rest)
+VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb));
+
+-- name: end_window
+-- Ids of other columns, or of none, are not compared with these.
+DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id;
+
+-- name: drop_deliveries
+-- Whatever was claimed, handed out, kept or set aside under an earlier version is planned again under this one.
+DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;
 
 -- name: find_pipeline
-SELECT pipeline_id, position, message_keep_days FROM onceload.pipeline WHERE name = :pipeline;
+SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline WHERE name = :pipeline;
 
 -- name: lock_pipeline
 -- The lock that commits take by counting up: whoever holds it sees a state that does not move.
-SELECT pipeline_id, position, producers, producers_max FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
+SELECT pipeline_id, position, producers, producers_max, version
+  FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
 
 -- name: pipeline_names
 SELECT name FROM onceload.pipeline ORDER BY name;
@@ -77,7 +101,7 @@ ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
 RETURNING epoch;
 
 -- name: producer_states
-SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition
+SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition, copy_of
   FROM onceload.producer
  WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
@@ -138,7 +162,7 @@ SELECT CAST(pg_current_xact_id() AS text);
 -- name: take_position
 -- Takes the pipeline's commit lock: positions are gapless, because who takes one commits it or gives it back.
 UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
-RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days;
+RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version;
 
 -- name: check_session
 -- The fence: no row comes back if a later life of the session took over.
@@ -155,16 +179,30 @@ SELECT :pipeline_id, name, :generation FROM {table} AS named
           AND producer.generation = :generation)
  ORDER BY name;
 
+-- name: names_to_swap
+SELECT producer_id, name, generation, isempty(consumed) AS is_empty FROM onceload.producer
+ WHERE pipeline_id = :pipeline_id AND producer_id IN (:producer_id, :other_id);
+
+-- name: rename_producer
+UPDATE onceload.producer SET name = :name, generation = :generation WHERE producer_id = :producer_id;
+
+-- name: keep_name
+-- Under the name that the producer had, all that was known of it is in.
+UPDATE onceload.producer AS kept
+   SET copy_of = shared.producer_id, fingerprint = shared.fingerprint, size = shared.size, condition = shared.condition
+  FROM onceload.producer AS shared
+ WHERE kept.producer_id = :other_id AND shared.producer_id = :producer_id;
+
 -- name: offered_in_arrays
 SELECT * FROM unnest(
     CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
     CAST(:records AS bigint[]), CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
-    CAST(:conditions AS text[])
-) AS offered (producer_id, spans, rows, records, digest, fingerprint, size, condition)
+    CAST(:conditions AS text[]), CAST(:copies_of AS bigint[])
+) AS offered (producer_id, spans, rows, records, digest, fingerprint, size, condition, copy_of)
 
 -- name: offered_in_a_table
 SELECT producer_id, spans, rows, 0 AS records, CAST(NULL AS bytea) AS digest,
-       CAST(NULL AS bytea) AS fingerprint, CAST(NULL AS bigint) AS size, 'open' AS condition
+       CAST(NULL AS bytea) AS fingerprint, CAST(NULL AS bigint) AS size, 'open' AS condition, CAST(NULL AS bigint) AS copy_of
   FROM {table}
 
 -- name: advance_producers
@@ -181,7 +219,8 @@ WITH offered AS (
            -- What was read again, and had nothing new, stays sealed: its last line may have no newline.
            condition = CASE WHEN upper(offered.spans) < upper(producer.consumed)
                                  OR (isempty(offered.spans) AND offered.condition = 'open')
-                            THEN producer.condition ELSE offered.condition END
+                            THEN producer.condition ELSE offered.condition END,
+           copy_of = offered.copy_of
       FROM offered
      -- The bounds say again what the join says, so that a batch reads its part of the producers, not all of them.
      WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id
@@ -189,6 +228,8 @@ WITH offered AS (
        AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
        -- Nothing of a producer whose rows went when a later generation took its place comes back.
        AND producer.condition <> 'replaced'
+       -- What has consumed something is no copy.
+       AND (offered.copy_of IS NULL OR isempty(producer.consumed))
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
               offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition
 ), receipts AS (
@@ -269,10 +310,10 @@ SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.g
 
 -- name: record_entry
 -- No row is written if the position is taken, or does not follow the last one: then the pipeline's row was changed.
-INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, dag_id, run_id, try_number,
+INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, version, dag_id, run_id, try_number,
                              loaded, duplicate, quarantined, filtered, bytes)
-SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint), :dag_id, :run_id,
-       CAST(:try_number AS integer), :loaded, :duplicate, :quarantined, :filtered, :bytes
+SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint), CAST(:version AS integer), :dag_id,
+       :run_id, CAST(:try_number AS integer), :loaded, :duplicate, :quarantined, :filtered, :bytes
  WHERE :position = 1
     OR EXISTS (SELECT FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND position = :position - 1)
 ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
@@ -292,6 +333,14 @@ UPDATE onceload.delivery SET tries = 1
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
    AND session.session_id = delivery.session_id AND session.name = :session
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+
+-- name: hold_delivery
+-- The same for a delivery whose pieces are staged: it cannot be taken away before this transaction ends.
+SELECT delivery_id FROM onceload.delivery
+  JOIN onceload.session USING (session_id) JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
+ WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
+   AND session.name = :session AND pipeline.name = :pipeline
+   FOR SHARE OF delivery;
 
 -- name: forget_producers
 -- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims, nor what
@@ -341,11 +390,42 @@ SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans
   FROM onceload.ledger_span
  WHERE pipeline_id = :pipeline_id AND position BETWEEN :first AND :last ORDER BY position, producer_id;
 
+-- name: rows_promised
+-- The rows that loads and retries have brought of some producers, less those that a rewind took back.
+SELECT producer.producer_id, producer.name, CAST(coalesce(sum(receipt.rows), 0) AS bigint) AS rows
+  FROM onceload.producer
+  LEFT JOIN (SELECT ledger_span.producer_id, ledger_span.rows
+               FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+              WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind IN ('load', 'retry')
+                AND ledger_span.producer_id = ANY(CAST(:producer_ids AS bigint[]))) AS receipt USING (producer_id)
+ WHERE producer.producer_id = ANY(CAST(:producer_ids AS bigint[]))
+ GROUP BY producer.producer_id, producer.name ORDER BY producer.name;
+
+-- name: rows_untold
+-- The commits that loaded more rows of some producers than their receipts tell: rows without a producer id.
+WITH mine AS (
+    SELECT position, min(producer) AS name
+      FROM onceload.ledger_span
+     WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[])) AND NOT isempty(spans)
+     GROUP BY position
+), told AS (
+    SELECT position, sum(rows) AS rows
+      FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND position IN (SELECT position FROM mine)
+     GROUP BY position
+)
+SELECT mine.name, ledger.position, CAST(ledger.loaded - told.rows AS bigint) AS rows
+  FROM mine JOIN told USING (position)
+  JOIN onceload.ledger_in_force AS ledger ON ledger.pipeline_id = :pipeline_id AND ledger.position = told.position
+ WHERE ledger.kind = 'load' AND ledger.loaded <> told.rows
+ ORDER BY ledger.position;
+
 -- name: proof
+-- All of it, or what ends before a sequence id.
 SELECT CAST(coalesce(sum(records), 0) AS bigint) AS records,
        coalesce(string_agg(digest, '' ORDER BY position), '') AS digests
   FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
- WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id AND ledger.kind = 'load';
+ WHERE pipeline_id = :pipeline_id AND producer_id = :producer_id AND ledger.kind = 'load'
+   AND (CAST(:end AS bigint) IS NULL OR upper(ledger_span.spans) <= :end);
 
 -- name: live_states
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition

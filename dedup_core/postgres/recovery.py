@@ -147,6 +147,7 @@ def _swap_in(connection: Connection, pipeline_id: int, recovery: Recovery) -> No
     # Whoever is at work holds ids and claims of the damaged state.
     connection.execute(SQL["fence_sessions"], binds)
     connection.execute(SQL["drop_unproven"], binds)
+    connection.execute(SQL["forget_copies"], binds)
     connection.execute(SQL["swap_in"], binds)
     connection.execute(SQL["go_on_after"])
     connection.execute(SQL["set_pipeline"], binds)

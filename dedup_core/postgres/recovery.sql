@@ -89,6 +89,11 @@ ON CONFLICT (producer_id) DO UPDATE
        IS DISTINCT FROM (excluded.name, excluded.generation, excluded.consumed, excluded.fingerprint, excluded.size,
                          excluded.condition);
 
+-- name: forget_copies
+-- What they are copies of may be loaded in another way from here on: they are compared again.
+UPDATE onceload.producer SET copy_of = NULL, fingerprint = NULL, size = NULL, condition = 'open'
+ WHERE pipeline_id = :pipeline_id AND copy_of IS NOT NULL;
+
 -- name: go_on_after
 -- New producers must not get the id of one that is back, and new commits not the position of one that is written.
 -- Forgotten producers count as well, and it never goes back: others may have taken ids that they have not committed.

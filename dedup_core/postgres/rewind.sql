@@ -39,9 +39,10 @@ WITH receipts AS (
     SELECT producer_id, max(producer) AS name, max(generation) AS generation, sum(rows) AS rows
       FROM receipts GROUP BY producer_id
 )
-SELECT producer_id, name, generation, rows, coalesce(spans, '{}') AS spans, coalesce(row_spans, '{}') AS row_spans,
-       coalesce(ids, 0) AS ids
-  FROM counted LEFT JOIN covered USING (producer_id);
+SELECT producer_id, coalesce(live.name, counted.name) AS name, coalesce(live.generation, counted.generation) AS generation,
+       rows, coalesce(spans, '{}') AS spans, coalesce(row_spans, '{}') AS row_spans, coalesce(ids, 0) AS ids
+  -- A producer that went on under another name keeps that.
+  FROM counted LEFT JOIN covered USING (producer_id) LEFT JOIN onceload.producer AS live USING (producer_id);
 
 -- name: index_going
 ALTER TABLE going ADD PRIMARY KEY (producer_id);
@@ -121,6 +122,10 @@ UPDATE onceload.producer
        condition = coalesce(rebuilt.condition, 'open'), advanced_at = clock_timestamp()
   FROM going LEFT JOIN rebuilt USING (producer_id)
  WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id;
+
+-- name: keep_names
+-- What is live goes by the names that producers have come to.
+UPDATE rebuilt SET name = going.name, generation = going.generation FROM going WHERE going.producer_id = rebuilt.producer_id;
 
 -- name: record_rewind
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, rewound_to)

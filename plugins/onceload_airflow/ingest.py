@@ -106,6 +106,7 @@ def _params(declared: Declared, path: Path) -> dict[str, Param]:
         params["files"] = files_param()
     if may_replace(declared):
         params["mode"] = mode_param()
+        params["accept_differences"] = differences_param()
     return params
 
 
@@ -125,6 +126,15 @@ def mode_param() -> Param:
         enum=list(MODES),
         description="missing: load what is not in yet. replace: load anew what is in, in place of its rows, in one "
         "commit; files that are gone keep their rows.",
+    )
+
+
+def differences_param() -> Param:
+    return Param(
+        default=False,
+        type="boolean",
+        description="With mode replace: replace a file's old rows even if there are more or fewer of them than were "
+        "loaded. Run `onceload verify` first.",
     )
 
 

@@ -101,6 +101,10 @@ def is_replacing(context: "Context") -> bool:
     return (context.get("params") or {}).get("mode") == REPLACE
 
 
+def accepts_differences(context: "Context") -> bool:
+    return bool((context.get("params") or {}).get("accept_differences"))
+
+
 @contextmanager
 def in_airflows_words() -> Iterator[None]:
     """Airflow tries again what may be tried again, and nothing else."""
@@ -135,7 +139,9 @@ class _OfPipeline(BaseOperator):
         with in_airflows_words(), hook.opened() as dsn:
             files, replaces = chosen_files(context), is_replacing(context)
             yield replace(
-                how_of(hook.settings, dsn), choice=chosen(self.declared(context), files=files, replaces=replaces)
+                how_of(hook.settings, dsn),
+                choice=chosen(self.declared(context), files=files, replaces=replaces),
+                differences_accepted=accepts_differences(context),
             )
 
     @contextmanager

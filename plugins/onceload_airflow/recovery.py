@@ -29,6 +29,7 @@ from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import (
     REPLACE,
     Load,
+    accepts_differences,
     chosen_files,
     in_airflows_words,
     is_replacing,
@@ -93,6 +94,7 @@ class ChooseRuns(OfOnePipeline):
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))
         asked: dict[str, object] = {"files": list(files)} if files else {}
         asked |= {"mode": REPLACE} if is_replacing(context) else {}
+        asked |= {"accept_differences": True} if accepts_differences(context) else {}
         return [_as_run(context, day, **asked) for day in days]
 
 

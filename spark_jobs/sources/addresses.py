@@ -32,7 +32,7 @@ class Unreadable(CallAgain):
     reason: str
 
     def __str__(self) -> str:
-        return f"{shown(self.url)} should have been readable, but {self.reason}; nothing was loaded of it: call again"
+        return f"could not read {shown(self.url)}: {self.reason}. Nothing more of it was loaded. Retry."
 
 
 def local_path(url: str) -> str | None:

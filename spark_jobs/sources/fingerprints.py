@@ -107,6 +107,11 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
     return Fingerprint(stream=_get_marks(url, end=end))
 
 
+def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
+    """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
+    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)))
+
+
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
     """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
     if Compression.of(listed.url) is Compression.NONE:
@@ -125,9 +130,16 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
     marks = fingerprint.stream
     is_same = listed.size == marks.end and (
-        _is_named_alike(listed, fingerprint) or _find_marks(listed.url, end=marks.end) == marks
+        _is_named_alike(listed, fingerprint)
+        or _find_marks(listed.url, end=marks.end, tail_bytes=_footer_bytes(listed.url, size=marks.end)) == marks
     )
     return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def lies_there(listed: Listed, lying: bytes) -> bool:
+    """Whether a file still begins with the bytes that lay there, packed or not; more may have come behind them."""
+    marks = Fingerprint.from_bytes(lying).stream
+    return listed.size >= marks.end and _find_marks(listed.url, end=marks.end) == marks
 
 
 def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
@@ -178,19 +190,31 @@ def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblan
         return Resemblance.GROWN if read_to(consumed_end + 1) else Resemblance.SAME
 
 
-def _get_marks(url: str, *, end: int) -> Marks:
-    marks = _find_marks(url, end=end)
+def _footer_bytes(url: str, *, size: int) -> int:
+    """How long the footer of a Parquet file is; what it says of the values may stand anywhere in it."""
+    end = read_at(url, offset=max(0, size - 8), size=8)
+    length = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_ENDS else 0
+    return min(size, max(EDGE_BYTES, length))
+
+
+_PARQUET_ENDS = (b"PAR1", b"PARE")
+
+
+def _get_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks:
+    marks = _find_marks(url, end=end, tail_bytes=tail_bytes)
     if marks is None:
         raise Unreadable(url, f"it ends before byte {end}")
     return marks
 
 
-def _find_marks(url: str, *, end: int) -> Marks | None:
+def _find_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks | None:
     """Read the edges of `[0, end)`; a file that is smaller by now has none."""
-    head = read_at(url, offset=0, size=min(end, EDGE_BYTES))
-    tail = head if end <= EDGE_BYTES else read_at(url, offset=end - EDGE_BYTES, size=EDGE_BYTES)
-    whole = min(end, EDGE_BYTES)
-    return Marks.of(end=end, head=head, tail=tail) if len(head) == len(tail) == whole else None
+    head_bytes, tail_bytes = min(end, EDGE_BYTES), min(end, tail_bytes)
+    head = read_at(url, offset=0, size=head_bytes)
+    is_one = tail_bytes == head_bytes == end
+    tail = head if is_one else read_at(url, offset=end - tail_bytes, size=tail_bytes)
+    is_there = len(head) == head_bytes and len(tail) == tail_bytes
+    return Marks.of(end=end, head=head, tail=tail) if is_there else None
 
 
 def _digest(edge: bytes) -> bytes:

@@ -60,6 +60,8 @@ class Chunk:
     expected: tuple[bytes, ...] = ()
     #: The file's size as it was listed.
     size: int = 0
+    #: Its bytes as they lay there when it was planned, told by their edges: all that is read of it is of that content.
+    lying: bytes | None = None
     #: What its store called its content then.
     etag: str | None = None
     #: The file is complete: a last line without newline is a record too.

@@ -29,6 +29,7 @@ class World:
     rows: Callable[[], list[Row]]
     end_claims: Callable[[], None]
     age_producers: Callable[[], None]
+    make_table: Callable[[str], None]
     ledger: Ledger[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,7 @@ def world_in_memory() -> World:
         rows=lambda: sorted(books.book("events").rows),  # type: ignore[arg-type]
         end_claims=end_claims,
         age_producers=age_producers,
+        make_table=lambda _: None,
     )
 
 
@@ -132,6 +134,7 @@ def world_in_postgres(engine: Engine) -> World:
         rows=rows,
         end_claims=lambda: run("UPDATE onceload.delivery SET deadline_at = '-infinity'"),
         age_producers=lambda: run("UPDATE onceload.producer SET advanced_at = '2000-01-01'"),
+        make_table=lambda table: run(f"CREATE TABLE {table} ()"),
     )
 
 

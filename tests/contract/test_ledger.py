@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from dedup_core.declaration import Declaration
 from dedup_core.errors import (
     AlreadyConsumed,
     ClaimedElsewhere,
+    DeclarationChanged,
     DeliveryTakenAway,
+    EditRefused,
     LimitReached,
     NotAlone,
     NotFound,
@@ -229,26 +232,86 @@ def test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned(world):
     world.ledger.claim(alone, {other: TEN}, batch=BATCH, lease_s=60, unchanged=world.ledger.outlook("events"))
 
 
-def test_what_names_are_relative_to_changes_only_together_with_what_is_named(world):
-    world.ledger.declare(Pipeline(name="events", names_below="in/day"))
-    assert world.ledger.names_below("events") is None
-    # Of nobody that was named yet is anything in.
-    producer = world.producer()
-    world.ledger.declare(Pipeline(name="events", names_below="in"))
-    world.ledger.declare(Pipeline(name="events"))
+def declared(terms=None, *, rest="", **limits):
+    """A pipeline whose file says this much."""
+    return Pipeline(name="events", declaration=Declaration(terms=terms or {}, rest={"columns": rest}), **limits)
+
+
+def test_the_same_declaration_is_one_version_and_another_is_the_next(world):
+    first = world.ledger.declare(declared(rest="a"))
+    again = world.ledger.declare(declared(rest="a", islands_max=3))
+    second = world.ledger.declare(declared(rest="b"))
+    third = world.ledger.declare(declared(rest="a"))
+
+    assert (again - first, second - first, third - first) == (0, 1, 2)
+    assert world.ledger.find_version(declared(rest="a")) == third
+    assert world.ledger.find_version(declared(rest="b")) is None
+    assert world.ledger.find_version(Pipeline(name="unknown")) is None
+
+
+def test_nothing_that_was_begun_under_an_earlier_version_takes_effect(world):
+    world.ledger.declare(declared(rest="a"))
+    producer, session = world.producer(), world.session()
+    claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)
+    in_force = world.ledger.declare(declared(rest="b"))
+
+    for late in (
+        lambda: world.ledger.commit(world.commit_of(session, producer, TEN)),
+        lambda: world.ledger.commit(world.commit_of(session, producer, TEN, claim=claim)),
+        lambda: world.ledger.claim(session, {producer: TWENTY}, batch=BATCH, lease_s=60),
+        lambda: world.ledger.open_session("events", SessionName("late"), version=session.version),
+        lambda: world.ledger.declare(declared(rest="b"), version=session.version),
+    ):
+        with pytest.raises(DeclarationChanged, match=rf"version {session.version}, and version {in_force} is in force"):
+            late()
+
+    assert world.rows() == []
+    assert world.ledger.outlook("events").claimed == frozenset()
     world.ledger.commit(world.commit_of(world.session(), producer, TEN))
 
-    with pytest.raises(SettingRefused, match=r"expected names below in, .* `moved_from: in`, .* found names below out"):
-        world.ledger.declare(Pipeline(name="events", names_below="out", islands_max=3))
-    with pytest.raises(SettingRefused, match="names below in"):
-        world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="elsewhere"))
-    assert world.ledger.names_below("events") == "in"
 
-    world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="in"))
-    world.ledger.declare(Pipeline(name="events", names_below="out", moved_from="in"))
-    world.ledger.declare(Pipeline(name="events"))
-    assert world.ledger.names_below("events") == "out"
-    assert world.ledger.names_below("unknown") is None
+@pytest.mark.parametrize("key", ["source.root", "source.format", "source.options", "producer", "target.table"])
+def test_what_gives_consumed_ids_their_meaning_changes_only_while_nothing_is_consumed(world, key):
+    world.ledger.declare(declared({key: "public.a"}))
+    producer = world.producer()
+    world.ledger.declare(declared({key: "public.b"}))
+    # One that leaves it out leaves it as it is.
+    version = world.ledger.declare(declared())
+    # The table has to be there: one that is gone was renamed.
+    world.make_table("public.b")
+    world.ledger.commit(world.commit_of(world.session(), producer, TEN))
+
+    edited = declared({key: "public.c"}, moved_from="elsewhere")
+    for refused in (world.ledger.declare, world.ledger.find_version):
+        with pytest.raises(EditRefused, match=rf"{key} was changed from public\.b to public\.c.*Nothing was changed"):
+            refused(edited)
+
+    assert world.ledger.declare(declared()) == version
+
+
+def test_a_folder_that_was_moved_keeps_its_names(world):
+    world.ledger.declare(declared({"source.root": "in"}))
+    world.ledger.commit(world.commit_of(world.session(), world.producer(), TEN))
+
+    world.ledger.declare(declared({"source.root": "out"}, moved_from="in"))
+    world.ledger.declare(declared({"source.root": "out"}, moved_from="in"))
+
+    with pytest.raises(EditRefused, match="from out to in"):
+        world.ledger.declare(declared({"source.root": "in"}))
+
+
+def test_business_ids_go_on_with_the_same_columns_or_begin_again(world):
+    with_ids = {"message_keep_days": 2}
+    world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
+    world.ledger.declare(declared({"message_id": "event_id text"}, **with_ids))
+    commit = world.commit_of(world.session(), world.producer(), TEN, message_ids=("m",))
+    world.ledger.commit(commit)
+
+    with pytest.raises(EditRefused, match=r"message_id was changed.*remove message_id, load once"):
+        world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
+
+    world.ledger.declare(declared({"message_id": ""}))
+    world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
 
 
 def test_the_proof_of_a_producer_is_all_that_its_loads_read(world):
@@ -755,6 +818,74 @@ def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it
     assert knowledge.claimed == TWENTY
     with pytest.raises(NotFound):
         world.ledger.find("nobody's", ["a"])
+
+
+def _noting(world, session, **advance):
+    advances = (Advance(spans=SpanSet(), fingerprint=b"f", **advance),)
+    commit = world.commit_of(session, advance["producer_id"], TEN)
+    return replace(commit, advances=advances, counts=Counts(), write_rows=lambda _: None)
+
+
+def test_a_copy_is_found_with_the_producer_whose_content_it_holds(world):
+    its, copy, session = world.producer("a"), world.producer("b"), world.session()
+    world.ledger.commit(_noting(world, session, producer_id=copy, copy_of=its))
+    before = world.ledger.find("events", ["b"])["b"][1]
+    world.ledger.commit(world.commit_of(session, its, TEN))
+
+    found = world.ledger.find("events", ["b"])["b"][1]
+
+    # Of a producer that consumed nothing there is no copy.
+    assert (before.shared, before.state.fingerprint) == (None, None)
+    assert found.shared is not None
+    assert (found.shared[0], found.shared[1].consumed) == (its, TEN)
+    assert (found.state.consumed, found.state.fingerprint) == (SpanSet(), b"f")
+
+
+def test_what_has_consumed_something_is_no_copy_and_gives_its_name_to_nobody(world):
+    its, other, session = world.producer("a"), world.producer("b"), world.session()
+    for producer in (its, other):
+        world.ledger.commit(world.commit_of(session, producer, TEN))
+
+    for advance in ({"producer_id": other, "copy_of": its}, {"producer_id": its, "takes_name_of": other}):
+        with pytest.raises(AlreadyConsumed):
+            world.ledger.commit(_noting(world, session, **advance))
+    with pytest.raises(SettingRefused, match="its producer consumes them"):
+        Advance(producer_id=other, spans=TEN, copy_of=its)
+
+
+def test_a_copy_that_consumes_something_is_none_any_more(world):
+    its, copy, session = world.producer("a"), world.producer("b"), world.session()
+    world.ledger.commit(world.commit_of(session, its, TEN))
+    world.ledger.commit(_noting(world, session, producer_id=copy, copy_of=its))
+    world.ledger.commit(world.commit_of(session, copy, TWENTY))
+
+    found = world.ledger.find("events", ["b"])["b"][1]
+
+    assert (found.shared, found.state.consumed) == (None, TWENTY)
+
+
+def test_a_producer_goes_on_under_another_name_and_the_old_one_stays_as_its_copy(world):
+    its, other, session = world.producer("a"), world.producer("b", 3), world.session()
+    world.ledger.commit(world.commit_of(session, its, TEN))
+
+    world.ledger.commit(_noting(world, session, producer_id=its, takes_name_of=other))
+
+    found = world.ledger.find("events", ["a", "b"])
+    assert (found["b"][0], found["b"][1].state.generation, found["b"][1].state.consumed) == (its, 3, TEN)
+    assert (found["a"][0], found["a"][1].state.consumed) == (other, SpanSet())
+    assert found["a"][1].shared == (its, found["b"][1].state)
+    # The ledger tells the same.
+    replayed = replay({}, world.ledger.entries("events", after=Position(0)))
+    assert replayed == world.ledger.states("events").states
+
+
+def test_the_proof_up_to_a_place_is_what_was_read_before_it(world):
+    producer, session = world.producer(), world.session()
+    for spans, digest in ((TEN, b"one"), (TWENTY, b"two")):
+        advance = Advance(producer_id=producer, spans=spans, records=4, digest=digest)
+        world.ledger.commit(replace(world.commit_of(session, producer, TEN), advances=(advance,)))
+
+    assert world.ledger.proof_of("events", producer, end=10) == Proof(records=4, digests=b"one")
 
 
 def test_what_is_noted_of_a_file_is_what_the_furthest_commit_saw(world):

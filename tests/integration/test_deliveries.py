@@ -29,7 +29,6 @@ pytestmark = pytest.mark.every_postgres
 DEADLINE_S = 1_000.0
 TRIES = 2
 BATCH = Batch("batch")
-CONTRACT = "what rows are made by"
 
 
 @pytest.fixture
@@ -240,16 +239,15 @@ class StagedTwins(Twins):
             self.claim = self.ledger.claim(planner, spans, batch=BATCH, lease_s=60)
         work = [(each % 3,) for each in range(first, first + 1 + second % 3)]
         offers = [Offer(spans={self.producers[each]: SpanSet.of((0, 1))}, work=str(each)) for (each,) in work]
-        self.board.offer_batch(self.claim, offers, batch=BATCH, contract=CONTRACT)
+        self.board.offer_batch(self.claim, offers, batch=BATCH)
         self._withdraw_in_model()
         self._offer_in_model(work)
         self.in_batch = set(list(self.model.deliveries)[-len(work) :])
 
     def _taken(self, life: Session) -> Handed | None:
-        assert self.board.take_staged(life, contract="another") is None
-        assert self.board.take_staged(life, contract=CONTRACT, lost=[BATCH]) is None
+        assert self.board.take_staged(life, lost=[BATCH]) is None
         assert self.board.take(life) is None
-        return self.board.take_staged(life, contract=CONTRACT)
+        return self.board.take_staged(life)
 
     def take(self, which: int, second: int) -> None:
         """There is always something to take: the next batch, when one has ended."""

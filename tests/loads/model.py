@@ -4,8 +4,6 @@ A file is its name. What took effect of it stays its beginning, or else the file
 it is left alone until it is put back, with new_generation it lives anew, with replace the rows of its earlier life go.
 A load may be told to be about some files only, and to replace them: then each lives anew, once for each batch, and the
 rows of its life before go in the same commit.
-Where content is identity, a new file that starts with all that was loaded of another one goes on behind it, and one
-that is so far no more than the beginning of another one waits.
 Where records name their producers, the first of each id takes effect; a merge leaves the last record of each key.
 Nothing else about a file matters.
 """
@@ -21,7 +19,7 @@ from typing import NamedTuple
 
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
-from spark_jobs.declared import Identity, OnRewrite, Write
+from spark_jobs.declared import OnRewrite, Write
 from tests.loads.counter import COLUMNS, Commit, Contract, Form, Life, Record, ends_in, header_of, records_in, stream_of
 
 
@@ -32,7 +30,6 @@ class Kind:
     form: Form = Form.JSONL
     #: Files are complete when they appear.
     sealed: bool = False
-    identity: Identity = Identity.PATH
     on_rewrite: OnRewrite = OnRewrite.STOP
     write: Write = Write.APPEND
     #: Records name their producers, whose ids come like this.
@@ -280,27 +277,33 @@ class Model:
 
         What earlier loads handed out of files may be taken by any that commits chunk by chunk.
         """
-        meant = {way.life: offered for way, offered in self._going_on(files, [EVERYTHING])}
-        twins = {life: self._twins(life, offered) for life, offered in meant.items()}
-        # Of loads that run at once, one may find what the other has just loaded, and nothing waits any more.
-        waiting = self._waiting(meant, twins) if is_whole else set[Life]()
         faults: list[str] = []
         for commit in commits:
-            ways = self._ways_of(commit, files, loads, handed_out) - {Way(life) for life in waiting}
+            ways = self._ways_of(commit, files, loads, handed_out)
             faults += self._take(commit, files, ways, is_whole=is_whole)
             of_files = [(life, spans) for life, spans in commit.spans.items() if life in self.taken]
             self.effects.add(
                 commit, [each for life, spans in of_files for each in self.taken[life].records(life, spans)]
             )
         self.commits += len(commits)
-        going_on = {way.life: offered for way, offered in self._going_on(files, loads) if way.life not in waiting}
+        going_on = {way.life: offered for way, offered in self._going_on(files, loads)}
         for life, offered in going_on.items():
-            if is_whole and not self._consumed(life).covers(offered.all_of_it):
+            is_due = is_whole and not self._is_behind(life, files)
+            if is_due and not self._consumed(life).covers(offered.all_of_it):
                 faults.append(f"{life}: consumed only {self._consumed(life)} of {offered.all_of_it}")
             if life in self.taken:
                 self.taken[life] = replace(self.taken[life], offered=offered)
-        twins = {life: twins[life] for life in twins.keys() & going_on.keys()}
-        return [*faults, *self._faults_of_twins(commits, twins, is_whole=is_whole), *self._faults_of_names(commits)]
+        return [*faults, *self._faults_of_names(commits)]
+
+    def _is_behind(self, life: Life, files: dict[str, Offered]) -> bool:
+        """Whether a file may wait because one before it is not whole, and nothing overtakes that."""
+        if self.kind.order is not Order.ORDERED:
+            return False
+        before = ((name, offered) for name, offered in files.items() if name < life.file)
+        return any(
+            self.way(name, offered, EVERYTHING) is None or not offered.is_whole or offered.end != len(offered.stream)
+            for name, offered in before
+        )
 
     def _going_on(self, files: dict[str, Offered], loads: Sequence[Told]) -> Iterator[tuple[Way, Offered]]:
         for told in loads:
@@ -341,48 +344,6 @@ class Model:
 
     def _consumed(self, life: Life) -> SpanSet:
         return self.taken[life].consumed if life in self.taken else SpanSet()
-
-    def _is_new(self, life: Life) -> bool:
-        return not self._consumed(life)
-
-    def _twins(self, life: Life, offered: Offered) -> list[SpanSet]:
-        """What of a new file may be in under another name; all that was loaded of the longest of them."""
-        if self.kind.identity is Identity.PATH or not self._is_new(life):
-            return []
-        found = [taken.consumed for taken in self.taken.values() if taken.consumed and taken.may_go_on_as(offered)]
-        longest = max((consumed.end for consumed in found), default=0)
-        return [consumed for consumed in found if consumed.end == longest]
-
-    def _waiting(self, meant: dict[Life, Offered], twins: dict[Life, list[SpanSet]]) -> set[Life]:
-        """New files that are no more than the beginning of another, which is in or comes in first."""
-        if self.kind.identity is Identity.PATH:
-            return set()
-        return {
-            life
-            for life, offered in meant.items()
-            if self._is_new(life) and len(offered.stream) > max((each.end for each in twins[life]), default=0)
-            if any(self._goes_first(other, life, meant) for other in meant if other != life)
-        }
-
-    def _goes_first(self, other: Life, life: Life, meant: dict[Life, Offered]) -> bool:
-        whole, begun = meant[other].stream, meant[life].stream
-        is_before = not self._is_new(other) or other.file < life.file or len(whole) > len(begun)
-        return whole.startswith(begun) and is_before
-
-    def _faults_of_twins(
-        self, commits: Sequence[Commit], twins: dict[Life, list[SpanSet]], *, is_whole: bool
-    ) -> Iterator[str]:
-        if self.kind.identity is Identity.PATH:
-            return
-        noted = _together(commit.spans for commit in commits if commit.is_noted)
-        for life, expected in twins.items():
-            if is_whole and noted.get(life, SpanSet()) not in (expected or [SpanSet()]):
-                yield f"{life}: {noted.get(life)} should be in under another name, but {expected} is"
-        for life, spans in noted.items():
-            others = (taken for other, taken in self.taken.items() if other != life and taken.consumed.covers(spans))
-            stream = self.taken[life].offered.stream[: spans.end]
-            if spans and not any(other.offered.stream.startswith(stream) for other in others):
-                yield f"{life}: {spans} of it is in under no other name"
 
     def _faults_of_names(self, commits: Sequence[Commit]) -> Iterator[str]:
         named = _together(commit.spans for commit in commits)

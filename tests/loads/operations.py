@@ -7,21 +7,20 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from dedup_core.verdicts import Order
-from spark_jobs.declared import Identity, OnRewrite, Publish, Write
+from spark_jobs.declared import OnRewrite, Publish, Write
 from tests.loads.counter import Form
 from tests.loads.model import Kind
 
 _FORMS = st.sampled_from(Form)
 _REWRITTEN = st.sampled_from([OnRewrite.STOP, OnRewrite.NEW_GENERATION])
-_IDENTITIES = st.sampled_from(Identity)
 _EITHER = st.one_of(
     st.builds(Kind, sealed=st.booleans(), on_rewrite=_REWRITTEN),
-    st.builds(Kind, form=_FORMS, sealed=st.booleans(), on_rewrite=_REWRITTEN, identity=_IDENTITIES),
+    st.builds(Kind, form=_FORMS, sealed=st.booleans(), on_rewrite=_REWRITTEN),
 )
 _STAGED = st.one_of(
     st.builds(Kind, form=_FORMS, sealed=st.booleans(), on_rewrite=st.just(OnRewrite.REPLACE)),
-    st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, identity=_IDENTITIES, write=st.just(Write.MERGE)),
-    st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, identity=_IDENTITIES, order=st.sampled_from(Order)),
+    st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, write=st.just(Write.MERGE)),
+    st.builds(Kind, form=_FORMS, on_rewrite=_REWRITTEN, order=st.sampled_from(Order)),
 )
 #: By the ways in which they may be published.
 KINDS = {

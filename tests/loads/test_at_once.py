@@ -28,6 +28,7 @@ from spark_jobs.plan import Note, make_plan
 from spark_jobs.retry import retry
 from spark_jobs.stage import _sweep
 from spark_jobs.target import ensure_target
+from spark_jobs.versions import as_declared
 from spark_jobs.write import refused_rows
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
@@ -97,7 +98,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
     )
     first, later = (json.dumps({"id": number, "who": "me"}) + "\n" for number in (1, 2))
     planned_file = loads.write("later.jsonl", later)
-    loads.ledger.declare(loads.declared.pipeline)
+    loads.ledger.declare(as_declared(loads.declared))
     planned = make_plan(loads.declared, loads.ledger, now_s=time.time())
     planned_file.unlink()
     loads.write("first.jsonl", first)
@@ -116,7 +117,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
 
 
 def test_a_file_that_is_written_anew_under_the_claim_of_a_loader_that_died_is_loaded_whole(loads):
-    loads.ledger.declare(loads.declared.pipeline)
+    loads.ledger.declare(as_declared(loads.declared))
     dead = loads.ledger.open_session("events", SessionName("dead"))
     file = loads.ledger.register("events", [("a.jsonl", 1)])["a.jsonl", 1]
     loads.ledger.claim(dead, {file: SpanSet.of((0, len(line(1))))}, batch=Batch("dead"), lease_s=60)

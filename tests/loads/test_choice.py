@@ -23,13 +23,18 @@ from tests.loads.conftest import InThisProcess, line
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 
-def settings_of(loads, *, files=(), replaces=False, publishes=True):
-    choice = chosen(loads.declared, files=files, replaces=replaces)
-    return LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, publishes=publishes, choice=choice)
+def settings_of(loads, *, files=(), replaces=False, publishes=True, accepted=False):
+    return LoadSettings(
+        ledger=LedgerSettings(dsn=loads.dsn),
+        wait_s=0,
+        publishes=publishes,
+        choice=chosen(loads.declared, files=files, replaces=replaces),
+        differences_accepted=accepted,
+    )
 
 
-def load_chosen(loads, *files, replaces=False, batch=None, publishes=True):
-    settings = settings_of(loads, files=files, replaces=replaces, publishes=publishes)
+def load_chosen(loads, *files, replaces=False, batch=None, publishes=True, accepted=False):
+    settings = settings_of(loads, files=files, replaces=replaces, publishes=publishes, accepted=accepted)
     return load(loads.declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
 
 
@@ -99,7 +104,7 @@ def test_what_was_loaded_is_loaded_anew_in_place_of_its_rows(two_days):
         connection.execute(text("DELETE FROM target WHERE id = 3"))
         connection.execute(text("UPDATE target SET note = 'damaged' WHERE id IN (1, 4)"))
 
-    report = load_chosen(loads, "2026-03-02/*", replaces=True)
+    report = load_chosen(loads, "2026-03-02/*", replaces=True, accepted=True)
 
     assert (report.loaded, report.notes) == (2, ())
     assert loads.rows("id, note") == [(1, "damaged"), (2, "x"), (3, "x"), (4, "x")]

@@ -316,8 +316,9 @@ def test_csv_and_parquet_are_read_too(loads):
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
     table = pa.table({"id": list(range(10, 20)), "note": ["p"] * 10})
     pq.write_table(table, loads.folder / "a.parquet", row_group_size=3)
-    assert counts(loads.load(source=parquet)) == (10, 0, 0)
-    assert counts(loads.load(source=parquet)) == (0, 0, 0)
+    other = {"source": parquet, "pipeline": replace(loads.declared.pipeline, name="of parquet")}
+    assert counts(loads.load(**other)) == (10, 0, 0)
+    assert counts(loads.load(**other)) == (0, 0, 0)
     assert loads.rows() == [1, 2, 3, *range(10, 20)]
 
 

@@ -228,10 +228,11 @@ def test_a_file_that_has_moved_into_a_store_is_read_once_to_know(loads, remote, 
     loads.write("a.jsonl", lines(1, 2))
     loads.load()
     put(store, "a.jsonl", lines(1, 2))
+    source = replace(remote.declared.source, moved_from=str(loads.folder))
 
-    moved = remote.load()
+    moved = remote.load(source=source)
     with nothing_is_read(monkeypatch):
-        again = remote.load()
+        again = remote.load(source=source)
 
     assert (moved.loaded, moved.notes, again.loaded, again.notes) == (0, (), 0, ())
     assert remote.rows() == [1, 2]
@@ -277,7 +278,7 @@ class Proven:
 
     proof: Proof
 
-    def proof_of(self, pipeline, producer_id):
+    def proof_of(self, pipeline, producer_id, *, end=None):
         return self.proof
 
 
@@ -359,7 +360,7 @@ def test_an_object_that_is_called_otherwise_and_ends_in_the_midst_of_a_line_is_c
     noted = remote.load()
     twins._is_what_was_loaded.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(twins, "_holds", None)
+        patched.setattr(twins, "_compared", None)
         again = remote.load()
 
     assert (noted.loaded, again.loaded) == (0, 0)
@@ -373,7 +374,7 @@ def test_who_looks_often_at_what_waits_for_a_person_does_not_read_it_each_time(r
     first = remote.load()
 
     with monkeypatch.context() as patched:
-        patched.setattr(twins, "_holds", None)
+        patched.setattr(twins, "_compared", None)
         second = remote.load()
 
     assert [note.needs_a_person for note in (*first.notes, *second.notes)] == [True, True]
@@ -414,7 +415,7 @@ def test_a_store_that_does_not_answer_is_told_and_loses_nothing(remote, store, s
         s3fs.S3FileSystem.clear_instance_cache()
         patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         patched.setenv("AWS_MAX_ATTEMPTS", "1")
-        with pytest.raises(Unreadable, match="call again") as told:
+        with pytest.raises(Unreadable, match="Retry") as told:
             remote.load()
     s3fs.S3FileSystem.clear_instance_cache()
 

@@ -1,16 +1,23 @@
 """Producers that the records name, and business ids: what is new is decided record by record."""
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from dedup_core.errors import SettingRefused
+from dedup_core.names import Position
+from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
 from onceload.maintain_commands import let_go
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import MessageId, Publish, RecordProducer
+from spark_jobs.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.dedupe import NewRows, new_rows
 from tests.loads.conftest import Loads
 from tests.servers import execute
 
@@ -28,12 +35,13 @@ def publish():
 
 @pytest.fixture(params=[Order.ANY, Order.ORDERED])
 def devices(loads: Loads, request: pytest.FixtureRequest) -> Loads:
-    loads.declared = replace(
-        loads.declared,
-        columns=tuple(parse_column(*each) for each in COLUMNS.items()),
-        producer=RecordProducer(name="device", sequence="seq", order=request.param),
-    )
+    loads.declared = with_devices(loads.declared, request.param)
     return loads
+
+
+def with_devices(declared: Declared, order: Order) -> Declared:
+    columns = tuple(parse_column(*each) for each in COLUMNS.items())
+    return replace(declared, columns=columns, producer=RecordProducer(name="device", sequence="seq", order=order))
 
 
 def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
@@ -130,6 +138,95 @@ def test_upkeep_forgets_idle_devices_and_no_file_so_that_what_is_still_there_is_
     # What is declared: a device that was silent for longer, and says the same again, begins anew.
     devices.write("b.jsonl", record("d1", 0))
     assert devices.load().loaded == 1
+
+
+def test_names_and_business_ids_are_the_same_only_byte_by_byte(devices, monkeypatch):
+    """A collation of the target's column may call `D1` and `d1` the same; ICU has such, which not every build has."""
+    devices.ask(
+        "CREATE TABLE target (device text COLLATE ucs_basic, seq bigint, amount numeric(12,2),"
+        " _producer_id bigint, _sequence bigint); SELECT 1"
+    )
+    keep = replace(devices.declared.pipeline, message_keep_days=2)
+    message_id = MessageId(columns=("device", "seq"), keep_days=2)
+    devices.declared = replace(devices.declared, pipeline=keep, message_id=message_id)
+    devices.write("a.jsonl", record("D1", 0) + record("d1", 0))
+    found: list[tuple[str, str]] = []
+    commit = PostgresLedger.commit
+
+    def looking(ledger: PostgresLedger, offered: Commit[Connection]) -> Position:
+        found.extend(devices.ask(COLLATIONS))
+        return commit(ledger, offered)
+
+    monkeypatch.setattr(PostgresLedger, "commit", looking)
+
+    assert devices.load().loaded == 2
+    assert set(found) == {("called", "C"), ("_message", "C")}
+
+
+COLLATIONS = """
+    SELECT CAST(attname AS text), CAST(collname AS text)
+      FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_collation ON pg_collation.oid = attcollation
+     WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r' AND attname IN ('called', '_message')
+"""
+
+
+def test_of_two_who_publish_one_batch_each_goes_by_what_it_found_out_itself(loads, monkeypatch):
+    """The first pauses before its commit; another load brings a part of it, and the second looks for what is new."""
+    loads.declared = with_devices(loads.declared, Order.ANY)
+    publishers: list[object] = []
+
+    @contextmanager
+    def pausing(*of_batch: Any) -> Iterator[Any]:
+        with new_rows(*of_batch) as first, ExitStack() as later:
+            sift = first.sift
+            publishers.append(first)
+
+            def sift_and_pause(advances: Any, *, staged: int) -> NewRows:
+                found = sift(advances, staged=staged)
+                if len(publishers) == 1:
+                    loads.write("b.jsonl", record("d1", 1))
+                    assert loads.load().loaded == 1
+                    later.enter_context(new_rows(*of_batch)).sift(advances, staged=staged)
+                return found
+
+            monkeypatch.setattr(first, "sift", sift_and_pause)
+            yield first
+
+    monkeypatch.setattr("spark_jobs.publish.new_rows", pausing)
+    loads.write("a.jsonl", record("d1", 0) + record("d1", 1))
+
+    report = loads.load()
+
+    assert (report.loaded, report.duplicates) == (1, 1)
+    assert loads.rows("device, seq") == [("d1", 0), ("d1", 1)]
+    assert loads.ask("SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage')") == [(0,)]
+
+
+@pytest.fixture
+def merging(loads: Loads) -> Loads:
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("amount",))
+    loads.declared = replace(with_devices(loads.declared, Order.ANY), target=target)
+    return loads
+
+
+def test_a_late_record_takes_no_key_from_a_later_one_of_its_producer(merging):
+    for seq in (10, 7):
+        merging.write(f"{seq}.jsonl", record("a", seq))
+        merging.load()
+
+    assert merging.rows("device, seq") == [("a", 10)]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True], ids=["one by one", "one batch"])
+def test_a_late_record_takes_a_key_from_another_producer_whatever_its_own_did_before(merging, is_one_batch):
+    """What the docs say of a key of several producers: nothing tells which is the later, so the last applied wins."""
+    for number, (device, seq) in enumerate([("a", 10), ("b", 1), ("a", 7)]):
+        merging.write(f"{number}.jsonl", record(device, seq))
+        if not is_one_batch:
+            merging.load()
+    merging.load()
+
+    assert merging.rows("device, seq") == [("b", 1) if is_one_batch else ("a", 7)]
 
 
 def test_records_without_a_usable_id_are_quarantined(devices):

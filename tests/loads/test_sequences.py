@@ -36,7 +36,6 @@ from spark_jobs.declared import (
     CsvOptions,
     Declared,
     Format,
-    Identity,
     OnRewrite,
     Publish,
     RecordProducer,
@@ -59,7 +58,6 @@ from tests.loads.operations import (
     SEQUENCES,
     Append,
     Fault,
-    FileChange,
     Load,
     LoadTogether,
     Operation,
@@ -214,14 +212,8 @@ class World:
             assert conflicted <= needing <= conflicted | handed_out
             if self._publish(asked) is Publish.STAGED:
                 # What commits piece by piece counts what it reads twice as well.
-                self._compare_duplicates(report, effects.duplicates - duplicates)
+                assert report.duplicates == effects.duplicates - duplicates
                 assert not report.loaded or not self._stages(), "staged rows were left behind"
-
-    def _compare_duplicates(self, report: Report, expected: int) -> None:
-        if self.model.kind.identity is Identity.PATH:
-            assert report.duplicates == expected
-        # Of a copy, those count that took effect under the one name that it was found to be a copy of.
-        assert report.duplicates <= expected
 
     def _load_together(self, asked: LoadTogether) -> None:
         # What changes under the hands of one may rightly be in already by those of the other.
@@ -274,7 +266,6 @@ class World:
                 path=str(self.landing.folder / "**/*.log*"),
                 format=Format.CSV if kind.contract.has_header else Format.JSONL,
                 csv=CsvOptions(multiline=kind.form is Form.CSV),
-                identity=kind.identity,
                 chunk_bytes=asked.chunk_bytes,
                 sealed_after_s=0 if kind.sealed else None,
             ),
@@ -378,14 +369,9 @@ class Tasks(InThisProcess):
             rng.shuffle(order)
             order += rng.sample(order, len(order) // 2)
         # What grows though it is declared to be whole gets what it asked for.
-        if self.asked.meanwhile and self._may_come_meanwhile(self.asked.meanwhile):
+        if self.asked.meanwhile and not self.world.model.kind.sealed:
             self.world.do(self.asked.meanwhile)
         return [note for name in order for note in self._tried(job, name)]
-
-    def _may_come_meanwhile(self, change: FileChange) -> bool:
-        """What is declared to be whole, or was found to be a copy before anything was read, has to stay so."""
-        kind = self.world.model.kind
-        return not kind.sealed and (kind.identity is Identity.PATH or isinstance(change, Append))
 
     def _tried(self, job: Job, name: SessionName) -> list[Note]:
         self.plug.in_task = True

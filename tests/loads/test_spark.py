@@ -22,6 +22,7 @@ from spark_jobs.columns import Column, arrow_schema, parse_column
 from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.plan import Choice
+from spark_jobs.replace import ReplacedRowsDiffer
 from spark_jobs.sources.records import LINEAGE
 from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
 from spark_jobs.stage import accept, check_kept, open_stage, stage_made, staged_parts
@@ -104,6 +105,31 @@ def test_rows_of_a_transform_that_do_not_tell_their_file_are_not_replaced(loads,
         load(declared, replace(settings, choice=Choice(replaces=True)), batch=new_batch(), tasks=tasks)
 
     assert loads.rows() == [1, 2]
+
+
+@STAGED
+@pytest.mark.parametrize("later", [None, "SELECT id + 10 AS id, amount, note, _producer_id, _sequence FROM records"])
+def test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_twice(loads, tasks, later):
+    loads.write("a.jsonl", line(1) + line(2))
+    load_by_spark(loads, tasks, transform="SELECT id, amount, note FROM records")
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), choice=Choice(replaces=True))
+
+    with pytest.raises(ReplacedRowsDiffer, match=r"'a\.jsonl' \(2 rows .* do not say which file they are of"):
+        load(replace(loads.declared, transform=later), settings, batch=new_batch(), tasks=tasks)
+
+    assert loads.rows() == [1, 2]
+
+
+@STAGED
+def test_a_transform_whose_rows_tell_their_file_replaces_as_many_as_it_made(loads, tasks):
+    loads.write("a.jsonl", line(1) + line(2) + line(3))
+    transform = "SELECT id, amount, note, _producer_id, _sequence FROM records WHERE id > 1"
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), choice=Choice(replaces=True))
+    load_by_spark(loads, tasks, transform=transform)
+
+    load(replace(loads.declared, transform=transform), settings, batch=new_batch(), tasks=tasks)
+
+    assert loads.rows() == [2, 3]
 
 
 @STAGED

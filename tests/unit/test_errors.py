@@ -13,7 +13,7 @@ import onceload.stack  # noqa: F401
 import spark_jobs.batch
 import spark_jobs.spark  # noqa: F401
 from dedup_core import errors
-from dedup_core.errors import ExitCode, LimitReached, OnceloadError
+from dedup_core.errors import EditRefused, ExitCode, LimitReached, OnceloadError
 
 
 def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:
@@ -31,6 +31,8 @@ def an_example_of(error: type[OnceloadError]) -> OnceloadError:
     }
     if error is LimitReached:
         values["limit"] = "islands_max"
+    if error is EditRefused:
+        values["key"] = "producer"
     return error(**values)
 
 

@@ -43,6 +43,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
         source=Source(
             path="s3://landing/2026-11-21/eu/north/*.csv.gz",
             root="s3://landing",
+            pattern="s3://landing/{{ ds }}/{{region}}/*.csv.gz",
             format=Format.CSV,
             csv=CsvOptions(
                 header=False,
@@ -81,7 +82,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
 
 def test_what_a_file_does_not_say_has_its_default(tmp_path):
     assert read(tmp_path, PLAIN) == Declared(
-        pipeline=Pipeline(name="events", names_below="in"),
+        pipeline=Pipeline(name="events"),
         source=Source(path="in/*.csv", format=Format.CSV),
         columns=tuple(
             parse_column(name, declared)

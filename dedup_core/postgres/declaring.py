@@ -1,0 +1,93 @@
+"""How a version of a declaration is taken: by a load, under the lock that commits take."""
+
+import json
+
+from sqlalchemy import Connection
+
+from dedup_core.declaration import MESSAGE_ID, TARGET, Declaration, InUse, refuse_edit, settled
+from dedup_core.names import Version
+from dedup_core.pipeline import Pipeline
+from dedup_core.ports import refuse_other_version
+from dedup_core.postgres.commit import SQL, lock_pipeline
+
+
+def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
+    """The version in force afterwards; what was begun under an earlier one is gone with its deliveries."""
+    # An unchanged declaration needs no lock: a load that takes another version meanwhile fences this one.
+    taken = _find_unchanged(connection, pipeline)
+    if version is not None and taken is not None:
+        refuse_other_version(pipeline.name, version, taken)
+    if taken is None:
+        taken = _take(connection, pipeline, version=version)
+    connection.execute(SQL["set_limits"], {**_limits(pipeline), "version": taken})
+    return taken
+
+
+def find_version(connection: Connection, pipeline: Pipeline) -> Version | None:
+    """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
+    version = _find_unchanged(connection, pipeline)
+    found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+    if version is None and found is not None:
+        _refuse_edit(connection, pipeline, Declaration(terms=found.terms, rest=found.rest), found.pipeline_id)
+    return version
+
+
+def _find_unchanged(connection: Connection, pipeline: Pipeline) -> Version | None:
+    found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+    if found is None:
+        return None
+    before = Declaration(terms=found.terms, rest=found.rest)
+    return Version(found.version) if before == settled(before, pipeline.declaration) else None
+
+
+def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration, pipeline_id: int) -> None:
+    binds = {"pipeline_id": pipeline_id, "table": before.terms.get(TARGET)}
+    found = connection.execute(SQL["in_use"], binds).one()
+    in_use = InUse(is_loaded=found.is_loaded, is_table_gone=found.is_table_gone)
+    refuse_edit(pipeline.name, before, pipeline.declaration, in_use, moved_from=pipeline.moved_from)
+
+
+def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
+    """Take the next version, unless another load has just taken this very one."""
+    connection.execute(SQL["make_pipeline"], _limits(pipeline))
+    # No commit lands between the question what depends on the version in force and the next version.
+    found = lock_pipeline(connection, pipeline.name)
+    if version is not None:
+        refuse_other_version(pipeline.name, version, found.version)
+    if (unchanged := _find_unchanged(connection, pipeline)) is not None:
+        return unchanged
+    kept = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
+    before = None if kept is None else Declaration(terms=kept.terms, rest=kept.rest)
+    after = settled(before, pipeline.declaration)
+    if before is not None:
+        _refuse_edit(connection, pipeline, before, found.pipeline_id)
+        if before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID):
+            connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
+    return _keep(connection, found.pipeline_id, after)
+
+
+def _keep(connection: Connection, pipeline_id: int, declaration: Declaration) -> Version:
+    version = connection.execute(SQL["take_version"], {"pipeline_id": pipeline_id}).scalar_one()
+    kept = {
+        "pipeline_id": pipeline_id,
+        "version": version,
+        "terms": json.dumps(dict(declaration.terms)),
+        "rest": json.dumps(dict(declaration.rest)),
+    }
+    connection.execute(SQL["keep_declaration"], kept)
+    connection.execute(SQL["drop_deliveries"], {"pipeline_id": pipeline_id})
+    return Version(version)
+
+
+def _limits(pipeline: Pipeline) -> dict[str, object]:
+    return {
+        "name": pipeline.name,
+        "guarantee": pipeline.guarantee,
+        "producers_max": pipeline.producers_max,
+        "islands_max": pipeline.islands_max,
+        "forget_idle_after_s": pipeline.forget_idle_after_s,
+        "message_keep_days": pipeline.message_keep_days,
+        "snapshot_every_commits": pipeline.snapshot.every_commits,
+        "snapshot_every_s": pipeline.snapshot.every_s,
+        "snapshots_kept": pipeline.snapshot.kept,
+    }

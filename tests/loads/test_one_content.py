@@ -1,0 +1,400 @@
+"""Names of one content share one producer: what is in under one of them is loaded under no other, however they grow."""
+
+import gzip
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedup_core.errors import DeliveryTakenAway
+from dedup_core.names import Position
+from dedup_core.postgres import LedgerSettings
+from spark_jobs import load as loading_all
+from spark_jobs.declared import Format, Identity, OnRewrite, Publish, Write
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.rewind import rewind
+from spark_jobs.verify import verify
+from tests.loads.conftest import Loads, line
+from tests.loads.test_twins import AllButTheFirst
+
+
+@pytest.fixture
+def logs(loads: Loads) -> Loads:
+    source = replace(loads.declared.source, path=str(loads.folder / "*.log*"), identity=Identity.CONTENT)
+    loads.declared = replace(loads.declared, source=source)
+    return loads
+
+
+def lines(first: int, end: int) -> str:
+    return "".join(map(line, range(first, end)))
+
+
+def counts(report: Report) -> tuple[int, int]:
+    return report.loaded, report.duplicates
+
+
+def is_verified(logs: Loads) -> bool:
+    verification = verify(logs.declared, logs.engine, deep=True)
+    return verification.differences == ()
+
+
+def settled(logs: Loads, **changes: Any) -> Report:
+    """Load until nothing is new any more."""
+    reports = [logs.load(**changes) for _ in range(4)]
+    assert counts(reports[-1]) == (0, 0)
+    return reports[-1]
+
+
+# Copies that grow.
+
+
+def test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it(logs):
+    logs.write("x.log", lines(0, 10))
+    logs.load()
+    logs.write("x.log", lines(0, 20))
+    logs.write("y.log", lines(0, 30))
+
+    settled(logs)
+
+    assert logs.rows() == list(range(30))
+    assert is_verified(logs)
+
+
+def test_known_copies_that_grow_alike_are_loaded_once(logs):
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 20))
+
+    first, second = logs.load(), logs.load()
+
+    assert (counts(first), counts(second)) == ((10, 0), (0, 10))
+    assert logs.rows() == list(range(20))
+    assert settled(logs).notes == ()
+
+
+def test_a_file_that_catches_up_with_its_longer_copy_brings_nothing(logs):
+    logs.write("x.log", lines(0, 10))
+    logs.load()
+    logs.write("y.log", lines(0, 20))
+    assert counts(logs.load()) == (10, 10)
+    logs.write("x.log", lines(0, 20))
+
+    assert counts(logs.load()) == (0, 10)
+    assert logs.rows() == list(range(20))
+    assert is_verified(logs)
+
+
+def test_a_file_waits_while_it_is_behind_its_longer_copy(logs):
+    logs.write("x.log", lines(0, 10))
+    logs.load()
+    logs.write("y.log", lines(0, 30))
+    logs.load()
+    logs.write("x.log", lines(0, 20))
+
+    report = logs.load()
+
+    assert counts(report) == (0, 0)
+    assert [note.name for note in report.notes if "beginning of y.log" in note.reason] == ["x.log"]
+    assert logs.rows() == list(range(30))
+
+
+@pytest.mark.parametrize("loaded", [9_000, 5_000])
+def test_a_whole_day_that_is_packed_beside_a_file_that_grows_is_loaded_once(logs, loaded):
+    logs.write("x.log", lines(0, 500))
+    logs.load()
+    logs.write("x.log", lines(0, loaded // 10))
+    logs.write("x.log.gz", gzip.compress(lines(0, 1_000).encode()))
+
+    settled(logs)
+
+    assert logs.rows() == list(range(1_000))
+    assert is_verified(logs)
+
+
+def test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part(logs):
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    logs.write("x.log", lines(0, 20) + lines(100, 110))
+    logs.write("y.log", lines(0, 20) + lines(200, 205))
+
+    first, second = logs.load(), logs.load()
+
+    assert (counts(first), counts(second)) == ((20, 0), (5, 10))
+    assert logs.rows() == [*range(20), *range(100, 110), *range(200, 205)]
+    assert settled(logs).notes == ()
+    assert is_verified(logs)
+
+
+def test_where_copies_part_is_not_guessed_once_the_other_is_gone(logs):
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    first = logs.write("x.log", lines(0, 20) + lines(100, 110))
+    logs.load()
+    first.unlink()
+    logs.write("y.log", lines(0, 20) + lines(200, 220))
+
+    report = logs.load()
+
+    assert counts(report) == (0, 0)
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("y.log", True)]
+    first.write_text(lines(0, 20) + lines(100, 110))
+    settled(logs)
+    assert logs.rows() == [*range(20), *range(100, 110), *range(200, 220)]
+
+
+# Holes.
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
+    path = logs.write("x.log", lines(0, 3))
+    declared = replace(logs.declared, source=replace(logs.declared.source, chunk_bytes=1))
+    load(
+        declared,
+        LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0),
+        batch=new_batch(),
+        tasks=AllButTheFirst(),
+    )
+    logs.load()
+    at = logs.ledger.position("events")
+    # The first of them came last.
+    rewind(logs.declared, logs.engine, to=Position(at - 1), dry_run=False)
+    assert logs.rows() == [1, 2]
+    logs.write("y.log", path.read_bytes())
+
+    settled(logs)
+
+    assert logs.rows() == [0, 1, 2]
+    assert is_verified(logs)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_rewind_took_back_is_loaded_once_of_either_name(logs, is_there):
+    path = logs.write("x.log", lines(0, 5))
+    logs.load()
+    logs.write("y.log", lines(0, 10))
+    logs.load()
+    logs.write("x.log", lines(0, 10))
+    settled(logs)
+    rewind(logs.declared, logs.engine, to=Position(1), dry_run=False)
+    if not is_there:
+        path.unlink()
+
+    settled(logs)
+
+    assert logs.rows() == list(range(10))
+    assert is_verified(logs)
+
+
+def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way(logs):
+    path = logs.write("x.log", lines(0, 5))
+    logs.load()
+    path.write_text(lines(0, 10))
+    logs.load()
+    logs.write("y.log", lines(0, 10))
+    settled(logs)
+    rewind(logs.declared, logs.engine, to=Position(1), dry_run=False)
+    (logs.folder / "y.log").rename(logs.folder / "later")
+    path.write_text(lines(0, 5) + lines(50, 55))
+    logs.load()
+    (logs.folder / "later").rename(logs.folder / "y.log")
+
+    settled(logs)
+
+    assert set(logs.rows()) == {*range(10), *range(50, 55)}
+
+
+# Rotation.
+
+
+def test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away(logs):
+    target = replace(logs.declared.target, write=Write.MERGE, key=("id",))
+    merging = {"target": target, "publish": Publish.STAGED, "on_rewrite": OnRewrite.NEW_GENERATION}
+    path = logs.write("app.log", line(1, note="first"))
+    logs.load(**merging)
+    path.write_text(line(1, note="first") + line(7, note="old"))
+    path.rename(logs.folder / "app.log.1")
+    logs.write("app.log", line(7, note="new"))
+
+    logs.load(**merging)
+
+    assert logs.rows("id, note") == [(1, "first"), (7, "new")]
+
+
+def test_each_rotation_keeps_the_producer_of_what_was_rotated(logs):
+    changes = {"on_rewrite": OnRewrite.NEW_GENERATION}
+    for number in range(1, 6):
+        for kept in range(4, 0, -1):
+            name = "app.log" if kept == 1 else f"app.log.{kept - 1}"
+            if (logs.folder / name).exists():
+                (logs.folder / name).rename(logs.folder / f"app.log.{kept}")
+        if number > 1:
+            path = logs.folder / "app.log.1"
+            path.write_text(path.read_text() + line(10 * number))
+        logs.write("app.log", line(10 * number + 1))
+        logs.load(**changes)
+        settled(logs, **changes)
+
+    assert logs.rows() == [11, 20, 21, 30, 31, 40, 41, 50, 51]
+    by_producer = "SELECT array_agg(id ORDER BY _sequence) FROM target GROUP BY _producer_id ORDER BY _producer_id"
+    assert logs.ask(by_producer) == [([11, 20],), ([21, 30],), ([31, 40],), ([41, 50],), ([51],)]
+    assert is_verified(logs)
+
+
+# Whatever happens.
+
+
+class _Folder:
+    """Files whose lines are numbered through, so that each line stands for one record wherever it is."""
+
+    def __init__(self, logs: Loads, rng: Random) -> None:
+        self.logs, self.rng, self.numbers, self.offered = logs, rng, count(), set[int]()
+        #: What is loaded as it is: only such may go on in a way of its own.
+        self.settled: set[Path] = set()
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.logs.folder.iterdir())
+
+    def step(self) -> None:
+        self.rng.choice([self.grow, self.grow, self.grow_alike, self.copy, self.move, self.pack, self.delete])()
+
+    def lines(self) -> bytes:
+        some = [next(self.numbers) for _ in range(self.rng.randint(1, 4))]
+        self.offered.update(some)
+        return "".join(map(line, some)).encode()
+
+    def content(self, path: Path) -> bytes:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+    def put(self, path: Path, content: bytes) -> None:
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+    def grow(self) -> None:
+        path = self.rng.choice([*self.settled, self.logs.folder / f"new{next(self.numbers)}.log"])
+        self.put(path, (self.content(path) if path.exists() else b"") + self.lines())
+        self.settled.discard(path)
+
+    def grow_alike(self) -> None:
+        """All that hold the same, or are behind."""
+        if self.files:
+            longest = max(self.files, key=lambda each: len(self.content(each)))
+            whole = self.content(longest)
+            alike = [each for each in self.files if whole.startswith(self.content(each))]
+            grown = whole + self.lines()
+            for each in self.rng.sample(alike, self.rng.randint(1, len(alike))):
+                lines_of = grown.splitlines(keepends=True)
+                at_least = self.content(each).count(b"\n")
+                self.put(each, b"".join(lines_of[: self.rng.randint(at_least, len(lines_of))]))
+                self.settled.discard(each)
+            self.put(longest, grown)
+            self.settled.discard(longest)
+
+    def copy(self) -> None:
+        if self.files:
+            path = self.rng.choice(self.files)
+            self.put(self.logs.folder / f"copy{next(self.numbers)}.log", self.content(path))
+
+    def pack(self) -> None:
+        if self.files:
+            path = self.rng.choice(self.files)
+            self.put(self.logs.folder / f"packed{next(self.numbers)}.log.gz", self.content(path))
+
+    def move(self) -> None:
+        if self.files:
+            path = self.rng.choice(self.files)
+            path.rename(path.with_name(f"moved{next(self.numbers)}{''.join(path.suffixes[-2:])}"))
+            self.settled.discard(path)
+
+    def delete(self) -> None:
+        if self.settled:
+            path = self.rng.choice(sorted(self.settled))
+            path.unlink()
+            self.settled.discard(path)
+
+    def settle(self) -> None:
+        for _ in range(8):
+            report = self.logs.load()
+            if counts(report) == (0, 0):
+                break
+        busy = {note.name for note in report.notes}
+        self.settled = {path for path in self.files if path.name not in busy}
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize("seed", range(3))
+def test_however_names_and_copies_change_each_record_is_loaded_once(logs, seed):
+    rng = Random(seed)
+    folder = _Folder(logs, rng)
+    for _ in range(12):
+        for _ in range(rng.randint(1, 3)):
+            folder.step()
+        logs.load()
+        rows = logs.rows_or_none()
+        assert len(rows) == len(set(rows)), "a record was loaded twice"
+        if rng.random() < 0.7:
+            folder.settle()
+            assert logs.rows_or_none() == sorted(folder.offered)
+
+
+@pytest.mark.parametrize("rewrite", [OnRewrite.STOP, OnRewrite.NEW_GENERATION])
+def test_a_planner_that_was_away_does_not_swap_names_back(logs, monkeypatch, rewrite):
+    """Its claim fell back to another load, which has noted the same."""
+    x = logs.write("x.log", lines(0, 10))
+    logs.load(on_rewrite=rewrite)
+    logs.write("y.log", lines(0, 20))
+    note, calls = loading_all._Load._note, count()
+
+    def is_away(self: Any, *arguments: Any) -> None:
+        if not next(calls):
+            logs.ask("UPDATE onceload.delivery SET deadline_at = clock_timestamp() WHERE state = 'held' RETURNING 1")
+            logs.load(on_rewrite=rewrite)
+        note(self, *arguments)
+
+    monkeypatch.setattr(loading_all._Load, "_note", is_away)
+    with pytest.raises(DeliveryTakenAway):
+        logs.load(on_rewrite=rewrite)
+    x.write_text(lines(0, 10) + lines(100, 102))
+
+    settled(logs, on_rewrite=rewrite)
+
+    assert logs.rows() == [*range(20), 100, 101]
+
+
+def test_a_file_that_holds_no_record_is_the_beginning_of_no_other(logs):
+    """Every file of a source may begin with the same header."""
+    csv = replace(logs.declared.source, format=Format.CSV)
+    logs.write("day1.log", "id,amount,note\n")
+    logs.load(source=csv)
+    for number in (2, 3):
+        logs.write(f"day{number}.log", f"id,amount,note\n{number},1.00,x\n")
+    logs.load(source=csv)
+    (logs.folder / "day1.log").unlink()
+    (logs.folder / "day2.log").unlink()
+
+    logs.load(source=csv)
+
+    assert logs.rows() == [2, 3]
+
+
+def test_a_file_that_waits_for_one_that_is_gone_is_noted_as_not_read(logs):
+    """It shares its first record with what was loaded, and nothing is there to tell more."""
+    logs.write("day1.log", lines(0, 1))
+    logs.load()
+    logs.write("day2.log", lines(0, 4))
+    logs.write("day3.log", lines(0, 1) + lines(9, 10))
+    logs.load()
+    (logs.folder / "day1.log").unlink()
+    (logs.folder / "day2.log").unlink()
+
+    logs.load()
+    report = logs.load()
+
+    assert [(note.name, note.needs_a_person or note.is_unreadable) for note in report.notes] == [("day3.log", True)]

@@ -1,0 +1,175 @@
+"""A transform that makes several rows of a record: all of them take effect with their record, and once."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings
+from dedup_core.verdicts import Order
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.spark import SparkTasks
+from spark_jobs.transform import TransformRefused
+from spark_jobs.verify import verify
+from tests.loads.conftest import Loads
+
+COLUMNS = {"dev": "text", "seq": "bigint", "items": "text[]"}
+EXPLODED = "SELECT dev, seq, explode(items) AS item, _producer_id, _sequence FROM records"
+WITHOUT_LINEAGE = "SELECT dev, seq, explode(items) AS item FROM records"
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
+        yield tasks
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+@pytest.fixture
+def devices(loads: Loads) -> Loads:
+    loads.declared = replace(
+        loads.declared,
+        columns=tuple(parse_column(*each) for each in COLUMNS.items()),
+        producer=RecordProducer(name="dev", sequence="seq"),
+        transform=EXPLODED,
+    )
+    return loads
+
+
+@pytest.fixture
+def messages(devices: Loads) -> Loads:
+    keep = replace(devices.declared.pipeline, message_keep_days=2)
+    message_id = MessageId(columns=("dev", "seq"), keep_days=2)
+    devices.declared = replace(devices.declared, pipeline=keep, producer=None, message_id=message_id)
+    return devices
+
+
+def record(dev: str, seq: int, items: Sequence[str]) -> str:
+    return json.dumps({"dev": dev, "seq": seq, "items": items}) + "\n"
+
+
+def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_all_rows_of_a_record_take_effect_once(devices, tasks, order):
+    declared = replace(devices.declared, producer=RecordProducer(name="dev", sequence="seq", order=order))
+    devices.declared = declared
+    devices.write("a.jsonl", "".join(record("d1", seq, ["p", "q", "r"]) for seq in (0, 1, 5)))
+    first = load_by_spark(devices, tasks)
+    devices.write("b.jsonl", record("d1", 5, ["p", "q", "r"]) + record("d1", 6, ["s", "t"]))
+    second = load_by_spark(devices, tasks)
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (9, 0, 2, 3)
+    all_items = [("d1", seq, item) for seq in (0, 1, 5) for item in "pqr"]
+    assert devices.rows("dev, seq, item") == [*all_items, ("d1", 6, "s"), ("d1", 6, "t")]
+    consumed = {state.name: str(state.consumed) for state in devices.ledger.states("events").states.values()}
+    assert consumed["dev=d1"] == ("{[0,2),[5,7)}" if order is Order.ANY else "{[0,7)}")
+    assert verify(declared, devices.engine).differing == 0
+
+
+def test_of_a_record_that_stands_twice_in_a_batch_the_rows_of_the_first_take_effect(devices, tasks):
+    devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 0, ["c", "d", "e"]) + record("d1", 1, ["f"]))
+    devices.write("b.jsonl", record("d1", 0, ["g"]) + record("d2", 0, ["h", "i"]))
+
+    report = load_by_spark(devices, tasks)
+
+    assert (report.loaded, report.duplicates) == (5, 4)
+    expected = [("d1", 0, "a"), ("d1", 0, "b"), ("d1", 1, "f"), ("d2", 0, "h"), ("d2", 0, "i")]
+    assert devices.rows("dev, seq, item") == expected
+    assert verify(devices.declared, devices.engine).differing == 0
+
+
+def test_all_rows_of_a_business_id_take_effect_once(messages, tasks):
+    messages.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 0, ["c"]) + record("d1", 1, ["d", "e"]))
+    first = load_by_spark(messages, tasks)
+    messages.write("b.jsonl", record("d1", 1, ["f"]) + record("d1", 2, ["g", "h"]))
+    second = load_by_spark(messages, tasks)
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (4, 1, 2, 1)
+    expected = [("d1", 0, "a"), ("d1", 0, "b"), ("d1", 1, "d"), ("d1", 1, "e"), ("d1", 2, "g"), ("d1", 2, "h")]
+    assert messages.rows("dev, seq, item") == expected
+
+
+def test_rows_of_a_producer_and_a_business_id_take_effect_together(devices, tasks):
+    keep = replace(devices.declared.pipeline, message_keep_days=2)
+    devices.declared = replace(devices.declared, pipeline=keep, message_id=MessageId(columns=("dev",), keep_days=2))
+    devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 1, ["c", "d"]) + record("d2", 4, ["e", "f"]))
+
+    report = load_by_spark(devices, tasks)
+
+    assert (report.loaded, report.duplicates) == (4, 2)
+    assert devices.rows("dev, seq, item") == [("d1", 0, "a"), ("d1", 0, "b"), ("d2", 4, "e"), ("d2", 4, "f")]
+
+
+@pytest.mark.parametrize("who", ["devices", "messages"])
+def test_several_rows_of_an_id_that_do_not_tell_their_record_are_refused(request, tasks, who):
+    """Two copies of a record look just like two rows of one."""
+    loads = request.getfixturevalue(who)
+    loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 1, ["b", "c"]))
+
+    with pytest.raises(TransformRefused, match=r"several rows of one id .*select _producer_id and _sequence too"):
+        load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
+
+    assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
+
+
+@pytest.mark.parametrize("who", ["devices", "messages"])
+def test_one_row_of_each_id_needs_no_lineage(request, tasks, who):
+    loads = request.getfixturevalue(who)
+    loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 1, ["b"]))
+    first = load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
+    loads.write("b.jsonl", record("d1", 1, ["b", "b"]) + record("d1", 2, ["c"]))
+    second = load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 0, 1, 2)
+    assert loads.rows("dev, seq, item") == [("d1", 0, "a"), ("d1", 1, "b"), ("d1", 2, "c")]
+
+
+def test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes(devices, tasks):
+    """Which of them is the last nobody could tell, so that chance would decide."""
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("item",))
+    transform = "SELECT *, explode(items) AS item FROM records"
+    devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 1, ["a"]))
+    load_by_spark(devices, tasks, target=target, transform=transform)
+    devices.write("b.jsonl", record("d1", 2, ["c", "c"]))
+
+    with pytest.raises(TransformRefused, match=r"several rows of one key \(item\)"):
+        load_by_spark(devices, tasks, target=target, transform=transform)
+
+    assert devices.rows("item, seq") == [("a", 1), ("b", 0)]
+
+
+@pytest.mark.parametrize(
+    "found_by",
+    [
+        {"target": Target(schema="public", table="target", write=Write.MERGE, key=("id",))},
+        {"message_id": MessageId(columns=("id",), keep_days=2)},
+    ],
+    ids=["key", "message_id"],
+)
+def test_a_transform_that_makes_null_what_rows_are_found_by_is_refused(devices, tasks, found_by):
+    """To a unique index no null is the same as another: each load would add a row that none takes the place of."""
+    devices.ask(
+        "CREATE TABLE target (dev text, id bigint UNIQUE, _producer_id bigint, _sequence bigint);"
+        " GRANT ALL ON target TO onceload_loader; SELECT 1"
+    )
+    keep = replace(devices.declared.pipeline, message_keep_days=2)
+    devices.write("a.jsonl", "".join(record("d1", seq, []) for seq in range(4)))
+    transform = "SELECT dev, CASE WHEN seq % 2 = 0 THEN seq END AS id, _producer_id, _sequence FROM records"
+
+    with pytest.raises(TransformRefused, match=r"column id: null, .* message_id or producer"):
+        load_by_spark(devices, tasks, **{"transform": transform, "producer": None, "pipeline": keep, **found_by})
+
+    assert devices.ask("SELECT count(*) FROM target") == [(0,)]

@@ -1,0 +1,216 @@
+"""Where order counts, nothing overtakes what could not be read: its records would be lost as duplicates."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings
+from dedup_core.verdicts import Order
+from spark_jobs.batch import publish_batch
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Declared, Identity, Publish, RecordProducer, Source
+from spark_jobs.load import LoadSettings, Report, load
+from spark_jobs.prepare import ReadPart
+from spark_jobs.publish import BatchIncomplete
+from spark_jobs.read import WrittenAnew, read_parts
+from spark_jobs.sources.records import Chunk
+from tests.loads.conftest import InThisProcess, Loads
+
+ORDERED: dict[str, Any] = {"producer": RecordProducer(name="device", sequence="seq", order=Order.ORDERED)}
+IN_MODE: dict[str, Any] = {"delivery": Rules(mode=Mode.ORDERED)}
+
+
+@pytest.fixture
+def publish():
+    return Publish.STAGED
+
+
+@pytest.fixture
+def loads(loads: Loads) -> Loads:
+    columns = tuple(parse_column(*each) for each in {"device": "text", "seq": "bigint"}.items())
+    loads.declared = replace(loads.declared, columns=columns)
+    return loads
+
+
+@pytest.fixture(params=[ORDERED, IN_MODE], ids=["producer", "mode"])
+def ordered(loads: Loads, request: pytest.FixtureRequest) -> Loads:
+    loads.declared = replace(loads.declared, **request.param)
+    return loads
+
+
+@pytest.fixture
+def of_devices(loads: Loads) -> Loads:
+    loads.declared = replace(loads.declared, **ORDERED)
+    return loads
+
+
+def records(first: int, end: int) -> bytes:
+    return "".join(json.dumps({"device": "d1", "seq": seq}) + "\n" for seq in range(first, end)).encode()
+
+
+def seqs(loads: Loads) -> list[int]:
+    return [seq for (seq,) in loads.ask("SELECT seq FROM target ORDER BY seq")]
+
+
+def reasons(report: Report) -> dict[str, str]:
+    return {note.name: note.reason for note in report.notes}
+
+
+WHOLE = gzip.compress(records(0, 1000), compresslevel=1)
+
+
+@pytest.mark.parametrize("half", [WHOLE[: len(WHOLE) // 2], b"no gzip at all"], ids=["half", "damaged"])
+def test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole(ordered, half):
+    ordered.write("f1.jsonl.gz", half)
+    ordered.write("f2.jsonl", records(1000, 2000))
+    ordered.write("f3.jsonl", records(2000, 2010))
+    first = ordered.load()
+    before = seqs(ordered)
+    again = ordered.load()
+    ordered.write("f1.jsonl.gz", WHOLE)
+    last = ordered.load()
+
+    # What could be read of it is loaded, and nothing behind it.
+    assert before == list(range(first.loaded))
+    assert first.loaded < 1000
+    assert (first.loaded > 0) == (half != b"no gzip at all")
+    assert again.loaded == 0
+    for report in (first, again):
+        assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl.gz, which is not read whole, because of ")
+        assert reasons(report)["f3.jsonl"].startswith("waits for f1.jsonl.gz")
+    assert (last.loaded, last.duplicates) == (2010 - first.loaded, 0)
+    assert seqs(ordered) == list(range(2010))
+    assert last.notes == ()
+
+
+def test_what_waits_is_loaded_once_the_file_is_gone(ordered):
+    damaged = ordered.write("f1.jsonl.gz", b"no gzip at all")
+    ordered.write("f2.jsonl", records(0, 5))
+    before = ordered.load()
+    damaged.unlink()
+
+    assert (before.loaded, ordered.load().loaded) == (0, 5)
+
+
+def _open_line(loads: Loads) -> None:
+    loads.write("f1.jsonl", records(0, 3) + b'{"device": "d1",')
+
+
+def _only_an_open_line(loads: Loads) -> None:
+    loads.write("f1.jsonl", records(0, 1)[:-1])
+
+
+def _rewritten(loads: Loads) -> None:
+    loads.write("f1.jsonl", records(0, 3))
+    loads.load()
+    loads.write("f1.jsonl", records(1, 4))
+
+
+@pytest.mark.parametrize("happens", [_open_line, _only_an_open_line, _rewritten])
+def test_nothing_overtakes_what_a_plan_finds_not_to_be_whole(ordered, happens: Callable[[Loads], None]):
+    happens(ordered)
+    ordered.write("f2.jsonl", records(10, 12))
+    report = ordered.load()
+
+    assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl, which is not read whole")
+    (ordered.folder / "f1.jsonl").unlink()
+    assert ordered.load().loaded == 2
+
+
+def test_in_any_order_other_files_are_loaded_meanwhile(loads):
+    loads.declared = replace(loads.declared, producer=RecordProducer(name="device", sequence="seq"))
+    loads.write("f1.jsonl.gz", WHOLE[: len(WHOLE) // 2])
+    loads.write("f2.jsonl", records(1000, 1010))
+    loads.load()
+    loads.write("f1.jsonl.gz", WHOLE)
+    loads.load()
+
+    assert seqs(loads) == list(range(1010))
+
+
+def test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read(of_devices, monkeypatch):
+    content = records(0, 900)
+    of_devices.write("f1.jsonl", content)
+    of_devices.write("f2.jsonl", records(900, 910))
+    source = replace(of_devices.declared.source, chunk_bytes=len(content) // 3)
+    of_devices.declared = replace(of_devices.declared, source=source)
+
+    def in_the_middle_nothing(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+        if chunk.name == "f1.jsonl" and 0 < chunk.first < len(content) // 2:
+            raise WrittenAnew(chunk.url, "it was written anew since it was planned")
+        return read_parts(chunk, source)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.loading.read_parts", in_the_middle_nothing)
+        first = of_devices.load()
+    before = seqs(of_devices)
+    last = of_devices.load()
+
+    assert 0 < first.loaded < 450
+    assert before == list(range(first.loaded))
+    assert set(reasons(first)) == {"f1.jsonl", "f2.jsonl"}
+    assert (last.loaded, last.duplicates) == (910 - first.loaded, 0)
+    assert seqs(of_devices) == list(range(910))
+
+
+def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devices, monkeypatch):
+    of_devices.declared = replace(of_devices.declared, source=replace(of_devices.declared.source, chunk_bytes=50))
+    of_devices.write("f1.jsonl", records(0, 5))
+    of_devices.write("f2.jsonl", records(5, 10))
+
+    def fails(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+        if chunk.name == "f1.jsonl":
+            raise RuntimeError("no memory")
+        return read_parts(chunk, source)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.loading.read_parts", fails)
+        with pytest.raises(BatchIncomplete, match="no memory"):
+            of_devices.load()
+    before = of_devices.ask("SELECT count(*) FROM onceload.ledger")
+    last = of_devices.load()
+
+    assert before == [(0,)]
+    assert (last.loaded, last.duplicates) == (10, 0)
+
+
+def test_a_kept_batch_holds_nothing_that_would_overtake(of_devices):
+    of_devices.write("f1.jsonl.gz", WHOLE[: len(WHOLE) // 2])
+    of_devices.write("f2.jsonl", records(1000, 1010))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=of_devices.dsn), wait_s=0)
+    staging = replace(settings, publishes=False)
+    load(of_devices.declared, staging, batch=Batch("one"), tasks=InThisProcess())
+
+    report = publish_batch(of_devices.declared, settings, batch=Batch("one"))
+
+    assert seqs(of_devices) == list(range(report.loaded))
+    assert set(reasons(report)) == {"f1.jsonl.gz", "f2.jsonl"}
+
+
+def test_a_copy_under_way_does_not_keep_waiting_what_it_waits_for(of_devices):
+    of_devices.declared = _by_content(of_devices.declared)
+    of_devices.write("copy.jsonl", records(0, 5))
+    of_devices.write("original.jsonl", records(0, 10))
+
+    assert of_devices.load().loaded == 10
+
+
+def _by_content(declared: Declared) -> Declared:
+    return replace(declared, source=replace(declared.source, identity=Identity.CONTENT))
+
+
+def test_nothing_overtakes_a_file_whose_name_is_refused(ordered):
+    bad = ordered.write("a\n1.jsonl", records(0, 2))
+    ordered.write("b.jsonl", records(2, 4))
+    ordered.load()
+    bad.rename(ordered.folder / "a1.jsonl")
+
+    ordered.load()
+
+    assert seqs(ordered) == [0, 1, 2, 3]
