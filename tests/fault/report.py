@@ -39,6 +39,7 @@ from tests.fault.sizes import (
 from tests.fault.sweep import Fault, Outcome, in_lanes, run_trial, trials
 from tests.fault.zombies import hauntings, run_haunting
 from tests.loads import crowd, plugs
+from tests.loads.storm import campaign
 from tests.servers import execute
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,7 @@ _PAGE = _ROOT / "docs" / "faults.md"
 _TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
 _CROWDS_TITLE = "\n## Crowds\n\n"
 _AIRFLOW_TITLE = "\n## Airflow\n\n"
+_WAYS_TITLE = "\n## Ways around the commit\n\n"
 _CORE_TESTS = (("tests/unit/test_*.py", "tests/contract"),)
 _LOADS_TESTS = (
     ("tests/loads/test_sequences.py",),
@@ -62,7 +64,9 @@ _CROWDS_COLUMNS = (
 _AIRFLOW_COLUMNS = ("fault", "strikes", "lost", "repeated", "broken", "seed")
 _LARGE_COLUMNS = ("publish", "lost", "repeated", "broken", "calls", "restarts", "copies", "retries", "seconds", "seed")
 
-_AnyOutcome = Outcome | plugs.Outcome | crowd.Outcome | control_plane.Outcome
+_STORM_COLUMNS = ("theme", "sequences", "lost", "repeated", "broken", "seconds", "seed")
+
+_AnyOutcome = campaign.Outcome | Outcome | plugs.Outcome | crowd.Outcome | control_plane.Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +108,18 @@ def _arguments() -> argparse.Namespace:
 
 
 def _page(found: str, name: str, words: str) -> str:
-    """The page with one part made anew; each says when and with which seed it was."""
-    rest, _, airflow = found.removeprefix(_TITLE).partition(_AIRFLOW_TITLE)
-    rest, _, crowds = rest.partition(_CROWDS_TITLE)
-    core, _, loads = rest.partition(_LOADS_TITLE)
-    parts = {"core": core, "loads": loads, "crowds": crowds, "airflow": airflow} | {name: words}
-    titles = {"core": _TITLE, "loads": _LOADS_TITLE, "crowds": _CROWDS_TITLE, "airflow": _AIRFLOW_TITLE}
+    """The page with one part made anew; each says when and with which seed it was, and the last is written by hand."""
+    titles = {
+        "core": _TITLE,
+        "loads": _LOADS_TITLE,
+        "crowds": _CROWDS_TITLE,
+        "airflow": _AIRFLOW_TITLE,
+        "ways around": _WAYS_TITLE,
+    }
+    parts, rest = {}, found
+    for part, title in reversed(titles.items()):
+        rest, _, parts[part] = rest.partition(title)
+    parts[name] = words
     return "".join(title + parts[part] for part, title in titles.items() if parts[part] or part == "core")
 
 
@@ -161,10 +171,11 @@ def _loads(divisor: int, seed: int) -> Half:
         ]
     with plugs.open_stand(lines=size.rows_large) as stand:
         large = [_large_line(stand, publish, seed=seed) for publish in Publish]
+    storms = [_storm_line(found, seed=seed) for found in campaign.run(size.sequences, seed=seed)]
     properties_hold, properties = _property_tests(_LOADS_TESTS, divisor=divisor)
     return Half(
-        is_good=properties_hold and all(line.is_good for line in (*lines, *large)),
-        words=_loads_words(size, lines, large, seed=seed, postgres=postgres, properties=properties),
+        is_good=properties_hold and all(line.is_good for line in (*lines, *large, *storms)),
+        words=_loads_words(size, lines, large, storms, seed=seed, postgres=postgres, properties=properties),
     )
 
 
@@ -172,6 +183,11 @@ def _loads_line(stand: plugs.Stand, what: str, asked: Sequence[plugs.Trial], *, 
     outcomes = [plugs.run_trial(stand, trial) for trial in asked]
     calls, seconds = sum(each.calls for each in outcomes), sum(each.seconds for each in outcomes)
     return _line(what, (len(outcomes), *_counted(outcomes), calls, seconds), seed=seed, outcomes=outcomes)
+
+
+def _storm_line(found: campaign.Outcome, *, seed: int) -> Line:
+    numbers = (found.sequences, found.lost, found.repeated, len(found.broken), found.seconds)
+    return _line(found.theme, numbers, seed=seed, outcomes=[found])
 
 
 def _large_line(stand: plugs.Stand, publish: Publish, *, seed: int) -> Line:
@@ -365,7 +381,14 @@ A reader looked {_in_groups(polls)} times meanwhile, each time in one view of th
 
 
 def _loads_words(
-    size: LoadsSize, lines: Sequence[Line], large: Sequence[Line], *, seed: int, postgres: str, properties: str
+    size: LoadsSize,
+    lines: Sequence[Line],
+    large: Sequence[Line],
+    storms: Sequence[Line],
+    *,
+    seed: int,
+    postgres: str,
+    properties: str,
 ) -> str:
     return f"""{_written_by("loads", seed=seed, postgres=postgres)}
 
@@ -389,6 +412,13 @@ Spark ran on two hosts, and ran a second copy of each task that was slower than 
 else to do: *copies* counts them, and *retries* the tries after one that failed.
 
 {_table(_LARGE_COLUMNS, large)}
+
+Then {_in_groups(size.sequences)} random sequences of edits of the pipeline file, changes of files, loads that are \
+struck, retries, replacements and rewinds, each mostly about one theme.
+An independent count of the records by their own values says after each step whether one is there too often, and after \
+each load whether one is not there that it did not name: *lost*, *repeated* and *broken* count sequences.
+
+{_table(_STORM_COLUMNS, storms)}
 
 {properties}
 """

@@ -1,0 +1,63 @@
+"""Many sequences, and in how many of each theme a law was broken."""
+
+import logging
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from tests.loads.storm.drawing import Theme, draw
+from tests.loads.storm.stand import open_stand
+from tests.loads.storm.world import Broken, Law
+from tests.servers import temporary_server
+
+_LANES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of the sequences of one theme."""
+
+    theme: Theme
+    sequences: int
+    #: In how many of them a record was lost, or was there too often.
+    lost: int
+    repeated: int
+    #: How those ended in which any law was broken, each with its seed.
+    broken: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        return not self.broken
+
+
+def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
+    """So many sequences, shared out among the themes; each has the seed behind that of the one before."""
+    each = max(1, sequences // len(Theme))
+    for number, theme in enumerate(Theme):
+        first, started = seed + number * each, time.monotonic()
+        shares = [range(first + lane, first + each, _LANES) for lane in range(_LANES)]
+        with ProcessPoolExecutor(_LANES, mp_context=multiprocessing.get_context("spawn")) as lanes:
+            found = [fault for some in lanes.map(_faults, [theme] * _LANES, shares) for fault in some]
+        yield Outcome(
+            theme=theme,
+            sequences=each,
+            lost=sum(law is Law.LOST for law, _ in found),
+            repeated=sum(law is Law.REPEATED for law, _ in found),
+            broken=tuple(words for _, words in found),
+            seconds=time.monotonic() - started,
+        )
+
+
+def _faults(theme: Theme, seeds: Sequence[int]) -> list[tuple[Law, str]]:
+    logging.disable(logging.CRITICAL)
+    found = []
+    with temporary_server(18) as server_dsn, open_stand(server_dsn) as stand:
+        for seed in seeds:
+            fault = stand.fault_of(draw(seed, theme))
+            if fault is not None:
+                law = fault.law if isinstance(fault, Broken) else Law.OTHER
+                found.append((law, f"seed {seed} of {theme!r}: {type(fault).__name__}: {fault}"))
+    return found

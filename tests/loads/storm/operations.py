@@ -1,0 +1,284 @@
+"""What may happen to files, to the pipeline file and to loads, as values that can be pasted into a test."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from dedup_core.verdicts import Order
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import (
+    CsvOptions,
+    Declared,
+    Format,
+    Identity,
+    MessageId,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    Source,
+    Target,
+    Write,
+)
+from spark_jobs.sources.addresses import shown
+from spark_jobs.sources.listing import root_of
+from tests.loads.storm.records import COLUMNS, Form
+
+#: Nothing here is late by itself: whoever is gone is said to be, and whatever it held falls back then.
+_DEADLINE_S = 600.0
+
+
+class Transform(StrEnum):
+    """What is made of a record."""
+
+    #: One row.
+    ONE = "one"
+    #: None, one or two.
+    SOME = "some"
+    #: One, whose key is null now and then.
+    NULLS = "nulls"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The pipeline file: each of its keys may be edited."""
+
+    form: Form = Form.JSONL
+    pattern: str = "day/*"
+    chunk_bytes: int = 400
+    publish: Publish = Publish.STAGED
+    identity: Identity = Identity.PATH
+    on_rewrite: OnRewrite = OnRewrite.STOP
+    sealed: bool = False
+    multiline: bool = False
+    write: Write = Write.APPEND
+    #: The columns of name and sequence.
+    producer: tuple[str, str] | None = None
+    order: Order = Order.ANY
+    message_id: str | None = None
+    transform: Transform | None = None
+    lineage: bool = True
+    table: int = 0
+    mode: Mode = Mode.SHARED
+    deliveries_max: int = 5
+    guarantee: Guarantee | None = None
+
+    @property
+    def key(self) -> str:
+        """The column that a merge finds rows by: one that the transform makes anew, if it makes nulls."""
+        return "made" if self.transform is Transform.NULLS else "k"
+
+    def declared(self, *, pipeline: str, folder: str, target: str) -> Declared:
+        path = f"{folder}/{self.pattern}"
+        below = shown(root_of(path)) if self.identity is Identity.PATH else None
+        # Where a declaration has versions, they tell this.
+        names: dict[str, Any] = {"names_below": below} if "names_below" in Pipeline.__dataclass_fields__ else {}
+        keep_days = 30 if self.message_id else 0
+        source = Source(
+            path=path,
+            format=Format(self.form),
+            csv=CsvOptions(multiline=self.multiline),
+            identity=self.identity,
+            sealed_after_s=0 if self.sealed else None,
+            chunk_bytes=self.chunk_bytes,
+        )
+        key = (self.key,) if self.write is Write.MERGE else ()
+        name, sequence = self.producer or ("", "")
+        return Declared(
+            pipeline=Pipeline(
+                name=pipeline,
+                guarantee=self.guarantee,
+                **names,
+                message_keep_days=keep_days,
+                snapshot=SnapshotPolicy(every_commits=7, every_s=86_400),
+            ),
+            source=source,
+            columns=tuple(parse_column(column, of_type) for column, of_type in COLUMNS.items()),
+            target=Target(
+                schema="public", table=f"{target}_{self.table}", write=self.write, key=key, lineage=self.lineage
+            ),
+            producer=RecordProducer(name=name, sequence=sequence, order=self.order) if self.producer else None,
+            message_id=MessageId(columns=(self.message_id,), keep_days=keep_days) if self.message_id else None,
+            transform=f"SELECT {self.transform}" if self.transform else None,
+            publish=self.publish,
+            delivery=Rules(mode=self.mode, ack_deadline_s=_DEADLINE_S, deliveries_max=self.deliveries_max),
+            on_rewrite=self.on_rewrite,
+        )
+
+
+# Files.
+
+
+@dataclass(frozen=True)
+class Append:
+    """Records at the end of a file, which is made if it is not there."""
+
+    file: str
+    records: int
+    #: So many of them cannot be read.
+    bad: int = 0
+    #: So many say what an earlier record said, under an identity of their own.
+    again: int = 0
+    #: So many come late of their producer.
+    late: int = 0
+    #: Only so much of what is written can be seen, until it is completed.
+    percent: int = 100
+
+
+@dataclass(frozen=True)
+class Complete:
+    """What was still being written, or was damaged, is whole."""
+
+    file: str
+
+
+@dataclass(frozen=True)
+class Damage:
+    file: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Another content under the same name: some records stay, where that is told apart, and others come."""
+
+    file: str
+    #: Below 0: as many as there were.
+    records: int
+    kept: int = 0
+
+
+@dataclass(frozen=True)
+class Remove:
+    file: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    file: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Move:
+    file: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A plain file is packed in its place."""
+
+    file: str
+    suffix: str
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """A file gets another name, and a new one comes in its place."""
+
+    file: str
+    to: str
+    records: int
+
+
+@dataclass(frozen=True)
+class GrowAlike:
+    """Several files grow by the same records."""
+
+    files: tuple[str, ...]
+    records: int
+
+
+FileChange = Append | Complete | Damage | Rewrite | Remove | Copy | Move | Pack | Rotate | GrowAlike
+
+
+# The pipeline file.
+
+
+@dataclass(frozen=True)
+class Edit:
+    key: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Look:
+    """`plan`, which changes nothing."""
+
+
+# Loads.
+
+
+class Fault(StrEnum):
+    KILLED = "the load dies"
+    TASK_KILLED = "a worker dies, and its delivery is taken by the next"
+    STOPPED = "it stops for a while, and others go on"
+    CUT = "the server ends its connection"
+    UNANSWERED = "its COMMIT takes effect without an answer"
+
+
+@dataclass(frozen=True)
+class Load:
+    fault: Fault | None = None
+    #: At which word to the server it is struck; or at which of its commits.
+    at: int = 0
+    counts_commits: bool = False
+    #: Whether a worker is struck, and not whoever plans.
+    in_task: bool = True
+    #: What happens while it is stopped, or before the next worker takes what it had.
+    then: "tuple[Operation, ...]" = ()
+    #: Stopped no longer than its lease, so that nobody takes what it has.
+    keeps_lease: bool = False
+    only: tuple[str, ...] = ()
+    replaces: bool = False
+    batch: str | None = None
+    #: Left to `Publish`, it is staged and kept.
+    publishes: bool = True
+    #: In which order sessions work, and which of them twice.
+    seed: int = 0
+    #: Its workers are processes of their own, which real signals kill and stop.
+    forks: bool = False
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """Publish a kept batch, or give it up."""
+
+    batch: str
+    gives_up: bool = False
+    fault: Fault | None = None
+    at: int = 0
+    then: "tuple[Operation, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Quarantined records are mended and loaded."""
+
+    fault: Fault | None = None
+    at: int = 0
+    then: "tuple[Operation, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """So many positions back."""
+
+    back: int
+
+
+@dataclass(frozen=True)
+class Redrive:
+    """Dead letters are handed out again, or given up."""
+
+    abandons: bool = False
+
+
+@dataclass(frozen=True)
+class Misplace:
+    """By hand, half of the rows get another producer."""
+
+
+Operation = FileChange | Edit | Look | Load | Publishing | Retry | Rewind | Redrive | Misplace
+FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

@@ -1,0 +1,136 @@
+"""Records with a value of their own each, and how files of every form hold them."""
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+COLUMNS = {
+    "uid": "bigint not null",
+    "k": "bigint",
+    "dev": "text",
+    "device": "text",
+    "seq": "bigint",
+    "pos": "bigint",
+    "oid": "bigint",
+    "eid": "bigint",
+    "amount": "numeric(12,2)",
+    "note": "text",
+}
+#: What a record says in `note`, so that its raw bytes tell which it is, wherever they are.
+_MARK = re.compile(rb"u(\d+)u")
+BAD, GOOD = b"oops", b"1.50"
+
+
+class Form(StrEnum):
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record that was ever written."""
+
+    uid: int
+    #: Of a merge.
+    k: int
+    #: Of producers that records name: two names of the same value, and two sequences.
+    dev: str
+    seq: int
+    #: The business id; its second column says the same in other numbers.
+    oid: int
+    is_bad: bool = False
+    #: Its value spans two lines, where the form allows it.
+    is_folded: bool = False
+
+    @property
+    def pos(self) -> int:
+        # Another number, which an earlier record may have as its other one.
+        return self.seq ^ 8
+
+    @property
+    def eid(self) -> int:
+        return self.oid ^ 16
+
+    @property
+    def amount(self) -> str:
+        return f"{self.uid % 97}.50"
+
+    def value(self, column: str) -> object:
+        """What a column of the record holds, `device` being the other name of `dev`."""
+        return getattr(self, "dev" if column == "device" else column)
+
+    def fields(self) -> dict[str, object]:
+        amount = BAD.decode() if self.is_bad else self.amount
+        note = f"u{self.uid}u" + ("\nfolded" if self.is_folded else "")
+        values = {name: self.value(name) for name in COLUMNS if name not in ("amount", "note")}
+        return {**values, "amount": amount, "note": note}
+
+
+def marked(raw: bytes) -> int | None:
+    """Which record some raw bytes are of."""
+    found = _MARK.search(raw)
+    return int(found[1]) if found else None
+
+
+def stream_of(form: Form, records: Sequence[Record], *, is_first: bool) -> bytes:
+    """The bytes of some records at the beginning of a file, or behind others."""
+    match form:
+        case Form.JSONL:
+            return "".join(json.dumps(each.fields()) + "\n" for each in records).encode()
+        case Form.CSV:
+            return _csv(records, has_header=is_first)
+        case Form.PARQUET:
+            return _parquet(records)
+
+
+def _csv(records: Sequence[Record], *, has_header: bool) -> bytes:
+    written = io.StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    if has_header:
+        rows.writerow(COLUMNS)
+    rows.writerows(list(each.fields().values()) for each in records)
+    return written.getvalue().encode()
+
+
+#: So long that neither edge of a Parquet file says anything of its records.
+_PADDING = "x" * 4_500
+
+
+_NUMBERS = ("uid", "k", "seq", "pos", "oid", "eid")
+
+
+def _parquet(records: Sequence[Record]) -> bytes:
+    rows = [each.fields() for each in records]
+    amounts = [None if each.is_bad else Decimal(each.amount) for each in records]
+    notes = [f"u{each.uid:09}u" for each in records]
+    columns = {
+        "padding": pa.array([_PADDING] + [""] * (len(rows) - 1)),
+        **{
+            name: pa.array([row[name] for row in rows], pa.int64()) for name in ("uid", "k", "seq", "pos", "oid", "eid")
+        },
+        **{name: pa.array([row[name] for row in rows]) for name in ("dev", "device")},
+        "amount": pa.array(amounts, pa.decimal128(12, 2)),
+        "note": pa.array(notes),
+    }
+    table = pa.table(columns).replace_schema_metadata({"padding": _PADDING})
+    written = io.BytesIO()
+    pq.write_table(table, written, compression="none", use_dictionary=False, row_group_size=4)
+    return written.getvalue()
+
+
+def packed(name: str, stream: bytes) -> bytes:
+    """A name says how a file is packed."""
+    if name.endswith(".gz"):
+        return gzip.compress(stream, mtime=0)
+    return zstandard.compress(stream) if name.endswith(".zst") else stream

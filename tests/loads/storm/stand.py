@@ -1,0 +1,77 @@
+"""Where sequences are carried out."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from spark_jobs import loading
+from tests.loads.storm.drawing import Drawn
+from tests.loads.storm.folder import Folder
+from tests.loads.storm.strikes import listening
+from tests.loads.storm.world import World
+from tests.servers import execute, temporary_database
+
+
+@dataclass
+class Stand:
+    """A database, in which each sequence has a pipeline and a target of its own."""
+
+    dsn: str
+    server_dsn: str
+    engine: Engine
+    outcomes: Counter[str] = field(default_factory=Counter)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def fault_of(self, sequence: Drawn) -> BaseException | None:
+        """How it breaks a law; nothing, if all hold."""
+        number = next(self._numbers)
+        root = Path(tempfile.mkdtemp(prefix="storm-"))
+        world = World(
+            name=f"storm {number}",
+            target=f"storm_{number}",
+            folder=Folder(root),
+            dsn=self.dsn,
+            server_dsn=self.server_dsn,
+            engine=self.engine,
+            words=sequence.words,
+        )
+        try:
+            for operation in sequence.operations:
+                world.do(operation)
+            world.finish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding.
+            return error
+        finally:
+            self.outcomes += world.outcomes
+            world.drop()
+            shutil.rmtree(root)
+        return None
+
+
+@contextmanager
+def open_stand(server_dsn: str) -> Iterator[Stand]:
+    with temporary_database(server_dsn) as dsn:
+        # Nothing here crashes the server, and what it has said is all that counts.
+        execute(
+            dsn,
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
+        )
+        engine = connect(LedgerSettings(dsn=dsn))
+        schema.upgrade(engine)
+        # What somebody waits for who is stopped in the same process comes only when this gives up.
+        before, loading._PATIENCE_S = loading._PATIENCE_S, 3.0
+        try:
+            with listening():
+                yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine)
+        finally:
+            loading._PATIENCE_S = before
+            engine.dispose()

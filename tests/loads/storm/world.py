@@ -1,0 +1,620 @@
+"""The files, the pipeline file and the database of one sequence, and how each operation is carried out."""
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+from random import Random
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from sqlalchemy import Engine, text
+
+from dedup_core.delivery import State
+from dedup_core.errors import OnceloadError, WrongUse
+from dedup_core.names import Batch, DeliveryId, Position, SessionName
+from dedup_core.postgres import LedgerSettings, PostgresLedger
+from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
+from dedup_core.postgres.quarantine import Selection, find_records
+from onceload.contradictions import contradictions, may_choose, may_replace
+from onceload.load_commands import chosen
+from spark_jobs import loading
+from spark_jobs.batch import give_up, publish_batch
+from spark_jobs.columns import arrow_schema
+from spark_jobs.declared import Declared, OnRewrite, Write
+from spark_jobs.findings import Kind as Differing
+from spark_jobs.load import LoadSettings, Report, load
+from spark_jobs.loading import Delivery, Job, accept_rows, read_delivery, stage_rows
+from spark_jobs.plan import Note, make_plan
+from spark_jobs.retry import RetryReport, retry
+from spark_jobs.rewind import rewind
+from spark_jobs.sources.records import LINEAGE
+from spark_jobs.transform import as_declared, for_spark, with_output
+from spark_jobs.verify import verify
+from spark_jobs.work import work
+from tests.loads.storm import laws
+from tests.loads.storm.folder import Folder
+from tests.loads.storm.laws import Counted
+from tests.loads.storm.operations import (
+    FILE_CHANGES,
+    Edit,
+    Load,
+    Look,
+    Misplace,
+    Operation,
+    Publishing,
+    Redrive,
+    Retry,
+    Rewind,
+    Rotate,
+    Transform,
+    Words,
+)
+from tests.loads.storm.records import BAD, COLUMNS, GOOD, marked
+from tests.loads.storm.strikes import Killed, Strike, TaskKilled, struck
+
+#: How long others may go on while somebody is stopped; then they wait for him, as he may hold what they need.
+_ASIDE_S = 1.0
+_PATIENCE_S = 60.0
+#: In the end, until one finds nothing new.
+_LOADS_MAX = 5
+
+
+class Law(StrEnum):
+    """What cannot be broken: no record is lost, none is there too often, and the rest."""
+
+    LOST = "lost"
+    REPEATED = "repeated"
+    OTHER = "other"
+
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+    def __init__(self, words: str, law: Law = Law.OTHER) -> None:
+        super().__init__(words)
+        self.law = law
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How something ended: by its report, or by an error."""
+
+    report: Report | RetryReport | None = None
+    error: BaseException | None = None
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self.report.notes if isinstance(self.report, Report) else ()
+
+    @property
+    def is_idle(self) -> bool:
+        return isinstance(self.report, Report) and not self.report.records
+
+    @property
+    def words(self) -> str:
+        return type(self.error or self.report).__name__
+
+
+@dataclass
+class World:
+    name: str
+    target: str
+    folder: Folder
+    dsn: str
+    server_dsn: str
+    engine: Engine
+    words: Words
+    declared: laws.Declared = field(default_factory=laws.Declared)
+    #: How loads ended, for whoever wants to know whether anything was tried at all.
+    outcomes: Counter[str] = field(default_factory=Counter)
+    is_damaged: bool = False
+    _accepted: Words | None = None
+    _targets: set[str] = field(default_factory=set)
+    #: The epoch in which a record was first seen.
+    _seen: dict[int, int] = field(default_factory=dict)
+    _dead: list[str] = field(default_factory=list)
+    #: Kept batches, and whether they were staged to replace.
+    _kept: dict[str, bool] = field(default_factory=dict)
+    _before: Counted = field(default_factory=lambda: Counted(Counter(), Counter()))
+    _batches: Iterator[int] = field(default_factory=lambda: count(1))
+    _aside: list[threading.Thread] = field(default_factory=list)
+    #: What went wrong in what was carried out aside.
+    _strange: list[BaseException] = field(default_factory=list)
+    #: Whether anything that happened since may have taken rows away.
+    _may_vanish: bool = False
+
+    def do(self, operation: Operation) -> Ended | None:
+        """Carry it out, and look whether the laws hold."""
+        ended = self._carry_out(operation)
+        self._wait_for_those_aside()
+        now = self.counted()
+        self._judge(now)
+        if isinstance(operation, Load) and ended is not None:
+            self._judge_load(operation, ended, now)
+        self._before = now
+        return ended
+
+    # Operations.
+
+    def _carry_out(self, operation: Operation) -> Ended | None:
+        match operation:
+            case Edit():
+                self._edit(operation)
+            case Look():
+                self._tried(self._look)
+            case Load():
+                return self._load(operation)
+            case Publishing():
+                self._publish(operation)
+            case Retry():
+                self._strike_at(operation, self._retry)
+            case Rewind():
+                self._may_vanish = True
+                self._tried(lambda: self._rewind(operation.back))
+            case Redrive():
+                self._redrive(operation)
+            case Misplace():
+                self._misplace()
+            case Rotate() if self.words.write is Write.MERGE and not self._is_loaded(operation.file):
+                # Which of two files that were never loaded is the older one, only their names tell.
+                pass
+            case _:
+                assert isinstance(operation, FILE_CHANGES)
+                self.folder.change(operation, self.words)
+        return None
+
+    def _is_loaded(self, path: str) -> bool:
+        file = self.folder.files.get(path)
+        return file is not None and any(record.uid in self._seen for record in file.records)
+
+    def _edit(self, edit: Edit) -> None:
+        words = replace(self.words, **{edit.key: edit.value})  # type: ignore[arg-type]
+        declared = self._as_declared(words)
+        if not list(contradictions(declared)):
+            self.words = words
+            if words.table and self._exists(f"{self.target}_0"):
+                # Somebody has made it before.
+                self._execute(f"CREATE TABLE IF NOT EXISTS {declared.target.table} (LIKE {self.target}_0)")
+            if words.lineage and edit.key == "lineage" and self._exists(declared.target.table):
+                # By hand, and of the rows that are there nobody knows whose they are.
+                self.is_damaged = True
+                self._execute(
+                    f"ALTER TABLE {declared.target.table} ADD COLUMN IF NOT EXISTS _producer_id bigint,"
+                    " ADD COLUMN IF NOT EXISTS _sequence bigint"
+                )
+
+    def _look(self) -> None:
+        declared = self._as_declared(self.words)
+        make_plan(declared, PostgresLedger(self.engine), now_s=time.time())
+
+    def _load(self, asked: Load) -> Ended:
+        words = self.words
+        declared = self._as_declared(words)
+        batch = asked.batch or f"batch {next(self._batches)}"
+        only = asked.only if may_choose(declared) else ()
+        replaces = asked.replaces and may_replace(declared)
+        keeps = not asked.publishes and not declared.is_direct
+        self._let_fall_back(batch)
+        choice = chosen(declared, files=only, replaces=replaces)
+        how = LoadSettings(ledger=self._ledger_settings, wait_s=0, choice=choice, publishes=not keeps)
+        self._prepare_target(declared)
+        self._may_vanish |= (replaces or words.on_rewrite is OnRewrite.REPLACE) and not keeps
+
+        def run(strike: Strike) -> Report:
+            return load(declared, how, batch=Batch(batch), tasks=Tasks(self, asked, strike, words))
+
+        ended = self._strike_at(asked, run, batch=batch)
+        if not isinstance(ended.error, WrongUse):
+            self._accepted = words
+            self.declared.add(words)
+            if keeps:
+                self._kept[batch] = replaces or words.on_rewrite is OnRewrite.REPLACE
+        elif self._accepted is not None:
+            # Refused, it says why, and whoever wrote the file puts it right.
+            self.words = self._accepted
+        return ended
+
+    def _publish(self, asked: Publishing) -> None:
+        declared = self._as_declared(self.words)
+        if declared.is_direct:
+            return
+        how = LoadSettings(ledger=self._ledger_settings, wait_s=0)
+        if asked.gives_up:
+            self._tried(lambda: give_up(declared, how, batch=Batch(asked.batch)))
+            return
+        of_words = self.words.on_rewrite is OnRewrite.REPLACE
+        of_choice = self._kept.get(asked.batch, False) and OnRewrite.REPLACE not in self.declared.rewrites
+        self._may_vanish |= of_words or of_choice
+        words = self.words
+        ended = self._strike_at(
+            asked, lambda _: publish_batch(declared, how, batch=Batch(asked.batch)), batch=asked.batch
+        )
+        if ended.report is not None:
+            self.declared.add(words)
+
+    def _retry(self, strike: Strike) -> RetryReport:
+        del strike
+        held = list(find_records(self.engine, Selection(pipeline=self.name)))
+        held = [each for each in held if not each.is_replaced]
+        mended = {each.quarantine_id: each.raw.replace(BAD, GOOD) for each in held}
+        batch = Batch(f"retry {next(self._batches)}")
+        ledger, declared = PostgresLedger(self.engine), self._as_declared(self.words)
+        return retry(self.engine, ledger, declared, held, batch=batch, mended=mended)
+
+    def _rewind(self, back: int) -> None:
+        declared = self._as_declared(self.words)
+        position = PostgresLedger(self.engine).position(self.name)
+        to = Position(max(0, position - back))
+        rewind(declared, self.engine, to=to, dry_run=False)
+
+    def _redrive(self, asked: Redrive) -> None:
+        board = PostgresDeliveries(self.engine, self.name, self._as_declared(self.words).delivery)
+        with suppress(OnceloadError):
+            for found in list_deliveries(self.engine, self.name, state=State.DEAD, at_most=100):
+                change = board.abandon if asked.abandons else board.redrive
+                self._tried(lambda change=change, found=found: change(DeliveryId(int(str(found["delivery"])))))  # type: ignore[misc]
+
+    def _misplace(self) -> None:
+        for target in self._targets:
+            if self.words.lineage and self._exists(target):
+                self.is_damaged = True
+                self._execute(f"UPDATE {target} SET _producer_id = -1 WHERE uid % 2 = 0")
+
+    # How it is struck.
+
+    def _strike_at(
+        self, asked: Load | Publishing | Retry, run: Callable[[Strike], object], *, batch: str = ""
+    ) -> Ended:
+        counts = getattr(asked, "counts_commits", False)
+        in_task = getattr(asked, "in_task", False)
+        who = "" if getattr(asked, "keeps_lease", False) else f"{batch}/1" if in_task else f"{batch}/"
+        strike = Strike(
+            fault=asked.fault,
+            at=asked.at,
+            server_dsn=self.server_dsn,
+            stopped=lambda: self._meanwhile(asked.then, of=who),
+            counts_commits=counts,
+            in_task=in_task,
+        )
+        with struck(strike):
+            ended = self._tried(lambda: run(strike))
+        if isinstance(ended.error, Killed | TaskKilled):
+            self._dead.append(f"{batch}/")
+        self.outcomes[f"{type(asked).__name__} {asked.fault or 'whole'}: {ended.words}"] += 1
+        return ended
+
+    def _tried(self, run: Callable[[], object]) -> Ended:
+        try:
+            return Ended(report=run())  # type: ignore[arg-type]
+        except (Killed, TaskKilled, OnceloadError) as error:
+            return Ended(error=error)
+
+    def _meanwhile(self, operations: Sequence[Operation], *, of: str) -> None:
+        """Others go on while somebody is stopped: by his lease, he is gone."""
+        thread = threading.Thread(target=self._all_aside, args=(operations,), kwargs={"of": of}, daemon=True)
+        self._aside.append(thread)
+        thread.start()
+        thread.join(_ASIDE_S)
+
+    def _all_aside(self, operations: Sequence[Operation], *, of: str) -> None:
+        try:
+            if of:
+                self._fall_back(of)
+            for operation in operations:
+                self._carry_out(operation)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the sequence fails by it.
+            self._strange.append(error)
+
+    def _wait_for_those_aside(self) -> None:
+        for thread in self._aside:
+            thread.join(_PATIENCE_S)
+            if thread.is_alive():
+                raise Broken("what went on beside a load did not end")
+        self._aside.clear()
+        if self._strange:
+            raise self._strange[0]
+
+    def meanwhile(self, asked: Load, session: SessionName) -> None:
+        """The same beside a process that was stopped."""
+        self._meanwhile(asked.then, of="" if asked.keeps_lease else session)
+
+    def between_tries(self, asked: Load, session: SessionName) -> None:
+        """What happens before somebody else takes what a worker had that was killed."""
+        self._fall_back(session)
+        for operation in asked.then:
+            self._carry_out(operation)
+
+    def _let_fall_back(self, batch: str) -> None:
+        """As if the leases of all that died had passed; an earlier life of the same batch ends by itself."""
+        for name in [each for each in self._dead if not each.startswith(f"{batch}/")]:
+            self._fall_back(name)
+
+    def _fall_back(self, prefix: str) -> None:
+        self._execute(
+            "UPDATE onceload.delivery SET deadline_at = clock_timestamp() FROM onceload.session, onceload.pipeline"
+            " WHERE session.session_id = delivery.session_id AND state = 'held' AND starts_with(session.name, :prefix)"
+            "   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline",
+            prefix=prefix,
+        )
+        self._execute(
+            "UPDATE onceload.session SET lease_until = clock_timestamp() FROM onceload.pipeline"
+            " WHERE pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline"
+            "   AND starts_with(session.name, :prefix)",
+            prefix=prefix,
+        )
+
+    # The end.
+
+    def finish(self) -> None:
+        """Make good whatever was left: nothing is struck any more, and everything is whole."""
+        self.folder.make_whole()
+        for batch in self._kept:
+            self.do(Publishing(batch))
+            self.do(Publishing(batch, gives_up=True))
+        self._fall_back("")
+        self._until_nobody_holds_a_stage()
+        for _ in range(_LOADS_MAX):
+            self._redrive(Redrive())
+            ended = self.do(Load())
+            if ended is None or ended.is_idle:
+                break
+        self.outcomes[f"in the end: {ended.words if ended else 'nothing'}"] += 1
+        self._verify()
+
+    def _verify(self) -> None:
+        declared = self._as_declared(self.words)
+        ended = self._tried(lambda: verify(declared, self.engine, deep=True))
+        if ended.report is None or self.is_damaged or len(self._targets) > 1:
+            return
+        if not self.declared.has_one_name(self.words):
+            # What counted as a duplicate by another declaration is a missing row by this one.
+            return
+        rows = {Differing.ROW_MISSING, Differing.ROW_DOUBLED, Differing.ROW_FROM_NOWHERE, Differing.VALUE_CHANGED}
+        differing = [each for each in ended.report.differences if each.kind in rows]  # type: ignore[union-attr]
+        if differing and not self.declared.rewrites - {self.words.on_rewrite}:
+            raise Broken(f"verify: {differing[0]}")
+
+    def _until_nobody_holds_a_stage(self) -> None:
+        """The server notices a little later than we do that a loader is no more."""
+        held = (
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+        )
+        until = time.monotonic() + _PATIENCE_S
+        while self._ask(held)[0][0] and time.monotonic() < until:
+            time.sleep(0.01)
+
+    # Judging.
+
+    def _judge(self, now: Counted) -> None:
+        for uid, _ in now.rows:
+            self._seen.setdefault(uid, self.declared.epoch)
+        for uid in {uid for uid in self._seen if uid not in {each for each, _ in now.rows}}:
+            del self._seen[uid]
+        repeated = [
+            *laws.repeated(self.folder, self.words, self.declared, now),
+            *laws.named_twice(self.folder, self.words, self.declared, now, self._seen),
+        ]
+        may_vanish, self._may_vanish = self._may_vanish or self.words.write is Write.MERGE, False
+        gone = [] if may_vanish else list(laws.vanished(self._before, now))
+        found = {Law.OTHER: list(laws.altered(now)), Law.REPEATED: repeated, Law.LOST: gone}
+        for law, broken in found.items():
+            if broken:
+                raise Broken(f"{broken[0]} ({len(broken)} in all)", law)
+
+    def _judge_load(self, asked: Load, ended: Ended, now: Counted) -> None:
+        """What a load that ended well has not loaded of whole files, it has said."""
+        is_about_all = asked.publishes and not asked.only
+        is_alone = not any(isinstance(each, (*FILE_CHANGES, Edit, Rewind)) for each in asked.then)
+        if not (isinstance(ended.report, Report) and is_about_all and is_alone) or ended.report.staged is not None:
+            return
+        noted = {note.name for note in ended.notes}
+        if self.name in noted:
+            self.outcomes["excused altogether"] += 1
+            return
+        files = {path: file for path, file in self.folder.matching(self.words.pattern).items() if file.is_whole}
+        excused = {path for path in files if any(path == name or path.endswith(f"/{name}") for name in noted)}
+        self.outcomes["files excused"] += len(excused)
+        self.outcomes["files compared"] += len(files) - len(excused)
+        lost = [
+            each for path, each in laws.lost(self.folder, self.words, self.declared, now, files) if path not in excused
+        ]
+        stale = [each for path, each in laws.stale(self.folder, self.words, now, files) if path not in excused]
+        for law, broken in ((Law.LOST, lost), (Law.OTHER, stale)):
+            if broken:
+                told = [f"{note.name}: {note.reason}" for note in ended.notes]
+                raise Broken(f"{broken[0]} ({len(broken)} in all), and the load said: {ended.report}, {told}", law)
+
+    def counted(self) -> Counted:
+        """An independent look at what is there."""
+        rows: Counter[tuple[int, int]] = Counter()
+        altered: list[int] = []
+        winners: dict[int | None, int] = {}
+        for target in self._targets:
+            if not self._exists(target):
+                continue
+            part = "part" if self.words.transform else "0"
+            for uid, number, k, dev, seq, oid, amount in self._ask(
+                f"SELECT uid, {part}, {self.words.key}, dev, seq, oid, amount FROM {target}"
+            ):
+                rows[uid, number] += 1
+                winners[k] = uid
+                record = self.folder.written.get(uid)
+                if record is None or not laws.holds(record, dev=dev, seq=seq, oid=oid, amount=str(amount)):
+                    altered.append(uid)
+        held: Counter[int] = Counter()
+        # What was replaced may not come back, and stays beside what came in its place.
+        for (raw,) in self._ask(
+            "SELECT raw FROM onceload.quarantine JOIN onceload.pipeline USING (pipeline_id)"
+            " LEFT JOIN onceload.producer USING (producer_id)"
+            " WHERE pipeline.name = :pipeline AND state = 'held' AND condition IS DISTINCT FROM 'replaced'"
+        ):
+            uid = marked(bytes(raw))
+            if uid is not None:
+                held[uid] += 1
+        return Counted(rows, held, tuple(altered), winners)
+
+    # The database.
+
+    @property
+    def _ledger_settings(self) -> LedgerSettings:
+        return LedgerSettings(dsn=self.dsn, lock_timeout_s=5)
+
+    def _as_declared(self, words: Words) -> Declared:
+        return words.declared(pipeline=self.name, folder=str(self.folder.root), target=self.target)
+
+    def _prepare_target(self, declared: Declared) -> None:
+        """Whose key may be null somebody has made by hand."""
+        table = declared.target.table
+        if table not in self._targets and declared.target.key == ("made",):
+            columns = ", ".join(f"{name} {of_type}" for name, of_type in COLUMNS.items())
+            added = "part bigint, made bigint UNIQUE, _producer_id bigint, _sequence bigint"
+            self._execute(f"CREATE TABLE {table} ({columns}, {added})")
+        self._targets.add(table)
+
+    def _exists(self, table: str) -> bool:
+        return self._ask("SELECT to_regclass(:table)", table=table) != [(None,)]
+
+    def _execute(self, statement: str, **binds: object) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement), {"pipeline": self.name, **binds})
+
+    def _ask(self, statement: str, **binds: object) -> list[tuple[Any, ...]]:
+        with self.engine.begin() as connection:
+            return [tuple(row) for row in connection.execute(text(statement), {"pipeline": self.name, **binds})]
+
+    def drop(self) -> None:
+        for target in self._targets:
+            self._execute(f"DROP TABLE IF EXISTS {target}")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """As Spark runs them: several sessions in any order, some of them twice, and again if one dies."""
+
+    world: World
+    asked: Load
+    strike: Strike
+    words: Words
+    slots: int = 2
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        order, rng = list(sessions), Random(self.asked.seed)
+        if self.asked.seed:
+            rng.shuffle(order)
+            order += rng.sample(order, len(order) // 2)
+        return [note for name in order for note in self._tried(job, name)]
+
+    def _tried(self, job: Job, name: SessionName) -> list[Note]:
+        if self.asked.forks:
+            return self._forked(job, name)
+        self.strike.is_in_task = True
+        try:
+            return work(job, name)
+        except TaskKilled:
+            self.strike.revive()
+            self.strike.is_in_task = False
+            self.world.between_tries(self.asked, name)
+            self.strike.is_in_task = True
+            return work(job, name)
+        finally:
+            self.strike.is_in_task = False
+
+    def _forked(self, job: Job, name: SessionName) -> list[Note]:
+        """The same by a process of its own; the next one takes what it had when it was killed."""
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(reader)
+            self._work_and_exit(job, name, writer)
+        os.close(writer)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            try:
+                self.world.meanwhile(self.asked, name)
+            finally:
+                os.kill(child, signal.SIGCONT)
+        with os.fdopen(reader, "rb") as said:
+            answer = said.read()
+        if os.WIFSTOPPED(status):
+            os.waitpid(child, 0)
+        self.world.outcomes[f"forked: {'stopped' if os.WIFSTOPPED(status) else status}"] += 1
+        if answer:
+            told = pickle.loads(answer)
+            if isinstance(told, BaseException):
+                raise told
+            return list(told)
+        self.strike.is_done = True
+        self.world.between_tries(self.asked, name)
+        return work(job, name)
+
+    def _work_and_exit(self, job: Job, name: SessionName, writer: int) -> NoReturn:
+        """Nothing of the process that it was made from is used, and nothing of that is closed."""
+        told: object = ()
+        try:
+            loading._engine.cache_clear()
+            self.strike.is_in_task = self.strike.is_forked = True
+            told = tuple(work(job, name))
+        except BaseException as error:  # noqa: BLE001 - whoever forked it raises it.
+            told = error
+        with os.fdopen(writer, "wb") as saying:
+            saying.write(pickle.dumps(told))
+        os._exit(0)
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        """Read each delivery, and stage what is made of all of them; one that dies is read again."""
+        notes: list[Note] = []
+        made = []
+        for partition, delivery in enumerate(deliveries):
+            tables = (self._made(job, rows) for rows in self._read(job, delivery, notes))
+            # Spark hands on no table without rows.
+            tables = (table for table in tables if table.num_rows)
+            one = stage_rows(job, tables, partition=partition)
+            made += [one] if one else []
+        accept_rows(job, made)
+        return list(dict.fromkeys(notes))
+
+    def _read(self, job: Job, delivery: Delivery, notes: list[Note]) -> list[pa.Table]:
+        self.strike.is_in_task = True
+        told: list[Note] = []
+        try:
+            tables = list(read_delivery(job, delivery, told))
+        except TaskKilled:
+            self.strike.revive()
+            self.strike.is_in_task = False
+            self.world.between_tries(self.asked, job.session.name)
+            self.strike.is_in_task = True
+            told = []
+            tables = list(read_delivery(job, delivery, told))
+        finally:
+            self.strike.is_in_task = False
+        notes += told
+        return tables
+
+    def _made(self, job: Job, rows: pa.Table) -> pa.Table:
+        rows = for_spark(rows, job.columns)
+        uids = rows.column("uid").to_pylist()
+        times = [uid % 3 if self.words.transform is Transform.SOME else 1 for uid in uids]
+        taken = [number for number, each in enumerate(times) for _ in range(each)]
+        parts = [part for each in times for part in range(each)]
+        made = rows.take(pa.array(taken, pa.int64()))
+        records = map(self.world.folder.written.__getitem__, made.column("uid").to_pylist())
+        keys = [laws.key_of(self.words, record) for record in records]
+        made = made.append_column("made", pa.array(keys, pa.int64()))
+        made = made.append_column("part", pa.array(parts, pa.int64()))
+        return as_declared(made.select(_output(job).names), job.written, pipeline=job.declared.name)
+
+    def writing(self, job: Job) -> Job:
+        return job if self.words.transform is None else with_output(job, _output(job))
+
+
+def _output(job: Job) -> pa.Schema:
+    made = (pa.field("part", pa.int64()), pa.field("made", pa.int64()))
+    return pa.schema([*arrow_schema(job.columns), *made, *LINEAGE])

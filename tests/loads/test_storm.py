@@ -1,0 +1,203 @@
+"""Whatever happens to files, to the pipeline file and to loads: each record, counted by its own values, is there once.
+
+The first test holds what was found in this way, and what each was; `python -m tests.loads.storm` goes on looking.
+"""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+
+from dedup_core.verdicts import Order
+from spark_jobs.declared import Identity, OnRewrite, Publish, Write
+from tests.loads.storm.drawing import Drawn, draw
+from tests.loads.storm.operations import (
+    Append,
+    Copy,
+    Damage,
+    Edit,
+    Fault,
+    GrowAlike,
+    Load,
+    Misplace,
+    Operation,
+    Publishing,
+    Redrive,
+    Remove,
+    Retry,
+    Rewind,
+    Rewrite,
+    Rotate,
+    Transform,
+    Words,
+)
+from tests.loads.storm.records import Form
+from tests.loads.storm.stand import Stand, open_stand
+
+#: So that several processes share them.
+_SHARES = 8
+_IN_CI = 1_000
+#: With every change, as many as a minute or two has room for; with `make faults`, all.
+_SEQUENCES = settings().max_examples // (12 if settings().max_examples <= _IN_CI else 1) // _SHARES
+
+_A, _B, _PLAIN, _OTHER = "day/a.jsonl.gz", "day/b.jsonl.gz", "day/a.jsonl", "day/b.jsonl"
+_PARQUET = "day/a.parquet"
+_CONTENT = Words(identity=Identity.CONTENT)
+_RECORDS = Words(producer=("dev", "seq"))
+_KEPT, _ONLY_KEPT = "kept 1", Load(batch="kept 1", publishes=False)
+
+
+def _killed(after: int, *then: Operation) -> Load:
+    """A worker dies behind so many of its commits and one more."""
+    return Load(fault=Fault.TASK_KILLED, at=after, counts_commits=True, then=then)
+
+
+def _dies(after: int) -> Load:
+    return Load(fault=Fault.KILLED, at=after, counts_commits=True)
+
+
+#: Each was once loaded wrongly, without a word.
+_FOUND: dict[str, Drawn] = {
+    "pieces of two tries, cut by an edit": Drawn(
+        Words(), (Append(_A, 20), _killed(2, Edit("chunk_bytes", 1500), Load()))
+    ),
+    "pieces of two tries, between which a file was rewritten": Drawn(
+        Words(chunk_bytes=1500), (Append(_A, 20), Append(_B, 20), _killed(2, Rewrite(_A, 1)))
+    ),
+    "pieces of two tries, between which a file was removed": Drawn(
+        Words(chunk_bytes=1500, deliveries_max=2), (Append(_A, 20), Append(_B, 20), _killed(2, Remove(_A)))
+    ),
+    "the head of one content and the tail of another": Drawn(
+        Words(publish=Publish.DIRECT), (Append(_A, 20), _dies(24), Rewrite(_A, 20), Load())
+    ),
+    "other names while a first load waits": Drawn(
+        Words(chunk_bytes=4000, publish=Publish.DIRECT), (Append(_PLAIN, 20), _dies(18), Edit("pattern", "*/*"), Load())
+    ),
+    "other names while a batch is kept": Drawn(
+        Words(), (Append(_PLAIN, 5), _ONLY_KEPT, Edit("pattern", "*/*"), Load(), Publishing(_KEPT))
+    ),
+    "other names while a dead letter is there": Drawn(
+        Words(deliveries_max=1, chunk_bytes=4000, publish=Publish.DIRECT),
+        (Append(_PLAIN, 5), Load(fault=Fault.TASK_KILLED, at=9), Edit("pattern", "*/*"), Load(), Redrive(), Load()),
+    ),
+    "rows replaced that nobody could find": Drawn(
+        Words(lineage=False), (Append(_PLAIN, 5), Load(), Edit("lineage", value=True), Load(replaces=True))
+    ),
+    "rows replaced that are those of another": Drawn(
+        Words(), (Append(_PLAIN, 5), Load(), Misplace(), Load(replaces=True))
+    ),
+    "rows replaced that are in another table": Drawn(
+        Words(on_rewrite=OnRewrite.REPLACE),
+        (Append(_PLAIN, 5), Load(), Edit("table", 1), Rewrite(_PLAIN, 5, kept=3), Load()),
+    ),
+    "business ids of other columns": Drawn(
+        Words(message_id="oid"), (Append(_PLAIN, 20), Load(), Edit("message_id", "eid"), Append(_OTHER, 20), Load())
+    ),
+    "business ids of a batch that was published while none were declared": Drawn(
+        Words(message_id="oid"),
+        (
+            Append(_PLAIN, 5),
+            _ONLY_KEPT,
+            Edit("message_id", None),
+            Load(only=("b.jsonl",)),
+            Edit("message_id", "oid"),
+            Publishing(_KEPT),
+            Append(_OTHER, 5, again=4),
+            Load(),
+        ),
+    ),
+    "sequence ids of another column": Drawn(
+        _RECORDS, (Append(_PLAIN, 10), Load(), Edit("producer", ("dev", "pos")), Append(_OTHER, 10), Load())
+    ),
+    "producers named by another column": Drawn(
+        _RECORDS, (Append(_PLAIN, 5), Load(), Edit("producer", ("device", "seq")), Copy(_PLAIN, _OTHER), Load())
+    ),
+    "a kept batch that replaces though it is declared that nothing is replaced": Drawn(
+        Words(on_rewrite=OnRewrite.REPLACE),
+        (
+            Append(_PLAIN, 5),
+            Load(),
+            Rewrite(_PLAIN, 5),
+            _ONLY_KEPT,
+            Edit("on_rewrite", OnRewrite.STOP),
+            Publishing(_KEPT),
+        ),
+    ),
+    "a parquet file of equal edges, rewritten": Drawn(
+        Words(form=Form.PARQUET, on_rewrite=OnRewrite.NEW_GENERATION),
+        (Append(_PARQUET, 12), Load(), Rewrite(_PARQUET, -1)),
+    ),
+    "a parquet file of equal edges, under another name": Drawn(
+        Words(form=Form.PARQUET, identity=Identity.CONTENT), (Append(_PARQUET, 12), Load(), Append("day/b.parquet", 12))
+    ),
+    "a copy that is further on than its original": Drawn(
+        _CONTENT, (Append(_PLAIN, 5), Load(), Copy(_PLAIN, _OTHER), GrowAlike((_PLAIN, _OTHER), 5), Append(_OTHER, 5))
+    ),
+    "copies that grow alike": Drawn(
+        _CONTENT, (Append(_PLAIN, 5), Copy(_PLAIN, _OTHER), Load(), Load(), GrowAlike((_PLAIN, _OTHER), 5))
+    ),
+    "a copy of what has a hole": Drawn(
+        replace(_CONTENT, publish=Publish.DIRECT, chunk_bytes=200),
+        (
+            Append(_PLAIN, 20),
+            Load(fault=Fault.STOPPED, at=8, counts_commits=True, then=(Load(),), keeps_lease=True),
+            Rewind(1),
+            Copy(_PLAIN, "day/a.1.jsonl"),
+            Load(),
+        ),
+    ),
+    "records in their order, the first half of an upload": Drawn(
+        replace(_RECORDS, order=Order.ORDERED), (Append(_A, 12, percent=50), Append(_B, 12), Load())
+    ),
+    "records in their order, of a damaged file": Drawn(
+        replace(_RECORDS, order=Order.ORDERED), (Append(_A, 12), Damage(_A), Append(_B, 12), Load())
+    ),
+    "several rows of a record that says its name": Drawn(
+        replace(_RECORDS, transform=Transform.SOME), (Append(_PLAIN, 12),)
+    ),
+    "a merge of what was rotated": Drawn(
+        Words(write=Write.MERGE, identity=Identity.CONTENT, on_rewrite=OnRewrite.NEW_GENERATION),
+        (Append(_PLAIN, 5), Load(), Append(_PLAIN, 3), Rotate(_PLAIN, "day/z.jsonl", 3), Load()),
+    ),
+    "a merge by a key that is null": Drawn(
+        Words(write=Write.MERGE, transform=Transform.NULLS), (Append(_PLAIN, 12), Load())
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def stand(server_dsn: str):
+    with open_stand(server_dsn) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "found",
+    [pytest.param(found, id=name) for name, found in _FOUND.items()],
+)
+def test_what_was_found_once_is_not_found_again(stand: Stand, found: Drawn):
+    if fault := stand.fault_of(found):
+        raise fault
+
+
+_REPLACING = Words(on_rewrite=OnRewrite.REPLACE)
+
+
+def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stand):
+    for at in range(60, 110):
+        replacement = Load(replaces=True, fault=Fault.STOPPED, at=at, in_task=False, then=(Retry(),))
+        if fault := stand.fault_of(Drawn(_REPLACING, (Append(_PLAIN, 5, bad=2), Load(), replacement))):
+            raise fault
+
+
+@pytest.mark.parametrize("share", range(_SHARES))
+def test_whatever_happens_each_record_is_there_as_often_as_it_should_be(stand: Stand, share: int):
+    """The same sequences with every change, so that it is the change that fails; campaigns draw others."""
+    first = int(os.environ.get("ONCELOAD_FAULT_SEED", "1")) + share * _SEQUENCES
+    for seed in range(first, first + _SEQUENCES):
+        drawn = draw(seed)
+        fault = stand.fault_of(drawn)
+        if fault is not None:
+            fault.add_note(f"seed {seed}: {drawn.as_code()}")
+            raise fault
