@@ -23,7 +23,13 @@ OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
+OF_GAPS = "tests/loads/test_verify_gaps.py"
+OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
 OF_CHOICES = "tests/loads/test_choice.py"
+OF_TRIES = "tests/loads/test_tries.py"
+OF_VERSIONS = "tests/loads/test_versions.py"
+OF_IDENTITY = "tests/loads/test_identity.py"
+OF_CONTENT = "tests/loads/test_one_content.py"
 OF_CLUSTERS = "tests/cluster/test_cluster.py"
 OF_ROLES = "tests/integration/test_roles.py"
 OF_STORES = "tests/loads/test_object_store.py"
@@ -34,6 +40,8 @@ KILLED_REPLACING = (
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
 )
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
+OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
+OF_TURNS = "tests/loads/test_turns.py"
 OF_NUMERICS = "tests/unit/sources/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
@@ -101,8 +109,8 @@ COMMIT_BUGS = (
         name="position read, not taken under the commit lock",
         file=LEDGER_SQL,
         correct="UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline\n"
-        "RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days;\n",
-        wrong="SELECT pipeline_id, position + 1 AS position, guarantee, islands_max, message_keep_days\n"
+        "RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version;\n",
+        wrong="SELECT pipeline_id, position + 1 AS position, guarantee, islands_max, message_keep_days, version\n"
         "  FROM onceload.pipeline WHERE name = :pipeline;\n",
         also=(
             (
@@ -215,11 +223,25 @@ CLAIM_BUGS = (
         tests=(CONTRACT, "tests/loads/test_at_once.py"),
     ),
     Bug(
-        name="producers named below another folder",
-        file=LEDGER_SQL,
-        correct="coalesce(excluded.names_below = pipeline.names_below, true)",
-        wrong="coalesce(excluded.names_below >= pipeline.names_below, true)",
+        name="an edit gives consumed ids another meaning",
+        file="dedup_core/declaration.py",
+        correct="        if not is_meant and _depends_on(key, old, new, in_use):\n",
+        wrong="        if not is_meant and _depends_on(key, old, new, in_use) and key != ROOT:\n",
         tests=(CONTRACT,),
+    ),
+    Bug(
+        name="work of an earlier version of the pipeline file is committed",
+        file="dedup_core/postgres/commit.py",
+        correct="    refuse_other_version(session.pipeline, session.version, turn.version)\n",
+        wrong="",
+        tests=(CONTRACT, OF_VERSIONS),
+    ),
+    Bug(
+        name="deliveries of an earlier version stay on the board",
+        file=LEDGER_SQL,
+        correct="DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;\n\n-- name: find_pipeline",
+        wrong="DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id AND false;\n\n-- name: find_pipeline",
+        tests=(CONTRACT, OF_VERSIONS),
     ),
     Bug(
         name="claims of others not seen",
@@ -544,10 +566,9 @@ LOAD_BUGS = (
     ),
     Bug(
         name="the old rows of a file go in a transaction of their own",
-        file="spark_jobs/publish.py",
-        correct='            run(connection, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
-        wrong="            with connection.engine.begin() as another:\n"
-        '                run(another, f"DELETE FROM {table_name(target)} WHERE {PRODUCER_ID} IN ({gone})")\n',
+        file="spark_jobs/replace.py",
+        correct="    deleted = _delete(connection, job, replaced)\n",
+        wrong="    with connection.engine.begin() as another:\n        deleted = _delete(another, job, replaced)\n",
         tests=(KILLED_REPLACING,),
     ),
     Bug(
@@ -630,12 +651,71 @@ LOAD_BUGS = (
     ),
 )
 
+CONTENT_BUGS = (
+    Bug(
+        name="a Parquet file is trusted to be a copy by its edges",
+        file="spark_jobs/twins.py",
+        correct="        return _End.OF_FILE if _holds_row_groups(source, listed, digests) else None\n",
+        wrong="        return _End.OF_FILE\n",
+        tests=(f"{OF_IDENTITY}::test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy",),
+    ),
+    Bug(
+        name="a Parquet file is recognised by its last bytes instead of its footer",
+        file="spark_jobs/sources/fingerprints.py",
+        correct="    return min(size, max(EDGE_BYTES, length))\n",
+        wrong="    return min(size, EDGE_BYTES)\n",
+        tests=(f"{OF_IDENTITY}::test_a_parquet_file_that_is_rewritten_with_the_same_edges_is_rewritten",),
+    ),
+    Bug(
+        name="two names of one content have a compare-and-set of their own",
+        file="spark_jobs/plan.py",
+        correct="                copy_of=shared.producer_id,\n",
+        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
+        tests=(f"{OF_CONTENT}::test_known_copies_that_grow_alike_are_loaded_once",),
+    ),
+    Bug(
+        name="a copy that goes on waits for nobody",
+        file="spark_jobs/plan.py",
+        correct="                chosen[file.listed] = replace(file, spans=())\n",
+        wrong="                pass\n",
+        tests=(f"{OF_CONTENT}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
+    ),
+    Bug(
+        name="holes are planned under the copy as well",
+        file="spark_jobs/plan.py",
+        correct="            if reader is not None and file is not reader:\n",
+        wrong="            if reader is not None and file is not reader and file.spans[0][1] is None:\n",
+        tests=(f"{OF_CONTENT}::test_a_hole_is_filled_once_though_a_copy_holds_it_as_well",),
+    ),
+    Bug(
+        name="after a rotation the old tail gets the later id",
+        file="spark_jobs/plan.py",
+        correct="                copy_of=shared.producer_id,\n",
+        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
+        tests=(f"{OF_CONTENT}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
+    ),
+    Bug(
+        name="a copy that parts is a file of its own from its first byte",
+        file="spark_jobs/plan.py",
+        correct="        return life if life.copy_of is None else self._parted(listed, life, *life.copy_of)\n",
+        wrong="        return life\n",
+        tests=(f"{OF_CONTENT}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
+    ),
+    Bug(
+        name="a copy is believed though the other was rewound",
+        file="dedup_core/postgres/rewind.py",
+        correct='    connection.execute(recovery.SQL["forget_copies"], way.binds)\n',
+        wrong="",
+        tests=(f"{OF_CONTENT}::test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way",),
+    ),
+)
+
 BOARD_BUGS = (
     Bug(
         name="an earlier life of a session is handed deliveries",
         file=BOARD_SQL,
-        correct="     WHERE session_id = :session_id AND epoch = :epoch\n    RETURNING session_id, epoch, lease_until",
-        wrong="     WHERE session_id = :session_id\n    RETURNING session_id, epoch, lease_until",
+        correct="     WHERE session_id = :session_id AND epoch = :epoch\n       AND EXISTS (",
+        wrong="     WHERE session_id = :session_id\n       AND EXISTS (",
         tests=(OF_BOARD,),
     ),
     Bug(
@@ -733,6 +813,43 @@ BOARD_BUGS = (
 )
 
 BATCH_BUGS = (
+    Bug(
+        name="verify takes a file with a hole for whole",
+        file="spark_jobs/verify_files.py",
+        correct="        for difference in (*found, *self._gaps.within(file)):\n",
+        wrong="        for difference in found:\n",
+        tests=(OF_GAPS,),
+    ),
+    Bug(
+        name="verify takes a packed file for read because of its size",
+        file="spark_jobs/gaps.py",
+        correct="        if end > file.end:\n            yield self._gap(",
+        wrong="        if end < file.end:\n            yield self._gap(",
+        tests=(OF_GAPS,),
+    ),
+    Bug(
+        name="replace deletes without counting",
+        file="spark_jobs/replace.py",
+        correct="    if differing and not job.differences_accepted:\n",
+        wrong="    if differing and job is None:\n",
+        tests=(OF_REPLACED_ROWS,),
+    ),
+    Bug(
+        name="replace leaves rows that do not say their file",
+        file="spark_jobs/replace.py",
+        correct="    differing = (*_differing(promised, deleted), *map(_without_file, untold))\n",
+        wrong="    differing = (*_differing(promised, deleted), *map(_without_file, untold[:0]))\n",
+        tests=(
+            "tests/loads/test_spark.py::test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_twice",
+        ),
+    ),
+    Bug(
+        name="replace deletes before the lock only",
+        file="spark_jobs/replace.py",
+        correct="    if lock_pipeline(connection, pipeline).position != before.position:\n",
+        wrong="    if lock_pipeline(connection, pipeline).position < before.position:\n",
+        tests=(f"{OF_REPLACED_ROWS}::test_a_record_that_is_retried_while_its_file_is_replaced_is_not_there_twice",),
+    ),
     Bug(
         name="what was not audited is published",
         file="spark_jobs/batch.py",
@@ -850,8 +967,9 @@ PAST_ONE_MACHINE_BUGS = (
     Bug(
         name="a loader may change what the ledger says",
         file="migrations/roles.sql",
-        correct="GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span TO onceload_loader;",
-        wrong="GRANT ALL ON onceload.ledger, onceload.ledger_span TO onceload_loader;",
+        correct="GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span, onceload.declaration"
+        " TO onceload_loader;",
+        wrong="GRANT ALL ON onceload.ledger, onceload.ledger_span, onceload.declaration TO onceload_loader;",
         tests=(OF_ROLES,),
     ),
     Bug(
@@ -878,8 +996,8 @@ PAST_ONE_MACHINE_BUGS = (
     Bug(
         name="what lies in a store is known by its ends",
         file="spark_jobs/plan.py",
-        correct="    is_vouched = is_vouched_for(listed, fingerprint)\n",
-        wrong="    is_vouched = True\n",
+        correct="resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)\n",
+        wrong="resemblance_of(declared.source, listed, state), True\n",
         tests=(OF_STORES,),
     ),
     Bug(
@@ -912,7 +1030,142 @@ PAST_ONE_MACHINE_BUGS = (
     ),
 )
 
+TRY_BUGS = (
+    Bug(
+        name="a planner that was away notes what is not so any more",
+        file="spark_jobs/load.py",
+        correct="                claim=claim,\n                is_last=False,\n",
+        wrong="",
+        tests=("tests/loads/test_one_content.py::test_a_planner_that_was_away_does_not_swap_names_back",),
+    ),
+    Bug(
+        name="names count again where content did",
+        file="dedup_core/declaration.py",
+        correct='            return in_use.is_loaded and new == "path"\n',
+        wrong="            return False\n",
+        tests=(f"{OF_VERSIONS}::test_names_are_not_what_files_are_known_by_once_content_was",),
+    ),
+    Bug(
+        name="rows of an earlier try stay staged",
+        file="spark_jobs/stage.py",
+        correct="        if gone:\n",
+        wrong="        if gone and not gone:\n",
+        tests=(OF_TRIES,),
+    ),
+    Bug(
+        name="a late piece of an earlier try is staged",
+        file="spark_jobs/stage.py",
+        correct="        writer.write(connection, rows)\n        hold(connection, claim)\n",
+        wrong="        writer.write(connection, rows)\n",
+        tests=(OF_TRIES,),
+    ),
+    Bug(
+        name="a file that is replaced between two tries is read on",
+        file="spark_jobs/read.py",
+        correct="    if chunk.lying is not None and not lies_there(now, chunk.lying):\n",
+        wrong="    if chunk.lying is not None and not chunk.lying:\n",
+        tests=(OF_TRIES,),
+    ),
+    Bug(
+        name="a stream is done by its size, whatever it lacks",
+        file="spark_jobs/plan.py",
+        correct="        is_to_end = state.size == listed.size and state.consumed.is_without_holes\n",
+        wrong="        is_to_end = state.size == listed.size\n",
+        tests=(OF_TRIES,),
+    ),
+)
+
+RECORD_BUGS = (
+    Bug(
+        name="in order, a plan overtakes a file that is not whole",
+        file="spark_jobs/plan.py",
+        correct="    elif declared.is_in_turn:\n",
+        wrong="    elif False:\n",
+        tests=(f"{OF_TURNS}::test_nothing_overtakes_what_a_plan_finds_not_to_be_whole",),
+    ),
+    Bug(
+        name="in order, a batch overtakes a file that turns out not to be whole",
+        file="spark_jobs/load.py",
+        correct="noted=noted) if is_there else None\n",
+        wrong="noted=noted) if False else None\n",
+        tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
+    ),
+    Bug(
+        name="in order, the rest of a file overtakes a part of it that could not be read",
+        file="spark_jobs/turns.py",
+        correct="if _place(chunk) > _place(first))",
+        wrong="if chunk.name > first.name)",
+        tests=(f"{OF_TURNS}::test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read",),
+    ),
+    Bug(
+        name="a batch of ordered records is published without its dead letters",
+        file="spark_jobs/declared.py",
+        correct="return self.is_in_turn or (is_of_all and not self.is_direct)",
+        wrong="return not self.is_direct and (self.delivery.mode is Mode.ORDERED or is_of_all)",
+        tests=(f"{OF_TURNS}::test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing",),
+    ),
+    Bug(
+        name="of several rows that a transform makes of one record only one is kept",
+        file="spark_jobs/dedupe.py",
+        correct='place = f"rank() OVER (PARTITION BY',
+        wrong='place = f"row_number() OVER (PARTITION BY',
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_all_rows_of_a_record_take_effect_once",),
+    ),
+    Bug(
+        name="rows of one id that do not tell their record pass for rows of one record",
+        file="spark_jobs/dedupe.py",
+        correct="THEN {place} ELSE 0 END",
+        wrong="THEN {place} ELSE {place} END",
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_several_rows_of_an_id_that_do_not_tell_their_record_are_refused",),
+    ),
+    Bug(
+        name="a transform makes null what rows are found by",
+        file="spark_jobs/transform.py",
+        correct="if column.name in job.declared.found_by else column",
+        wrong="if False else column",
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_that_makes_null_what_rows_are_found_by_is_refused",),
+    ),
+    Bug(
+        name="names of producers are compared as the target's column is",
+        file="spark_jobs/dedupe.py",
+        correct='AS text) {_BY_BYTES}"\n',
+        wrong='AS text)"\n',
+        tests=(f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",),
+    ),
+    Bug(
+        name="two who publish one batch share the tables of what is new",
+        file="spark_jobs/dedupe.py",
+        correct="        token = token_hex(8)\n",
+        wrong='        token = ""\n',
+        tests=(f"{OF_RECORD_PRODUCERS}::test_of_two_who_publish_one_batch_each_goes_by_what_it_found_out_itself",),
+    ),
+    Bug(
+        name="a late record undoes a later one of its own producer",
+        file="spark_jobs/publish.py",
+        correct="IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}",
+        wrong="IS DISTINCT FROM latest.{PRODUCER_ID} OR true",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_a_late_record_takes_no_key_from_a_later_one_of_its_producer",),
+    ),
+    Bug(
+        name="a record takes no key from another producer",
+        file="spark_jobs/publish.py",
+        correct='is_newer = f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID}',
+        wrong='is_newer = f"false',
+        tests=(
+            f"{OF_RECORD_PRODUCERS}::test_a_late_record_takes_a_key_from_another_producer_whatever_its_own_did_before",
+        ),
+    ),
+    Bug(
+        name="a merge takes any of several rows of one key that one record makes",
+        file="spark_jobs/publish.py",
+        correct="HAVING count(*) > 1 LIMIT 1",
+        wrong="HAVING false LIMIT 1",
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes",),
+    ),
+)
+
 BUGS = (
+    *TRY_BUGS,
     *COMMIT_BUGS,
     *CLAIM_BUGS,
     *ANSWER_BUGS,
@@ -921,7 +1174,9 @@ BUGS = (
     *DELIVERY_BUGS,
     *BOARD_BUGS,
     *LOAD_BUGS,
+    *CONTENT_BUGS,
     *BATCH_BUGS,
     *AIRFLOW_BUGS,
     *PAST_ONE_MACHINE_BUGS,
+    *RECORD_BUGS,
 )
