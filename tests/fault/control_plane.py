@@ -34,7 +34,7 @@ from tests.fault.server import CrashableServer
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
-#: The longest that a run may take to its end, however it was struck.
+#: The longest that a run may take to its end after the last strike that met it.
 _PATIENCE_S = 600.0
 _LOOKS_EVERY_S = 0.02
 #: A run that is over before it could be struck is followed by another.
@@ -214,6 +214,8 @@ class Stand:
         self._api = AirflowApi(running.address, running.user, running.password)
         #: Crashing a server that is down would fail.
         self.crashing = Lock()
+        #: The last strike in any lane: a server or a scheduler that dies takes down what is at work in all of them.
+        self.struck_at = 0.0
 
     def wait_for_dags(self) -> None:
         names = {f"ingest__{kind}" for kind in Kind}
@@ -337,6 +339,7 @@ class Lane:
             for trial in asked:
                 with suppress(Missed):
                     self._strike(trial.fault, self._await(trial.moment, runs[0]), runs, Random(trial.seed))
+                    self.stand.struck_at = time.monotonic()
                     struck.append(trial)
             ended = [self._ended(run) for run in runs]
             retries, failed = (sum(each) for each in zip(*ended, strict=True))
@@ -432,10 +435,13 @@ class Lane:
 
     # What is seen.
 
+    def _may_take_longer(self, started: float) -> bool:
+        return time.monotonic() < max(started, self.stand.struck_at) + _PATIENCE_S
+
     def _await(self, moment: Moment, run: str) -> _AtWork:
-        until = time.monotonic() + _PATIENCE_S
+        started = time.monotonic()
         while True:
-            assert time.monotonic() < until, f"run {run} never came to this: {moment}"
+            assert self._may_take_longer(started), f"run {run} never came to this: {moment}"
             at_work = self._at_work(run)
             if at_work and self._is_there(moment, at_work, run):
                 return at_work
@@ -481,9 +487,9 @@ class Lane:
 
     def _ended(self, run: str) -> tuple[int, int]:
         """Wait for the end of a run, which is cleared if it failed: how many retries it took, and clearings."""
-        cleared, until = 0, time.monotonic() + _PATIENCE_S
+        cleared, started = 0, time.monotonic()
         while (state := self._state(run)) != "success":
-            assert time.monotonic() < until, (
+            assert self._may_take_longer(started), (
                 f"run {run} is stuck: {self._look(_metadata(self.stand.running.dsn), _TASKS.format(run=run))}"
             )
             if state == "failed":

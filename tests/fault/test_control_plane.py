@@ -1,9 +1,12 @@
 """Airflow and all that it runs, struck while pipelines are loaded: each row is in once, and no run stays stuck."""
 
+import pytest
+
 from tests.fault.control_plane import Fault, Kind, open_stand, strike_all, trials
 from tests.fault.sizes import STRIKES_IN_CI
 
 
+@pytest.mark.longest
 def test_runs_that_are_struck_anywhere_come_to_their_end_and_land_each_row_once(seed):
     asked = trials(STRIKES_IN_CI, seed=seed)
 
