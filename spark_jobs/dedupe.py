@@ -3,8 +3,7 @@
 Decided on the server, on the staged rows and on what took effect before; decided again inside the commit, by the
 compare-and-set of the producers and the window of business ids. If another run came first, all of it is done anew.
 
-A transform may make several rows of one record. Of each id the rows of its first record are kept, all of them. Rows of
-one id that do not tell their record are refused, because two records may have made them.
+A transform may make several rows of one record. Of each id the rows of its first record are kept, all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -213,13 +212,12 @@ class _Sieve:
         joined = f"FROM {self._rows} AS staged JOIN {self._ids} AS ends ON ends.called = {_name_of(producer)}"
         if run(connection, f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids}").scalar_one():
             return f"(SELECT {renamed} {joined}) AS records", self._ids
-        place = self._place_of(f"ends.producer_id, {sequence}", table="staged")
+        place = _place_of(f"ends.producer_id, {sequence}", table="staged")
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT {renamed}, {place} AS _position"
             f" {joined} WHERE {is_new}",
         )
-        self._refuse_unplaced(connection, self._by_producer, ids=(quoted(producer.name), SEQUENCE))
         kept = ", ".join((*names, PRODUCER_ID, SEQUENCE))
         new = f"(SELECT {kept} FROM {self._by_producer} WHERE _position = 1) AS records"
         # Only a transform makes several rows of one id.
@@ -232,27 +230,6 @@ class _Sieve:
             f" JOIN {self._ids} AS ends USING (producer_id)",
         )
         return new, self._new_ids
-
-    def _place_of(self, ids: str, *, table: str) -> str:
-        """Which record of its id a row is of, from 1; 0 if it does not tell, and other rows have the id too."""
-        producer_id, sequence = f"{table}.{PRODUCER_ID}", f"{table}.{SEQUENCE}"
-        place = f"rank() OVER (PARTITION BY {ids} ORDER BY {producer_id}, {sequence})"
-        if self._job.declared.transform is None:
-            return place
-        is_told = f"{producer_id} IS NOT NULL AND {sequence} IS NOT NULL"
-        return f"CASE WHEN {is_told} OR count(*) OVER (PARTITION BY {ids}) = 1 THEN {place} ELSE 0 END"
-
-    def _refuse_unplaced(self, connection: Connection, table: str, *, ids: Sequence[str]) -> None:
-        """Of such rows nobody can tell whether one record made them, or a record and its copy."""
-        asked = f"SELECT {', '.join(ids)} FROM {table} WHERE _position = 0 LIMIT 1"
-        found = None if self._job.declared.transform is None else run(connection, asked).first()
-        if found is not None:
-            raise TransformRefused(
-                self._job.declared.name,
-                f"several rows of one id ({', '.join(map(_shown, found))}) do not tell which record they were made"
-                " from, and could be copies of one record:"
-                f" select {PRODUCER_ID} and {SEQUENCE} too, or make one row of each id",
-            )
 
     def _offer(self, connection: Connection, producer: RecordProducer, ids: str, *, consumed: str, rows: str) -> None:
         """Gather what each producer advances by; most of their ids follow one another, and their ends say it all."""
@@ -281,7 +258,7 @@ class _Sieve:
 
     def _new_of_messages(self, connection: Connection, source: str, message_id: MessageId) -> str:
         parts = ", ".join(f"CAST({quoted(name)} AS text)" for name in message_id.columns)
-        place = self._place_of("_message", table="named")
+        place = _place_of("_message", table="named")
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._by_message} AS SELECT *, {place} AS _position FROM ("
@@ -291,8 +268,12 @@ class _Sieve:
             " AND message.message = sha256(convert_to(_message, 'UTF8'))"
             " AND message.day >= CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - pipeline.message_keep_days)",
         )
-        self._refuse_unplaced(connection, self._by_message, ids=("_message",))
         return f"(SELECT * FROM {self._by_message} WHERE _position = 1) AS records"
+
+
+def _place_of(ids: str, *, table: str) -> str:
+    """Which record of its id a row is of, from 1."""
+    return f"rank() OVER (PARTITION BY {ids} ORDER BY {table}.{PRODUCER_ID}, {table}.{SEQUENCE})"
 
 
 def _shown(value: object) -> str:

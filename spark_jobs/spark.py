@@ -317,7 +317,7 @@ def _read(
 def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     with _telling(job, told):
-        tables = (as_declared(table, job.written, pipeline=job.declared.name) for table in _gathered(batches))
+        tables = (as_declared(table, job) for table in _gathered(batches))
         try:
             made = stage_rows(job, tables, partition=context.partitionId() if context else 0)
         except RowsRefused as error:

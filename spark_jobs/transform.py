@@ -103,9 +103,15 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
         if ids.is_array or ids.kind not in INTEGERS:
             found = f"{declared.producer.sequence}, which the transform makes as {ids}"
             raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
-    if declared.on_rewrite is OnRewrite.REPLACE and not has_lineage:
-        expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns, by which on_rewrite: replace finds old rows"
-        raise SettingRefused("transform", ", ".join(made), expected)
+    for is_needed, why in (
+        (declared.on_rewrite is OnRewrite.REPLACE, "by which on_rewrite: replace finds old rows"),
+        (
+            declared.producer or declared.message_id,
+            "by which the rows of a record are told from those of its copies (rows of several records have neither)",
+        ),
+    ):
+        if is_needed and not has_lineage:
+            raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
 
 
 def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
@@ -128,9 +134,14 @@ def _column(field: pa.Field, declared: Column | None) -> Column:
     return Column(name=field.name, type=made, not_null=bool(declared and declared.not_null))
 
 
-def as_declared(rows: pa.Table, columns: Sequence[Column], *, pipeline: str) -> pa.Table:
+def as_declared(rows: pa.Table, job: Job) -> pa.Table:
     """Read the texts that a transform makes as those of files are read: nothing is cut, and nothing rounded."""
-    for column in columns:
+    pipeline = job.declared.name
+    for name in (PRODUCER_ID, SEQUENCE) if job.names_records else ():
+        if rows.column(name).null_count:
+            reason = "null, so that the row does not tell which record it was made from; select it unaltered"
+            raise TransformRefused(pipeline, f"column {name}: {reason}")
+    for column in job.written:
         at = rows.schema.get_field_index(column.name)
         if column.not_null and rows.column(at).null_count:
             reason = "null, but declared not null or used by target.key, message_id or producer"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
@@ -21,6 +22,7 @@ from tests.loads.conftest import Loads
 COLUMNS = {"dev": "text", "seq": "bigint", "items": "text[]"}
 EXPLODED = "SELECT dev, seq, explode(items) AS item, _producer_id, _sequence FROM records"
 WITHOUT_LINEAGE = "SELECT dev, seq, explode(items) AS item FROM records"
+SUMMED = "SELECT dev, seq, sum(size(items)) AS items FROM records GROUP BY dev, seq"
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +116,28 @@ def test_rows_of_a_producer_and_a_business_id_take_effect_together(devices, task
 
 
 @pytest.mark.parametrize("who", ["devices", "messages"])
-def test_several_rows_of_an_id_that_do_not_tell_their_record_are_refused(request, tasks, who):
-    """Two copies of a record look just like two rows of one."""
+@pytest.mark.parametrize("transform", [WITHOUT_LINEAGE, SUMMED])
+def test_rows_that_do_not_tell_their_record_are_refused(request, tasks, who, transform):
+    """Two copies of a record look just like two rows of one; and a sum would count both."""
     loads = request.getfixturevalue(who)
-    loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 1, ["b", "c"]))
+    loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 0, ["a"]))
 
-    with pytest.raises(TransformRefused, match=r"several rows of one id .*select _producer_id and _sequence too"):
-        load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
+    with pytest.raises(SettingRefused, match=r"expected _producer_id and _sequence among its columns"):
+        load_by_spark(loads, tasks, transform=transform)
 
     assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
 
 
 @pytest.mark.parametrize("who", ["devices", "messages"])
-def test_one_row_of_each_id_needs_no_lineage(request, tasks, who):
+def test_a_row_whose_lineage_is_null_is_refused(request, tasks, who):
     loads = request.getfixturevalue(who)
     loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 1, ["b"]))
-    first = load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
-    loads.write("b.jsonl", record("d1", 1, ["b", "b"]) + record("d1", 2, ["c"]))
-    second = load_by_spark(loads, tasks, transform=WITHOUT_LINEAGE)
+    transform = "SELECT dev, seq, _producer_id, CASE WHEN seq = 0 THEN _sequence END AS _sequence FROM records"
 
-    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (2, 0, 1, 2)
-    assert loads.rows("dev, seq, item") == [("d1", 0, "a"), ("d1", 1, "b"), ("d1", 2, "c")]
+    with pytest.raises(TransformRefused, match=r"column _sequence: null"):
+        load_by_spark(loads, tasks, transform=transform)
+
+    assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
 
 
 def test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes(devices, tasks):

@@ -298,7 +298,7 @@ def test_what_a_transform_makes_of_producers_and_their_ids_can_be_kept_or_is_ref
     producer = RecordProducer(name="note", sequence="id")
 
     with pytest.raises(TransformRefused, match=r"a row of producer .* with id .*expected is a name of at most"):
-        load_by_spark(loads, tasks, transform=f"SELECT {made} FROM records", producer=producer)
+        load_by_spark(loads, tasks, transform=f"SELECT {made}, _producer_id, _sequence FROM records", producer=producer)
 
     assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
 
@@ -418,7 +418,7 @@ def test_records_that_name_their_producers_bring_their_order_to_a_merge(loads, t
     loads.write("a.jsonl", line(2, note="x") + line(1, note="x"))
     target = Target(schema="public", table="target", write=Write.MERGE, key=("amount",))
     producer = RecordProducer(name="note", sequence="id")
-    transform = "SELECT id, amount, note FROM records"
+    transform = "SELECT id, amount, note, _producer_id, _sequence FROM records"
 
     load_by_spark(loads, tasks, target=target, transform=transform, producer=producer)
     assert loads.rows() == [2]

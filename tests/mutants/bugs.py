@@ -1107,16 +1107,16 @@ RECORD_BUGS = (
     Bug(
         name="of several rows that a transform makes of one record only one is kept",
         file="spark_jobs/dedupe.py",
-        correct='place = f"rank() OVER (PARTITION BY',
-        wrong='place = f"row_number() OVER (PARTITION BY',
+        correct='return f"rank() OVER (PARTITION BY',
+        wrong='return f"row_number() OVER (PARTITION BY',
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_all_rows_of_a_record_take_effect_once",),
     ),
     Bug(
-        name="rows of one id that do not tell their record pass for rows of one record",
-        file="spark_jobs/dedupe.py",
-        correct="THEN {place} ELSE 0 END",
-        wrong="THEN {place} ELSE {place} END",
-        tests=(f"{OF_ROWS_OF_A_RECORD}::test_several_rows_of_an_id_that_do_not_tell_their_record_are_refused",),
+        name="a row that is made of a record and its copy is loaded",
+        file="spark_jobs/transform.py",
+        correct="declared.producer or declared.message_id,",
+        wrong="False,",
+        tests=(f"{OF_ROWS_OF_A_RECORD}::test_rows_that_do_not_tell_their_record_are_refused",),
     ),
     Bug(
         name="a transform makes null what rows are found by",

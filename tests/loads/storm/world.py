@@ -609,7 +609,7 @@ class Tasks:
         keys = [laws.key_of(self.words, record) for record in records]
         made = made.append_column("made", pa.array(keys, pa.int64()))
         made = made.append_column("part", pa.array(parts, pa.int64()))
-        return as_declared(made.select(_output(job).names), job.written, pipeline=job.declared.name)
+        return as_declared(made.select(_output(job).names), job)
 
     def writing(self, job: Job) -> Job:
         return job if self.words.transform is None else with_output(job, _output(job))
