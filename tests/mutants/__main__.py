@@ -2,10 +2,12 @@
 
 python -m tests.mutants            all of them; writes docs/mutants.md
 python -m tests.mutants fence gap  only those with one of these words in their name; writes nothing
+python -m tests.mutants --by TEST  whether this test catches them, and not those that each names; writes nothing
 
 Exit code 1 if the tests fail without any bug, if a bug survives, or if its text is no longer where it should be.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -88,8 +90,13 @@ class Whole:
     seconds: float
 
 
-def main(words: Sequence[str]) -> int:
-    bugs = [bug for bug in BUGS if not words or any(word in bug.name for word in words)]
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("words", nargs="*", help="only the bugs with one of these in their name")
+    parser.add_argument("--by", action="append", default=[], metavar="TEST", help="instead of the tests of each bug")
+    arguments = parser.parse_args()
+    words, by = arguments.words, tuple(arguments.by)
+    bugs = [replace(bug, tests=by or bug.tests) for bug in BUGS if not words or any(word in bug.name for word in words)]
     with tempfile.TemporaryDirectory(prefix="onceload-mutants-") as folder:
         copy = copied_into(Path(folder))
         whole = without_a_bug(copy, bugs)
@@ -98,7 +105,7 @@ def main(words: Sequence[str]) -> int:
             return 1
         # A bug may make a test wait for ever; that counts as caught, and is said.
         findings = [show(plant_and_test(copy, bug, timeout_s=2 * whole.seconds)) for bug in bugs]
-    if not words:
+    if not (words or by):
         PAGE.write_text(page(whole.words, findings), encoding="utf-8")
     left = [finding for finding in findings if finding.verdict is not Verdict.CAUGHT]
     print(f"{len(findings) - len(left)} of {len(findings)} bugs caught")
@@ -228,4 +235,4 @@ def _cell(finding: Finding) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,6 +6,7 @@ from enum import Enum, StrEnum
 from random import Random
 
 from dedup_core.delivery import Mode
+from dedup_core.pipeline import Guarantee
 from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
 from spark_jobs.declared import Identity, OnRewrite, Publish, Write
@@ -19,6 +20,7 @@ from tests.loads.storm.operations import (
     GrowAlike,
     Load,
     Look,
+    Maintain,
     Misplace,
     Move,
     Operation,
@@ -338,6 +340,7 @@ class _Drawing:
             (2, self._edit),
             (3, self._edited_load),
             (1, Look),
+            (1, Maintain),
             (2, self._kept),
             (3, lambda: Load(replaces=True, only=rng.choice(((), (name().removeprefix("day/"),))))),
             (2, self._retry),
@@ -395,8 +398,19 @@ class _Drawing:
             Edit("table", rng.choice((0, 1))),
             Edit("publish", rng.choice(tuple(Publish))),
             Edit("deliveries_max", rng.choice((1, 5))),
+            Edit("mode", rng.choice((Mode.SHARED, Mode.KEY_SHARED, Mode.ORDERED))),
+            Edit("sealed", rng.choice((True, False))),
+            Edit("identity", rng.choice(tuple(Identity))),
+            Edit("write", rng.choice(tuple(Write))),
+            Edit("without", rng.choice(("", "eid", "pos", "device"))),
+            Edit("guarantee", rng.choice((None, None, *Guarantee))),
         ]
+        if words.form is not Form.PARQUET:
+            edits.append(Edit("form", rng.choice((Form.JSONL, Form.CSV))))
+        if words.write is Write.APPEND and words.transform in (None, Transform.ONE):
+            edits.append(Edit("transform", rng.choice((None, Transform.ONE))))
         if words.producer:
+            edits.append(Edit("order", Order.ANY))
             edits += 4 * [Edit("producer", rng.choice((("dev", "pos"), ("device", "seq"), ("dev", "seq"))))]
         if words.message_id:
             edits += 6 * [Edit("message_id", rng.choice(("eid", "oid", None)))]
@@ -508,6 +522,7 @@ class _Drawing:
                 Load,
                 Retry,
                 Look,
+                Maintain,
                 lambda: Remove(self._name()),
                 lambda: Publishing("kept 1"),
             )

@@ -122,7 +122,7 @@ class Folder:
                 self._pack(change)
             case Rotate() if change.to not in self.files and file.is_whole:
                 self._take_over(change.file, change.to, is_copy=False)
-                self._write(change.file, self._new(change.file, change.records, words), words.form)
+                self._write(change.file, self._new(change.file, change.records, words), words)
             case _:
                 pass
 
@@ -164,26 +164,30 @@ class Folder:
 
     def _append(self, change: Append, words: Words) -> None:
         file = self.files.get(change.file)
-        if file and words.form is Form.PARQUET:
+        if file and change.file.endswith(Form.PARQUET):
             return
         new = self._new(change.file, change.records, words, bad=change.bad, again=change.again, late=change.late)
-        self._write(change.file, new, words.form, percent=change.percent)
+        self._write(change.file, new, words, percent=change.percent)
 
     def _grow_alike(self, change: GrowAlike, words: Words) -> None:
         paths = [path for path in change.files if path in self.files]
-        if paths and words.form is not Form.PARQUET:
+        if paths and not paths[0].endswith(Form.PARQUET):
             new = self._new(paths[0], change.records, words)
             for path in paths:
-                self._write(path, new, words.form)
+                self._write(path, new, words)
 
-    def _write(self, path: str, new: Sequence[Record], form: Form, *, percent: int = 100) -> None:
+    def _write(self, path: str, new: Sequence[Record], words: Words, *, percent: int = 100) -> None:
         before = self.files.get(path, File(b"", ()))
+        # Whoever writes files does not read what somebody declares of them.
+        form = next(each for each in Form if f".{each}" in path)
         if path not in self.files:
             self._contents[path] += 1
         written = packed(path, stream_of(form, new, is_first=not before.records)) if new else b""
         file = File(before.whole + written, (*before.records, *new))
         self._show(path, new)
-        visible = file.whole if percent == 100 else before.whole + written[: len(written) * percent // 100]
+        visible = (
+            file.whole if percent == 100 or words.sealed else before.whole + written[: len(written) * percent // 100]
+        )
         self._put(path, file, visible)
 
     def _rewrite(self, change: Rewrite, words: Words) -> None:
@@ -193,7 +197,7 @@ class Folder:
             kept = ()
         count = len(self.files[change.file].records) if change.records < 0 else change.records
         self._remove(change.file)
-        self._write(change.file, [*self._new(change.file, count, words), *kept], words.form)
+        self._write(change.file, [*self._new(change.file, count, words), *kept], words)
 
     def _take_over(self, path: str, to: str, *, is_copy: bool) -> None:
         file = self.files[path]

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
+from dedup_core.pipeline import Guarantee
 from spark_jobs.declared import Identity, OnRewrite, Write
 from tests.loads.storm.folder import File, Folder, allowed
 from tests.loads.storm.operations import Transform, Words
@@ -49,6 +50,10 @@ class Declared:
 
     identities: set[Identity] = field(default_factory=set)
     rewrites: set[OnRewrite] = field(default_factory=set)
+    #: At some time records had no names.
+    is_unnamed: bool = False
+    #: By which nothing is refused that was consumed before.
+    is_at_least_once: bool = False
     #: The columns that said which record it is.
     named_by: set[tuple[str, ...]] = field(default_factory=set)
     #: How often these columns changed.
@@ -58,11 +63,14 @@ class Declared:
     def add(self, words: Words) -> None:
         self.identities.add(words.identity)
         self.rewrites.add(words.on_rewrite)
+        self.is_at_least_once |= words.guarantee is Guarantee.AT_LEAST_ONCE
         columns = names_of(words)
         if columns != self._last:
             self._last, self.epoch = columns, self.epoch + 1
         if columns:
             self.named_by.add(columns)
+        else:
+            self.is_unnamed = True
 
     def has_one_name(self, words: Words) -> bool:
         """Whether it was the same columns at all times, and is now."""
@@ -88,7 +96,7 @@ def holds(record: Record, *, dev: object, seq: object, oid: object, amount: str)
 
 def repeated(folder: Folder, words: Words, declared: Declared, now: Counted) -> Iterator[str]:
     """No record is there more often than all that was declared allows."""
-    if words.write is Write.MERGE:
+    if words.write is Write.MERGE or declared.is_at_least_once:
         return
     for uid in sorted({uid for uid, _ in now.rows} | set(now.held)):
         record = folder.written.get(uid)
@@ -97,7 +105,7 @@ def repeated(folder: Folder, words: Words, declared: Declared, now: Counted) -> 
             continue
         most = now.of(words, record)[1]
         may = allowed(folder, uid, identities=declared.identities, rewrites=declared.rewrites)
-        if declared.named_by and not record.is_bad and () not in declared.named_by and len(declared.named_by) == 1:
+        if len(declared.named_by) == 1 and not declared.is_unnamed and not record.is_bad:
             may = 1
         if most > may:
             yield f"record {uid} is there {most} times, and may be {may} times"
@@ -108,7 +116,7 @@ def named_twice(
 ) -> Iterator[str]:
     """No two records of one name came while it was declared that there is one."""
     columns = names_of(words)
-    if not columns or words.write is Write.MERGE:
+    if not columns or words.write is Write.MERGE or declared.is_at_least_once:
         return
     named: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for uid in {uid for uid, _ in now.rows}:

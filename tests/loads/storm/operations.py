@@ -63,6 +63,8 @@ class Words:
     mode: Mode = Mode.SHARED
     deliveries_max: int = 5
     guarantee: Guarantee | None = None
+    #: A column that is not declared.
+    without: str = ""
 
     @property
     def key(self) -> str:
@@ -94,7 +96,9 @@ class Words:
                 snapshot=SnapshotPolicy(every_commits=7, every_s=86_400),
             ),
             source=source,
-            columns=tuple(parse_column(column, of_type) for column, of_type in COLUMNS.items()),
+            columns=tuple(
+                parse_column(column, of_type) for column, of_type in COLUMNS.items() if column != self.without
+            ),
             target=Target(
                 schema="public", table=f"{target}_{self.table}", write=self.write, key=key, lineage=self.lineage
             ),
@@ -280,5 +284,10 @@ class Misplace:
     """By hand, half of the rows get another producer."""
 
 
-Operation = FileChange | Edit | Look | Load | Publishing | Retry | Rewind | Redrive | Misplace
+@dataclass(frozen=True)
+class Maintain:
+    """`maintain`, which lets go of what nobody needs."""
+
+
+Operation = FileChange | Edit | Look | Load | Publishing | Retry | Rewind | Redrive | Misplace | Maintain
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

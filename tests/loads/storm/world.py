@@ -23,6 +23,7 @@ from dedup_core.names import Batch, DeliveryId, Position, SessionName
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
 from dedup_core.postgres.quarantine import Selection, find_records
+from dedup_core.postgres.upkeep import tidy
 from onceload.contradictions import contradictions, may_choose, may_replace
 from onceload.load_commands import chosen
 from spark_jobs import loading
@@ -36,6 +37,7 @@ from spark_jobs.plan import Note, make_plan
 from spark_jobs.retry import RetryReport, retry
 from spark_jobs.rewind import rewind
 from spark_jobs.sources.records import LINEAGE
+from spark_jobs.stage import sweep
 from spark_jobs.transform import as_declared, for_spark, with_output
 from spark_jobs.verify import verify
 from spark_jobs.work import work
@@ -47,6 +49,7 @@ from tests.loads.storm.operations import (
     Edit,
     Load,
     Look,
+    Maintain,
     Misplace,
     Operation,
     Publishing,
@@ -148,8 +151,8 @@ class World:
         match operation:
             case Edit():
                 self._edit(operation)
-            case Look():
-                self._tried(self._look)
+            case Look() | Maintain():
+                self._tried(self._look if isinstance(operation, Look) else self._maintain)
             case Load():
                 return self._load(operation)
             case Publishing():
@@ -180,6 +183,9 @@ class World:
         declared = self._as_declared(words)
         if not list(contradictions(declared)):
             self.words = words
+            if words.sealed:
+                # Whoever says so writes files whole.
+                self.folder.make_whole()
             if words.table and self._exists(f"{self.target}_0"):
                 # Somebody has made it before.
                 self._execute(f"CREATE TABLE IF NOT EXISTS {declared.target.table} (LIKE {self.target}_0)")
@@ -261,6 +267,11 @@ class World:
             for found in list_deliveries(self.engine, self.name, state=State.DEAD, at_most=100):
                 change = board.abandon if asked.abandons else board.redrive
                 self._tried(lambda change=change, found=found: change(DeliveryId(int(str(found["delivery"])))))  # type: ignore[misc]
+
+    def _maintain(self) -> None:
+        tidy(self.engine, self.name)
+        PostgresLedger(self.engine).forget_messages()
+        sweep(self.engine)
 
     def _misplace(self) -> None:
         for target in self._targets:
@@ -441,7 +452,8 @@ class World:
         for target in self._targets:
             if not self._exists(target):
                 continue
-            part = "part" if self.words.transform else "0"
+            # Rows of another version of the file may have none.
+            part = "coalesce(part, 0)" if self._has_column(target, "part") else "0"
             for uid, number, k, dev, seq, oid, amount in self._ask(
                 f"SELECT uid, {part}, {self.words.key}, dev, seq, oid, amount FROM {target}"
             ):
@@ -482,6 +494,10 @@ class World:
 
     def _exists(self, table: str) -> bool:
         return self._ask("SELECT to_regclass(:table)", table=table) != [(None,)]
+
+    def _has_column(self, table: str, column: str) -> bool:
+        asked = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attname = :column"
+        return bool(self._ask(asked, table=table, column=column))
 
     def _execute(self, statement: str, **binds: object) -> None:
         with self.engine.begin() as connection:
