@@ -66,6 +66,8 @@ def dag_policy(dag):
     dag.max_active_runs = 2 if dag.dag_id in {at_once} else 1
 """
 _QUICK = {
+    # No DAG changes here, and to parse all of them again and again takes a large part of two cores.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "12",

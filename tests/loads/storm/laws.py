@@ -52,6 +52,8 @@ class Declared:
     rewrites: set[OnRewrite] = field(default_factory=set)
     #: At some time records had no names.
     is_unnamed: bool = False
+    #: At some time a row took the place of another.
+    is_merged: bool = False
     #: By which nothing is refused that was consumed before.
     is_at_least_once: bool = False
     #: The columns that said which record it is.
@@ -63,6 +65,7 @@ class Declared:
     def add(self, words: Words) -> None:
         self.identities.add(words.identity)
         self.rewrites.add(words.on_rewrite)
+        self.is_merged |= words.write is Write.MERGE
         self.is_at_least_once |= words.guarantee is Guarantee.AT_LEAST_ONCE
         columns = names_of(words)
         if columns != self._last:
@@ -96,7 +99,7 @@ def holds(record: Record, *, dev: object, seq: object, oid: object, amount: str)
 
 def repeated(folder: Folder, words: Words, declared: Declared, now: Counted) -> Iterator[str]:
     """No record is there more often than all that was declared allows."""
-    if words.write is Write.MERGE or declared.is_at_least_once:
+    if declared.is_merged or declared.is_at_least_once:
         return
     for uid in sorted({uid for uid, _ in now.rows} | set(now.held)):
         record = folder.written.get(uid)
@@ -116,7 +119,7 @@ def named_twice(
 ) -> Iterator[str]:
     """No two records of one name came while it was declared that there is one."""
     columns = names_of(words)
-    if not columns or words.write is Write.MERGE or declared.is_at_least_once:
+    if not columns or declared.is_merged or declared.is_at_least_once:
         return
     named: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for uid in {uid for uid, _ in now.rows}:
@@ -137,7 +140,7 @@ def lost(
     folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]
 ) -> Iterator[tuple[str, str]]:
     """Each record of these files is there, or another one of its name."""
-    if words.write is Write.MERGE:
+    if declared.is_merged:
         yield from _lost_keys(words, now, files)
         return
     by_path = declared.identities == {Identity.PATH}
