@@ -226,8 +226,15 @@ CLAIM_BUGS = (
         name="an edit gives consumed ids another meaning",
         file="dedup_core/declaration.py",
         correct="        if not is_meant and _depends_on(key, old, new, in_use):\n",
-        wrong="        if not is_meant and _depends_on(key, old, new, in_use) and key != ROOT:\n",
+        wrong="        if not is_meant and False:\n",
         tests=(CONTRACT,),
+    ),
+    Bug(
+        name="an edit takes no version",
+        file="dedup_core/postgres/declaring.py",
+        correct="    return Version(found.version) if before == settled(before, pipeline.declaration) else None\n",
+        wrong="    return Version(found.version)\n",
+        tests=(CONTRACT, OF_VERSIONS),
     ),
     Bug(
         name="work of an earlier version of the pipeline file is committed",
@@ -1050,6 +1057,13 @@ TRY_BUGS = (
         file="spark_jobs/stage.py",
         correct="        if gone:\n",
         wrong="        if gone and not gone:\n",
+        tests=(OF_TRIES,),
+    ),
+    Bug(
+        name="pieces of an earlier try complete a later one",
+        file="spark_jobs/stage.py",
+        correct="WHERE delivery = :delivery RETURNING proof",
+        wrong="WHERE delivery = :delivery AND false RETURNING proof",
         tests=(OF_TRIES,),
     ),
     Bug(
