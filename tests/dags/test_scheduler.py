@@ -369,8 +369,12 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
     # Another pipeline with a suite and a batch of these names: the folder does not tell whose page it is.
     execute(
         running.dsn,
-        "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
-        " SELECT pipeline_id, 'blocked', 'none', 'suite', '', 0, true FROM onceload.pipeline WHERE name = 'arriving'",
+        "WITH beside AS (INSERT INTO onceload.pipeline (name, producers_max, islands_max, message_keep_days,"
+        " snapshot_every_commits, snapshot_every_s, snapshots_kept) SELECT 'beside', producers_max, islands_max,"
+        " message_keep_days, snapshot_every_commits, snapshot_every_s, snapshots_kept FROM onceload.pipeline"
+        " WHERE name = 'shown' RETURNING pipeline_id)"
+        " INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
+        " SELECT pipeline_id, 'blocked', 'none', 'suite', '', 0, true FROM beside",
     )
     with pytest.raises(OSError, match="404"):
         api.page(f"{running.address}/onceload/docs?pipeline=shown&batch=blocked")

@@ -13,6 +13,7 @@ from spark_jobs.declared import Identity, OnRewrite, Publish, Write
 from tests.loads.storm.operations import (
     Append,
     Complete,
+    Consume,
     Copy,
     Damage,
     Edit,
@@ -340,6 +341,7 @@ class _Drawing:
             (2, self._edit),
             (3, self._edited_load),
             (1, Look),
+            (3, self._consume),
             (1, Maintain),
             (2, self._kept),
             (3, lambda: Load(replaces=True, only=rng.choice(((), (name().removeprefix("day/"),))))),
@@ -523,6 +525,7 @@ class _Drawing:
                 Retry,
                 Look,
                 Maintain,
+                Consume,
                 lambda: Remove(self._name()),
                 lambda: Publishing("kept 1"),
             )
@@ -541,6 +544,12 @@ class _Drawing:
                 then=(self._meanwhile(),),
             )
         return Publishing(batch, gives_up=rng.random() < 0.1)
+
+    def _consume(self) -> Operation:
+        rng = self._rng
+        then = tuple(self._meanwhile() for _ in range(rng.choice((0, 1, 2))))
+        fault = rng.choice((None, None, Fault.KILLED, Fault.CUT, Fault.UNANSWERED))
+        return Consume(fault=fault, at=rng.randint(0, 60) if fault is Fault.CUT else rng.randint(0, 150), then=then)
 
     def _retry(self) -> Operation:
         rng = self._rng

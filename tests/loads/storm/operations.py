@@ -246,6 +246,16 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Consume:
+    """A loader without Spark, which goes by the file that it was started with, and looks twice."""
+
+    fault: Fault | None = None
+    at: int = 0
+    #: What happens between.
+    then: "tuple[Operation, ...]" = ()
+
+
+@dataclass(frozen=True)
 class Publishing:
     """Publish a kept batch, or give it up."""
 
@@ -289,5 +299,5 @@ class Maintain:
     """`maintain`, which lets go of what nobody needs."""
 
 
-Operation = FileChange | Edit | Look | Load | Publishing | Retry | Rewind | Redrive | Misplace | Maintain
+Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Rewind | Redrive | Misplace | Maintain
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

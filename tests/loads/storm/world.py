@@ -29,6 +29,7 @@ from onceload.load_commands import chosen
 from spark_jobs import loading
 from spark_jobs.batch import give_up, publish_batch
 from spark_jobs.columns import arrow_schema
+from spark_jobs.consume import consume
 from spark_jobs.declared import Declared, OnRewrite, Write
 from spark_jobs.findings import Kind as Differing
 from spark_jobs.load import LoadSettings, Report, load
@@ -46,7 +47,9 @@ from tests.loads.storm.folder import Folder
 from tests.loads.storm.laws import Counted
 from tests.loads.storm.operations import (
     FILE_CHANGES,
+    Consume,
     Edit,
+    FileChange,
     Load,
     Look,
     Maintain,
@@ -149,16 +152,26 @@ class World:
 
     def _carry_out(self, operation: Operation) -> Ended | None:
         match operation:
-            case Edit():
-                self._edit(operation)
-            case Look() | Maintain():
-                self._tried(self._look if isinstance(operation, Look) else self._maintain)
             case Load():
                 return self._load(operation)
+            case Consume():
+                self._consume(operation)
             case Publishing():
                 self._publish(operation)
             case Retry():
                 self._strike_at(operation, self._retry)
+            case Edit():
+                self._edit(operation)
+            case Look() | Maintain():
+                self._tried(self._look if isinstance(operation, Look) else self._maintain)
+            case Rewind() | Redrive() | Misplace():
+                self._do_by_hand(operation)
+            case _:
+                self._change_files(operation)
+        return None
+
+    def _do_by_hand(self, operation: Rewind | Redrive | Misplace) -> None:
+        match operation:
             case Rewind():
                 self._may_vanish = True
                 self._tried(lambda: self._rewind(operation.back))
@@ -166,13 +179,13 @@ class World:
                 self._redrive(operation)
             case Misplace():
                 self._misplace()
-            case Rotate() if self.words.write is Write.MERGE and not self._is_loaded(operation.file):
-                # Which of two files that were never loaded is the older one, only their names tell.
-                pass
-            case _:
-                assert isinstance(operation, FILE_CHANGES)
-                self.folder.change(operation, self.words)
-        return None
+
+    def _change_files(self, change: FileChange) -> None:
+        is_merged = self.words.write is Write.MERGE
+        if is_merged and isinstance(change, Rotate) and not self._is_loaded(change.file):
+            # Which of two files that were never loaded is the older one, only their names tell.
+            return
+        self.folder.change(change, self.words)
 
     def _is_loaded(self, path: str) -> bool:
         file = self.folder.files.get(path)
@@ -228,6 +241,28 @@ class World:
             self.words = self._accepted
         return ended
 
+    def _consume(self, asked: Consume) -> None:
+        words, declared = self.words, self._as_declared(self.words)
+        batch = f"batch {next(self._batches)}"
+        how = LoadSettings(ledger=self._ledger_settings, wait_s=0)
+        looks = iter((True, False))
+        self._prepare_target(declared)
+        self._may_vanish |= words.on_rewrite is OnRewrite.REPLACE
+
+        def pause() -> bool:
+            goes_on = next(looks)
+            for operation in asked.then if goes_on else ():
+                self._carry_out(operation)
+            return goes_on
+
+        def run(_: Strike) -> None:
+            for found in consume(declared, how, name=SessionName(f"of {batch}."), batch=Batch(batch), pause=pause):
+                if isinstance(found, Report):
+                    self._accepted = words
+                    self.declared.add(words)
+
+        self._strike_at(asked, run, batch=batch)
+
     def _publish(self, asked: Publishing) -> None:
         declared = self._as_declared(self.words)
         if declared.is_direct:
@@ -282,7 +317,7 @@ class World:
     # How it is struck.
 
     def _strike_at(
-        self, asked: Load | Publishing | Retry, run: Callable[[Strike], object], *, batch: str = ""
+        self, asked: Load | Consume | Publishing | Retry, run: Callable[[Strike], object], *, batch: str = ""
     ) -> Ended:
         counts = getattr(asked, "counts_commits", False)
         in_task = getattr(asked, "in_task", False)
@@ -298,7 +333,7 @@ class World:
         with struck(strike):
             ended = self._tried(lambda: run(strike))
         if isinstance(ended.error, Killed | TaskKilled):
-            self._dead.append(f"{batch}/")
+            self._dead += (f"{batch}/", f"of {batch}.")
         self.outcomes[f"{type(asked).__name__} {asked.fault or 'whole'}: {ended.words}"] += 1
         return ended
 
