@@ -31,8 +31,6 @@ class LoadsSize:
     rows: int
     #: Of the load whose server crashes again and again; fewer are loaded before anything could happen to them.
     rows_large: int
-    #: Random sequences of all that may happen.
-    sequences: int
 
     def divided_by(self, divisor: int) -> "LoadsSize":
         """A quick look, with at least one run of everything."""
@@ -40,7 +38,6 @@ class LoadsSize:
             repeats=max(1, self.repeats // divisor),
             rows=self.rows,
             rows_large=max(300_000, self.rows_large // divisor),
-            sequences=self.sequences // divisor,
         )
 
 
@@ -74,7 +71,9 @@ IN_CI = Size(repeats=3, zombies=24)
 #: With `make faults`: 1 960 runs of the sweep, 756 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=28, zombies=200)
 #: With `make faults`: 90 runs of real loads, and two large ones.
-LOADS_IN_FULL = LoadsSize(repeats=10, rows=200_000, rows_large=1_000_000, sequences=10_000)
+LOADS_IN_FULL = LoadsSize(repeats=10, rows=200_000, rows_large=1_000_000)
+#: With `make faults`: random sequences of all that may happen.
+SEQUENCES_IN_FULL = 10_000
 #: With every change: one run, of a mode that its seed chooses.
 CROWD_IN_CI = crowd.Size(messages=20_000, chunk_bytes=8 * 2**10, strikes=12, sessions=4, open_max=50)
 #: With `make faults`: 18 runs of a million messages, and five more.
