@@ -164,9 +164,9 @@ class EditRefused(WrongUse):
 
 
 _START_AGAIN = (
-    "To load everything again, first delete the loaded rows with the old file: `onceload recover rewind FILE "
-    "--position 0` (append targets with lineage), or load into a new database: `onceload recover rebuild`. To keep the "
-    "loaded rows, give the pipeline another name and a source.path that matches new files only."
+    "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
+    "recover rewind FILE --position 0` (append targets with lineage), or load into a new database: `onceload recover "
+    "rebuild`. To keep the loaded rows, give the pipeline another name and a source.path that matches new files only."
 )
 #: What each edit would cause, and how to do it on purpose.
 _EDITS = {

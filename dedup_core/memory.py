@@ -482,7 +482,7 @@ def _ack(book: Book, session: Session, claim: Claim | None, *, is_last: bool) ->
         return
     held = book.held.get(claim.delivery_id)
     if held is None or claim.session != session or held.claim.session != session:
-        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
     if is_last:
         del book.held[claim.delivery_id]
 

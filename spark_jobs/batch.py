@@ -175,7 +175,7 @@ def _held(
     version = PostgresLedger(engine, switch=settings.switch).find_version(as_declared(declared))
     if version != kept.claim.session.version:
         batches.give_up(kept)
-        raise NothingKept(declared.name, batch, "the pipeline file was edited after it was staged")
+        raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
     keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
     # Whoever else may load the same comes only after this one has let go.
     keep_on()

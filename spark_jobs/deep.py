@@ -60,7 +60,10 @@ def compare_values(
         others = _of_other_versions(declared, view)
         for file in view.files():
             if others and not others.isdisjoint(position for position, _ in file.spans):
-                reason = "its values were not compared: an earlier version of the pipeline file loaded a part of it"
+                reason = (
+                    "its values were not compared, because a part of this file was loaded under an earlier version of "
+                    "the pipeline file"
+                )
                 findings.notes.append(Note(name=file.name, reason=reason))
                 comparison.leave_out(file)
             elif file.is_replaced or not file.is_latest or file.producer_id in unproven:

@@ -58,7 +58,7 @@ class Gaps:
     def note_rest(self) -> None:
         """Say how many more files there are of which something is not loaded yet."""
         if self._noted > _NOTED_MAX:
-            reason = f"{self._noted - _NOTED_MAX:,} more notes of parts that are not loaded yet are left out"
+            reason = f"{self._noted - _NOTED_MAX:,} more notes about parts that are not loaded yet are not shown"
             self._findings.notes.append(Note(name=shown(self._source.path), reason=reason))
 
     def _note(self, file: FileReceipts, reason: str) -> None:

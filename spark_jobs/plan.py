@@ -235,9 +235,9 @@ def _waiting(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, N
     }
 
 
-_WAITS = "Nothing new of this file is loaded until it proves to be a copy, or to differ"
+_WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
 _BEGINNING = f"so far it is the beginning of {{}}, perhaps a copy still being written. {_WAITS}"
-_BESIDE = f"it holds more than is loaded under the name {{}}, and {{}} is read first. {_WAITS}"
+_BESIDE = f"some of its content is not loaded under the name {{}} yet, and {{}} is read first. {_WAITS}"
 
 
 def _one_of_each(
@@ -352,8 +352,8 @@ def waits_for(declared: Declared, name: str, other: str) -> Note:
         setting, lost = "producer.order: ordered", "the missing records would count as duplicates"
     else:
         setting, lost = "delivery.mode: ordered", "its records would take effect before the missing ones"
-    reason = f"waits for {other}, which is not read whole, because of {setting}: otherwise {lost}"
-    what_to_do = f"Complete or repair {other}, or remove it to go on without its missing records, and load again"
+    reason = f"waits for {other}, which is not completely read. If this file were loaded first, {lost} ({setting})"
+    what_to_do = f"Complete or repair {other}, and load again. To continue without its missing records, remove it first"
     return Note(name=name, reason=f"{reason}. Nothing new of this file is loaded. {what_to_do}")
 
 
@@ -612,8 +612,8 @@ class Others:
 
 
 _NOT_BESIDE = (
-    "it was a copy of {0} and now differs from it. Nothing more of it is loaded, because the two cannot be compared: "
-    "{0} is gone or was changed. Restore that file as it was loaded, and load again"
+    "it was a copy of {0} and no longer matches what was loaded. Nothing more of it is loaded: where the two differ "
+    "is unknown, because {0} is gone or was changed. Restore {0} as it was loaded, and load again"
 )
 
 

@@ -74,7 +74,7 @@ def _check_lying(chunk: Chunk) -> Listed:
     """The same of a file's own bytes, whatever they are when they are unpacked."""
     now = _look_again(chunk)
     if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
-        raise WrittenAnew(chunk.url, "its store says that it was written anew since it was planned")
+        raise WrittenAnew(chunk.url, "the object store reports that it was rewritten after this load planned it")
     if chunk.lying is not None and not lies_there(now, chunk.lying):
         raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
     return now

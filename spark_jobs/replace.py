@@ -36,9 +36,10 @@ class ReplacedRowsDiffer(NeedsAPerson):
         more = f" and {len(self.files) - _NAMES_SHOWN} more" if len(self.files) > _NAMES_SHOWN else ""
         return (
             f"pipeline {self.pipeline}: the number of old rows in {self.table} differs from what was loaded: "
-            f"{shown}{more}. Nothing was changed, because old rows that were not found could stay beside the new ones "
-            "as duplicates, and rows that others added would be deleted. Run `onceload verify` to see which rows "
-            "differ, and repair the table. To replace the rows that are there anyway, retry with --accept-differences."
+            f"{shown}{more}. Nothing was changed. Otherwise, old rows that were not found could stay beside the new "
+            "ones as duplicates, and rows added by others could be deleted. Run `onceload verify` to see which rows "
+            "differ, and repair the table. To go ahead despite the difference and replace only the rows that are "
+            "found, retry with --accept-differences."
         )
 
 
@@ -74,8 +75,8 @@ def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) ->
 
 
 def _without_file(untold: Untold) -> str:
-    which = f"{untold.rows:,} rows that were loaded with it at position {untold.position}"
-    return f"{untold.name!r} ({which} do not say which file they are of)"
+    which = f"{untold.rows:,} rows that were loaded in the same commit, position {untold.position},"
+    return f"{untold.name!r} ({which} have no lineage, so their file is unknown)"
 
 
 def _differing(promised: Mapping[ProducerId, Promise], deleted: Counter[ProducerId]) -> Iterator[str]:

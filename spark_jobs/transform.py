@@ -107,7 +107,7 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
         (declared.on_rewrite is OnRewrite.REPLACE, "by which on_rewrite: replace finds old rows"),
         (
             declared.producer or declared.message_id,
-            "by which the rows of a record are told from those of its copies (rows of several records have neither)",
+            "which distinguish the rows of a record from those of its copies (a row of several records has neither)",
         ),
     ):
         if is_needed and not has_lineage:
@@ -139,7 +139,7 @@ def as_declared(rows: pa.Table, job: Job) -> pa.Table:
     pipeline = job.declared.name
     for name in (PRODUCER_ID, SEQUENCE) if job.names_records else ():
         if rows.column(name).null_count:
-            reason = "null, so that the row does not tell which record it was made from; select it unaltered"
+            reason = "null, so the record that the row was made from is unknown; select the column unchanged"
             raise TransformRefused(pipeline, f"column {name}: {reason}")
     for column in job.written:
         at = rows.schema.get_field_index(column.name)

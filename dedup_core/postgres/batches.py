@@ -94,7 +94,7 @@ class PostgresBatches:
             if connection.execute(SQL["keep_stage"], binds).rowcount != 1:
                 session = claim.session
                 raise DeliveryTakenAway(
-                    self._pipeline, claim.delivery_id, session.name, session.epoch, "not held by it"
+                    self._pipeline, claim.delivery_id, session.name, session.epoch, "no longer held"
                 )
 
     def find(self, batch: Batch, *, asked: str | None = None) -> KeptBatch | None:

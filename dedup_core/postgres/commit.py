@@ -297,14 +297,14 @@ def ack(connection: Connection, session: Session, claim: Claim | None, *, is_las
         return
     statement = SQL["ack_delivery" if is_last else "keep_delivery"]
     if claim.session != session or connection.execute(statement, holder_binds(claim)).rowcount != 1:
-        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
 
 
 def hold(connection: Connection, claim: Claim) -> None:
     """Raise unless the delivery of a claim is still in its hand; until the transaction ends it stays there."""
     if connection.execute(SQL["hold_delivery"], holder_binds(claim)).one_or_none() is None:
         session = claim.session
-        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+        raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
 
 
 def holder_binds(claim: Claim) -> dict[str, object]:

@@ -386,7 +386,7 @@ def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Descri
 
 def _taken_away(claim: Claim) -> DeliveryTakenAway:
     session = claim.session
-    return DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "not held by it")
+    return DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
 
 
 def _taking(which: str, *, is_kept: bool) -> TextClause:

@@ -216,7 +216,7 @@ def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(l
     loads.write("a.jsonl", line(1))
     stage(loads)
 
-    with pytest.raises(NothingKept, match="the pipeline file was edited after it was staged"):
+    with pytest.raises(NothingKept, match="the pipeline file was edited after the batch was staged"):
         publish_now(loads, columns=loads.declared.columns[:1])
     assert loads.rows() == []
     assert loads.load().loaded == 1

@@ -114,7 +114,7 @@ def test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_t
     load_by_spark(loads, tasks, transform="SELECT id, amount, note FROM records")
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), choice=Choice(replaces=True))
 
-    with pytest.raises(ReplacedRowsDiffer, match=r"'a\.jsonl' \(2 rows .* do not say which file they are of"):
+    with pytest.raises(ReplacedRowsDiffer, match=r"'a\.jsonl' \(2 rows .* have no lineage, so their file is unknown"):
         load(replace(loads.declared, transform=later), settings, batch=new_batch(), tasks=tasks)
 
     assert loads.rows() == [1, 2]

@@ -82,7 +82,7 @@ def test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole(ordered, half
     assert (first.loaded > 0) == (half != b"no gzip at all")
     assert again.loaded == 0
     for report in (first, again):
-        assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl.gz, which is not read whole, because of ")
+        assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl.gz, which is not completely read. If ")
         assert reasons(report)["f3.jsonl"].startswith("waits for f1.jsonl.gz")
     assert (last.loaded, last.duplicates) == (2010 - first.loaded, 0)
     assert seqs(ordered) == list(range(2010))
@@ -118,7 +118,7 @@ def test_nothing_overtakes_what_a_plan_finds_not_to_be_whole(ordered, happens: C
     ordered.write("f2.jsonl", records(10, 12))
     report = ordered.load()
 
-    assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl, which is not read whole")
+    assert reasons(report)["f2.jsonl"].startswith("waits for f1.jsonl, which is not completely read")
     (ordered.folder / "f1.jsonl").unlink()
     assert ordered.load().loaded == 2
 

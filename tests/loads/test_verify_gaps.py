@@ -209,7 +209,7 @@ def test_of_very_many_files_only_the_first_are_noted_by_name(loads):
     found = verified(loads).not_compared
 
     assert len(found) == 21
-    assert found[-1].reason == "5 more notes of parts that are not loaded yet are left out"
+    assert found[-1].reason == "5 more notes about parts that are not loaded yet are not shown"
 
 
 # The command.

@@ -327,7 +327,7 @@ def test_a_batch_that_was_to_replace_rows_deletes_none_once_the_file_says_stop(l
     replacing = edited(loads, on_rewrite=OnRewrite.REPLACE)
     load(replacing, settings_of(loads, publishes=False), batch=batch, tasks=InThisProcess())
 
-    with pytest.raises(NothingKept, match="edited after it was staged"):
+    with pytest.raises(NothingKept, match="edited after the batch was staged"):
         publish_batch(loads.declared, settings_of(loads), batch=batch)
 
     assert loads.rows() == [1, 2]

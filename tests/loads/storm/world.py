@@ -1,8 +1,5 @@
 """The files, the pipeline file and the database of one sequence, and how each operation is carried out."""
 
-import os
-import pickle
-import signal
 import threading
 import time
 from collections import Counter
@@ -12,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import Engine, text
@@ -26,7 +23,6 @@ from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.postgres.upkeep import tidy
 from onceload.contradictions import contradictions, may_choose, may_replace
 from onceload.load_commands import chosen
-from spark_jobs import loading
 from spark_jobs.batch import give_up, publish_batch
 from spark_jobs.columns import arrow_schema
 from spark_jobs.consume import consume
@@ -43,6 +39,7 @@ from spark_jobs.transform import as_declared, for_spark, with_output
 from spark_jobs.verify import verify
 from spark_jobs.work import work
 from tests.loads.storm import laws
+from tests.loads.storm.aside import Aside
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.laws import Counted
 from tests.loads.storm.operations import (
@@ -581,43 +578,24 @@ class Tasks:
 
     def _forked(self, job: Job, name: SessionName) -> list[Note]:
         """The same by a process of its own; the next one takes what it had when it was killed."""
-        reader, writer = os.pipe()
-        if (child := os.fork()) == 0:
-            os.close(reader)
-            self._work_and_exit(job, name, writer)
-        os.close(writer)
-        _, status = os.waitpid(child, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
-            try:
-                self.world.meanwhile(self.asked, name)
-            finally:
-                os.kill(child, signal.SIGCONT)
-        with os.fdopen(reader, "rb") as said:
-            answer = said.read()
-        if os.WIFSTOPPED(status):
-            os.waitpid(child, 0)
-        self.world.outcomes[f"forked: {'stopped' if os.WIFSTOPPED(status) else status}"] += 1
-        if answer:
-            told = pickle.loads(answer)
-            if isinstance(told, BaseException):
-                raise told
-            return list(told)
+        aside = Aside.started(job, name, self.strike)
+        was_stopped = False
+        while not aside.has_ended():
+            if not was_stopped and aside.is_stopped():
+                was_stopped = True
+                try:
+                    self.world.meanwhile(self.asked, name)
+                finally:
+                    aside.go_on()
+        told = aside.told()
+        self.world.outcomes[f"forked: {'stopped' if was_stopped else 'killed' if told is None else 'whole'}"] += 1
+        if isinstance(told, BaseException):
+            raise told
+        if told is not None:
+            return told
         self.strike.is_done = True
         self.world.between_tries(self.asked, name)
         return work(job, name)
-
-    def _work_and_exit(self, job: Job, name: SessionName, writer: int) -> NoReturn:
-        """Nothing of the process that it was made from is used, and nothing of that is closed."""
-        told: object = ()
-        try:
-            loading._engine.cache_clear()
-            self.strike.is_in_task = self.strike.is_forked = True
-            told = tuple(work(job, name))
-        except BaseException as error:  # noqa: BLE001 - whoever forked it raises it.
-            told = error
-        with os.fdopen(writer, "wb") as saying:
-            saying.write(pickle.dumps(told))
-        os._exit(0)
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         """Read each delivery, and stage what is made of all of them; one that dies is read again."""
