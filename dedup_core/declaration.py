@@ -51,6 +51,13 @@ def settled(before: Declaration | None, after: Declaration) -> Declaration:
     return Declaration(terms={**before.terms, **after.terms}, rest=after.rest)
 
 
+def names_other_messages(before: Declaration | None, after: Declaration) -> bool:
+    """Whether business ids are those of other columns from now on, so that none of those remembered means anything."""
+    new = after.terms.get(MESSAGE_ID)
+    # Of what was declared before there were versions, nobody knows the columns.
+    return before is not None and before.terms.get(MESSAGE_ID, new) != new
+
+
 def refuse_edit(
     pipeline: str, before: Declaration, after: Declaration, in_use: InUse, *, moved_from: str | None
 ) -> None:

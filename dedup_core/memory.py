@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from dedup_core.declaration import MESSAGE_ID, Declaration, InUse, refuse_edit, settled
+from dedup_core.declaration import Declaration, InUse, names_other_messages, refuse_edit, settled
 from dedup_core.errors import AlreadyConsumed, DeliveryTakenAway, LimitReached, NotFound, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
@@ -151,7 +151,7 @@ class MemoryLedger:
         after = settled(before, pipeline.declaration)
         if before != after:
             _refuse_edit(book, pipeline, before)
-            if before is not None and before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID):
+            if names_other_messages(before, after):
                 book.messages.clear()
             book.version = Version(book.version + 1)
             book.held.clear()

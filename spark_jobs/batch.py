@@ -26,6 +26,7 @@ from spark_jobs.load import LoadSettings, Report, what_came_of
 from spark_jobs.loading import Job
 from spark_jobs.publish import publish
 from spark_jobs.stage import Stage, StagedPart, StageLost, drop_stage, is_whole, staged_parts
+from spark_jobs.transform import with_lineage_of
 from spark_jobs.versions import as_declared
 from spark_jobs.work import renewed
 
@@ -186,7 +187,8 @@ def _held(
             parts = staged_parts(connection, stage)
         if not is_whole(parts, deliveries=word.deliveries):
             raise StageLost(stage.parts)
-        stage = replace(stage, columns=word.written, lineage=word.has_lineage)
+        declared = with_lineage_of(declared, has_lineage=word.has_lineage)
+        stage = Stage.called(kept.stage, word.written, declared.target, lineage=word.has_lineage)
         job = Job(
             declared=declared,
             columns=word.written,

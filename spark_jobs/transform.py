@@ -83,11 +83,15 @@ def with_output(job: Job, made: pa.Schema) -> Job:
         replace(column, not_null=True) if column.name in job.declared.found_by else column for column in of_type
     )
     _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
-    # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
-    lineage = job.declared.target.lineage and (has_lineage or job.declared.producer is not None)
-    target = replace(job.declared.target, lineage=lineage)
-    changed = replace(job.declared, target=target)
+    changed = with_lineage_of(job.declared, has_lineage=has_lineage)
     return replace(job, written=written, has_lineage=has_lineage, declared=changed)
+
+
+def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
+    """What is declared, of rows that a transform made: they have a lineage if it handed that on."""
+    # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
+    lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
+    return replace(declared, target=replace(declared.target, lineage=lineage))
 
 
 def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:

@@ -4,7 +4,7 @@ import json
 
 from sqlalchemy import Connection
 
-from dedup_core.declaration import MESSAGE_ID, TARGET, Declaration, InUse, refuse_edit, settled
+from dedup_core.declaration import TARGET, Declaration, InUse, names_other_messages, refuse_edit, settled
 from dedup_core.names import Version
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import refuse_other_version
@@ -61,8 +61,8 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
     after = settled(before, pipeline.declaration)
     if before is not None:
         _refuse_edit(connection, pipeline, before, found.pipeline_id)
-        if before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID):
-            connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
+    if names_other_messages(before, after):
+        connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
     return _keep(connection, found.pipeline_id, after)
 
 

@@ -17,9 +17,8 @@ from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Incomplete
 
-_VERSION = b"\x01"
-#: The same with a name of the content before the marks.
-_VERSION_NAMED = b"\x02"
+#: By whether a name of the content comes before the marks, and whether the tail is a whole footer.
+_VERSIONS = {(False, False): b"\x01", (True, False): b"\x02", (False, True): b"\x03", (True, True): b"\x04"}
 _NAME_BYTES = 16
 EDGE_BYTES = 4096
 _READ_BYTES = 2**20
@@ -62,6 +61,8 @@ class Fingerprint:
     packed: Marks | None = None
     #: The name that the store has for the content, in short.
     content: bytes | None = None
+    #: Of a Parquet file: the tail is all of its footer. Earlier releases took the last bytes, as of any file.
+    has_footer: bool = False
 
     def named(self, etag: str | None) -> "Fingerprint":
         """The same, of a content that a store names so."""
@@ -69,18 +70,21 @@ class Fingerprint:
 
     def to_bytes(self) -> bytes:
         parts = (self.stream,) if self.packed is None else (self.stream, self.packed)
-        start = _VERSION if self.content is None else _VERSION_NAMED + self.content
+        start = _VERSIONS[self.content is not None, self.has_footer] + (self.content or b"")
         return start + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Fingerprint":
-        first = {_VERSION: 1, _VERSION_NAMED: 1 + _NAME_BYTES}.get(stored[:1], 0)
-        if not first or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
-            raise ValueError(f"no fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
+        is_named, has_footer = {code: told for told, code in _VERSIONS.items()}.get(stored[:1], (False, False))
+        first = 1 + _NAME_BYTES if is_named else 1
+        is_known = stored[:1] in _VERSIONS.values()
+        if not is_known or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
+            raise ValueError(f"no fingerprint of version 1 to 4: {stored[:8].hex()}… of {len(stored)} bytes")
         stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[first:]))
         if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
             raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
-        return cls(stream=stream, packed=packed[0] if packed else None, content=stored[1:first] or None)
+        content = stored[1:first] or None
+        return cls(stream=stream, packed=packed[0] if packed else None, content=content, has_footer=has_footer)
 
 
 @dataclass
@@ -109,7 +113,7 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
 
 def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
     """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
-    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)))
+    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)), has_footer=True)
 
 
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
@@ -129,10 +133,12 @@ def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> R
 def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
     marks = fingerprint.stream
-    is_same = listed.size == marks.end and (
-        _is_named_alike(listed, fingerprint)
-        or _find_marks(listed.url, end=marks.end, tail_bytes=_footer_bytes(listed.url, size=marks.end)) == marks
-    )
+    if listed.size != marks.end:
+        return Resemblance.CHANGED
+    if _is_named_alike(listed, fingerprint):
+        return Resemblance.SAME
+    tail_bytes = _footer_bytes(listed.url, size=marks.end) if fingerprint.has_footer else EDGE_BYTES
+    is_same = _find_marks(listed.url, end=marks.end, tail_bytes=tail_bytes) == marks
     return Resemblance.SAME if is_same else Resemblance.CHANGED
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
+from spark_jobs.batch import publish_batch
 from spark_jobs.columns import Column, arrow_schema, parse_column
 from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
@@ -411,6 +413,20 @@ def test_of_rows_of_one_key_the_last_wins_or_none(loads, tasks, made):
             load_by_spark(loads, tasks, target=target, transform=transform)
         grouped = "SELECT id, max(note) AS note FROM records GROUP BY id"
         assert load_by_spark(loads, tasks, target=target, transform=grouped).loaded == 1
+
+
+@STAGED
+def test_a_kept_batch_of_rows_without_lineage_takes_the_place_of_earlier_ones(loads, tasks):
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
+    transform = "SELECT id, max(amount) AS amount FROM records GROUP BY id"
+    declared = replace(loads.declared, target=target, transform=transform)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    for amount in ("1.00", "2.00"):
+        loads.write(f"{amount}.jsonl", line(1, amount))
+        load(declared, replace(settings, publishes=False), batch=Batch(amount), tasks=tasks)
+        publish_batch(declared, settings, batch=Batch(amount))
+
+    assert loads.rows("amount") == [Decimal("2.00")]
 
 
 @STAGED

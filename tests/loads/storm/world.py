@@ -417,6 +417,9 @@ class World:
         ended = self._tried(lambda: verify(declared, self.engine, deep=True))
         if ended.report is None or self.is_damaged or len(self._targets) > 1:
             return
+        if self.declared.is_merged and self.words.write is Write.APPEND:
+            # So is a row that another took the place of.
+            return
         if not self.declared.has_one_name(self.words):
             # What counted as a duplicate by another declaration is a missing row by this one.
             return
