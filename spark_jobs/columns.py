@@ -73,7 +73,7 @@ class Column:
 
 
 #: Columns that rows have on their way to the target, or in it, whoever declares them; and those of every table.
-RESERVED: tuple[str, ...] = ("_producer_id", "_sequence", "_message", "_position")
+RESERVED: tuple[str, ...] = ("_producer_id", "_sequence", "_message", "_position", "_of_file", "_in_file")
 RESERVED += ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 #: Fields that nobody declared get no column beyond so many; Postgres ends at 1 600, dropped ones included.
 ADDED_UP_TO = 1500

@@ -34,6 +34,8 @@ _GENERATION = 1
 _BY_BYTES = 'COLLATE pg_catalog."C"'
 #: That of the ledger's names, by which their index is sorted.
 _AS_IN_THE_LEDGER = 'COLLATE pg_catalog."default"'
+#: Which file a row was read of, and where: also where its own lineage is that of the producer that it names.
+_OF_ROWS, _OF_RECORD = (PRODUCER_ID, SEQUENCE), ("_of_file", "_in_file")
 #: For sorts and joins of whole batches.
 WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
@@ -208,17 +210,18 @@ class _Sieve:
         added = undeclared_columns(connection, self._rows, known=written)
         names = [quoted(name) for name in (*written, *(column.name for column in added))]
         columns = ", ".join(f"staged.{name}" for name in names)
-        renamed = f"{columns}, ends.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE}"
+        of_record = ", ".join(f"staged.{own} AS {kept}" for own, kept in zip(_OF_ROWS, _OF_RECORD, strict=True))
+        renamed = f"{columns}, {of_record}, ends.producer_id AS {PRODUCER_ID}, {sequence} AS {SEQUENCE}"
         joined = f"FROM {self._rows} AS staged JOIN {self._ids} AS ends ON ends.called = {_name_of(producer)}"
         if run(connection, f"SELECT bool_and(rows = ids AND {all_new}) FROM {self._ids}").scalar_one():
             return f"(SELECT {renamed} {joined}) AS records", self._ids
-        place = _place_of(f"ends.producer_id, {sequence}", table="staged")
+        place = _place_of(f"ends.producer_id, {sequence}", of_record=[f"staged.{name}" for name in _OF_ROWS])
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._by_producer} AS SELECT {renamed}, {place} AS _position"
             f" {joined} WHERE {is_new}",
         )
-        kept = ", ".join((*names, PRODUCER_ID, SEQUENCE))
+        kept = ", ".join((*names, *_OF_RECORD, PRODUCER_ID, SEQUENCE))
         new = f"(SELECT {kept} FROM {self._by_producer} WHERE _position = 1) AS records"
         # Only a transform makes several rows of one id.
         ids = "count(*)" if self._job.declared.transform is None else f"count(DISTINCT {SEQUENCE})"
@@ -258,7 +261,7 @@ class _Sieve:
 
     def _new_of_messages(self, connection: Connection, source: str, message_id: MessageId) -> str:
         parts = ", ".join(f"CAST({quoted(name)} AS text)" for name in message_id.columns)
-        place = _place_of("_message", table="named")
+        place = _place_of("_message", of_record=_OF_ROWS if self._job.declared.producer is None else _OF_RECORD)
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._by_message} AS SELECT *, {place} AS _position FROM ("
@@ -271,9 +274,9 @@ class _Sieve:
         return f"(SELECT * FROM {self._by_message} WHERE _position = 1) AS records"
 
 
-def _place_of(ids: str, *, table: str) -> str:
+def _place_of(ids: str, *, of_record: Sequence[str]) -> str:
     """Which record of its id a row is of, from 1."""
-    return f"rank() OVER (PARTITION BY {ids} ORDER BY {table}.{PRODUCER_ID}, {table}.{SEQUENCE})"
+    return f"rank() OVER (PARTITION BY {ids} ORDER BY {', '.join(of_record)})"
 
 
 def _shown(value: object) -> str:

@@ -168,13 +168,13 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
             found[listed] = _look(declared, listed, one, others, outlook, proven=proven, now_s=now_s, choice=choice)
         except OnceloadError as error:
             found[listed] = Note.of(listed.name, error)
-    copies: dict[Listed, Note] = {}
+    copies: set[Listed] = set()
     if by_content:
         # Also of a file that is not meant, one that is may be a copy under way.
-        copies = _waiting(found)
-        found |= copies
+        under_way = _under_way(found)
+        found |= {each: Note(name=each.name, reason=_BEGINNING.format(other.name)) for each, other in under_way.items()}
+        copies = {each for each, other in under_way.items() if other.name > each.name}
         found, waits = _one_of_each(found, known)
-        copies |= waits
         listing = _meant(listing, choice)
         found = {listed: found[listed] for listed in listing.files}
     if outlook.claimed and depends_on_others(declared):
@@ -221,18 +221,15 @@ def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[N
         yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
 
 
-def _waiting(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Note]:
-    """The new files that may be copies under way, of files that are in or about to be."""
+def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Listed]:
+    """The new files that may be copies under way, each with a file that is in or about to be."""
     new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
     sound = [
         listed
         for listed, file in found.items()
         if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
     ]
-    return {
-        listed: Note(name=listed.name, reason=_BEGINNING.format(other.name))
-        for listed, other in copies_under_way(sorted(new, key=lambda each: each.name), sound).items()
-    }
+    return copies_under_way(sorted(new, key=lambda each: each.name), sound)
 
 
 _WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
@@ -322,7 +319,7 @@ def _behind(
 ) -> dict[Listed, Note]:
     """The files that would overtake one which is not read whole: they wait.
 
-    A copy under way keeps nobody waiting: what it waits for may stand behind it.
+    A copy under way of a file that stands behind it keeps nobody waiting, as that file would wait for it as well.
     """
     not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
     # The listing names these as Python writes a text. Of what it refuses, links show no records of their own.

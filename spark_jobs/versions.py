@@ -72,6 +72,10 @@ def _boundaries(source: Source) -> str:
 def _typed(declared: Declared, names: Sequence[str]) -> str:
     """Columns with their types; a transform may make some that are not declared."""
     types = {column.name: _widest(column.type) for column in declared.columns}
+    if declared.source.format is Format.CSV and not declared.source.csv.header:
+        # There a column is what stands in its place.
+        places = {column.name: f" in place {place}" for place, column in enumerate(declared.columns, start=1)}
+        types = {name: of_type + places[name] for name, of_type in types.items()}
     return ", ".join(f"{name} {types.get(name, '')}".strip() for name in names)
 
 

@@ -3,6 +3,7 @@
 Local folders go a short way past fsspec, which alone would take seconds to look at ten thousand files.
 """
 
+import errno
 import os
 import posixpath
 import stat
@@ -161,10 +162,10 @@ class _Walk:
             yield
         except FileNotFoundError:
             pass
-        except PermissionError as error:
-            self.unreadable.append((repr(self.pattern.prefix + name), in_words(error)))
         except OSError as error:
-            self.refused.append((repr(self.pattern.prefix + name), in_words(error)))
+            # A link that leads to itself stays one; all else may be readable when somebody calls again.
+            told = self.refused if error.errno == errno.ELOOP else self.unreadable
+            told.append((repr(self.pattern.prefix + name), in_words(error)))
 
 
 def _list_remote(pattern: Pattern) -> Listing:

@@ -115,6 +115,19 @@ def test_rows_of_a_producer_and_a_business_id_take_effect_together(devices, task
     assert devices.rows("dev, seq, item") == [("d1", 0, "a"), ("d1", 0, "b"), ("d2", 4, "e"), ("d2", 4, "f")]
 
 
+def test_rows_of_one_record_and_one_business_id_with_numbers_of_their_own_take_effect_together(devices, tasks):
+    keep = replace(devices.declared.pipeline, message_keep_days=2)
+    devices.declared = replace(devices.declared, pipeline=keep, message_id=MessageId(columns=("id",), keep_days=2))
+    exploded = "SELECT *, posexplode(items) AS (pos, item) FROM records"
+    transform = f"SELECT dev, seq * 10 + pos AS seq, seq AS id, item, _producer_id, _sequence FROM ({exploded})"
+    devices.write("a.jsonl", record("d1", 0, ["a", "b", "c"]) + record("d2", 0, ["x"]) + record("d1", 1, ["d"]))
+
+    report = load_by_spark(devices, tasks, transform=transform)
+
+    assert (report.loaded, report.duplicates) == (4, 1)
+    assert devices.rows("dev, seq, item") == [("d1", 0, "a"), ("d1", 1, "b"), ("d1", 2, "c"), ("d1", 10, "d")]
+
+
 @pytest.mark.parametrize("who", ["devices", "messages"])
 @pytest.mark.parametrize("transform", [WITHOUT_LINEAGE, SUMMED])
 def test_rows_that_do_not_tell_their_record_are_refused(request, tasks, who, transform):

@@ -201,6 +201,35 @@ def test_a_copy_under_way_does_not_keep_waiting_what_it_waits_for(of_devices):
     assert of_devices.load().loaded == 10
 
 
+def test_nothing_overtakes_a_copy_that_holds_more_than_was_loaded(of_devices):
+    of_devices.declared = _by_content(of_devices.declared)
+    for name in "ab":
+        of_devices.write(f"{name}.jsonl", records(0, 10))
+    of_devices.load()
+    of_devices.load()
+    for name, end in (("a", 20), ("b", 30)):
+        of_devices.write(f"{name}.jsonl", records(0, end))
+    of_devices.write("c.jsonl", records(30, 40))
+    for _ in range(4):
+        of_devices.load()
+
+    assert seqs(of_devices) == list(range(40))
+
+
+def test_nothing_overtakes_what_is_so_far_the_beginning_of_another_file(of_devices):
+    of_devices.declared = _by_content(of_devices.declared)
+    of_devices.write("a.jsonl", records(0, 10))
+    of_devices.load()
+    of_devices.write("b.jsonl", records(0, 5))
+    of_devices.write("c.jsonl", records(20, 30))
+    report = of_devices.load()
+    of_devices.write("b.jsonl", records(0, 5) + records(10, 20))
+    of_devices.load()
+
+    assert "waits for b.jsonl" in reasons(report)["c.jsonl"]
+    assert seqs(of_devices) == list(range(30))
+
+
 def _by_content(declared: Declared) -> Declared:
     return replace(declared, source=replace(declared.source, identity=Identity.CONTENT))
 

@@ -258,6 +258,21 @@ def test_records_are_not_counted_in_another_column_once_some_are_loaded(loads, a
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_without_a_header_a_column_of_ids_is_known_by_its_place(loads):
+    source = {"path": f"{loads.folder}/*.csv", "format": Format.CSV, "csv": CsvOptions(header=False)}
+    producer = RecordProducer(name="note", sequence="id")
+    before = edited(loads, source=source, producer=producer)
+    loads.write("a.csv", "1,2.00,x\n")
+    load_now(loads, before)
+
+    number, amount, text = before.columns
+    with pytest.raises(
+        EditRefused, match="id bigint in place 1 to note text in place 3, id bigint in place 2"
+    ):
+        load_now(loads, replace(before, columns=(amount, number, text)))
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize("orders", [(Order.ORDERED, Order.ANY), (Order.ANY, Order.ORDERED)])
 def test_the_order_of_records_does_not_change_once_some_are_loaded(loads, orders):
     """What an ordered producer has passed over counts as loaded, and what is missing in any order would."""

@@ -1,5 +1,6 @@
 """Which files a pattern means, and which of them nobody should read."""
 
+import errno
 import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ import fsspec
 import pytest
 
 from dedup_core.errors import NotFound, SettingRefused
+from spark_jobs.sources import listing
 from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
 from spark_jobs.sources.listing import Listed, list_files, root_of
 
@@ -269,6 +271,23 @@ def test_the_root_itself_may_be_a_symbolic_link(tmp_path):
     (tmp_path / "landing").symlink_to("disk")
 
     assert names(tmp_path / "landing" / "*.csv") == ["a.csv"]
+
+
+def test_a_file_that_its_disk_does_not_show_may_be_readable_later(tmp_path, monkeypatch):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).touch()
+    fault_of = listing._fault_of
+
+    def failing(name: str) -> str | None:
+        if name == "a.csv":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return fault_of(name)
+
+    monkeypatch.setattr(listing, "_fault_of", failing)
+    found = list_files(f"{tmp_path}/*.csv")
+
+    assert [name for name, _ in found.unreadable] == ["'a.csv'"]
+    assert [each.name for each in found.files] == ["b.csv"]
 
 
 def test_what_would_block_its_reader_is_refused(tmp_path):
