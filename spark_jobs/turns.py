@@ -1,16 +1,18 @@
-"""Files that take effect in the order of their names: nothing overtakes what could not be read.
+"""What takes effect in order: nothing overtakes what could not be read.
 
-An overtaken record would be lost: its producer has gone on, so that it counts as a duplicate once it can be read. What
-a plan sees is left out of the plan; what only reading tells is left out of the batch, which is then staged again.
+Where records are ordered, these are all files by their names; where they are merged, the parts of each file. An
+overtaken record would be lost, because its producer has gone on, or would undo a later one. What a plan sees is left
+out of the plan; what only reading tells is left out of the batch, which is then staged again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.spans import Span, SpanSet
-from spark_jobs.declared import Declared
+from spark_jobs.declared import Declared, Write
 from spark_jobs.offers import Bundle
 from spark_jobs.plan import Note, waits_for
 from spark_jobs.publish import merged
@@ -20,36 +22,51 @@ from spark_jobs.stage import StagedPart
 
 @dataclass(frozen=True, kw_only=True)
 class Overtaking:
-    """Chunks of a batch that stand behind the first one that was not read whole."""
+    """Chunks of a batch that stand behind one that was not read whole."""
 
-    #: The file of that one.
-    file: str
     chunks: frozenset[Chunk]
+    #: The files that wait, each with the one that it waits for; that one has notes of its own.
+    waiting: Mapping[str, str]
 
     def notes(self, declared: Declared) -> Iterator[Note]:
-        """Why those files wait; the first one has notes of its own."""
-        for name in sorted({chunk.name for chunk in self.chunks} - {self.file}):
-            yield waits_for(declared, name, self.file)
+        """Why those files wait."""
+        for name, other in sorted(self.waiting.items()):
+            yield waits_for(declared, name, other)
 
 
 def overtaking(
     declared: Declared, some: Sequence[Bundle], parts: Sequence[StagedPart], *, noted: Set[str]
 ) -> Overtaking | None:
     """What of a batch would overtake something; `noted` names the files that were not read whole."""
-    if not declared.is_in_turn:
-        return None
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in merged(parts)}
-    # What was noted of a file may be behind all that was planned of it.
-    first = next(
-        (each for each in in_order if not _is_read(each, read) or (each.name in noted and each is last_of[each.name])),
-        None,
-    )
-    if first is None:
-        return None
-    behind = frozenset(chunk for chunk in in_order if _place(chunk) > _place(first))
-    return Overtaking(file=first.name, chunks=behind) if behind else None
+    behind, waiting = set[Chunk](), dict[str, str]()
+    for line in _lines(declared, in_order):
+        # What was noted of a file may be behind all that was planned of it.
+        first = next(
+            (each for each in line if not _is_read(each, read) or (each.name in noted and each is last_of[each.name])),
+            None,
+        )
+        if first is not None:
+            late = [chunk for chunk in line if _place(chunk) > _place(first)]
+            behind.update(late)
+            waiting |= {chunk.name: first.name for chunk in late if chunk.name != first.name}
+    return Overtaking(chunks=frozenset(behind), waiting=waiting) if behind else None
+
+
+def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
+    """The chunks that take effect one after the other."""
+    if declared.is_in_turn:
+        return [in_order]
+    if declared.target.write is Write.MERGE and declared.producer is None:
+        # The last record of a key wins, and of a file only its place tells which one that is.
+        return [tuple(line) for _, line in groupby(in_order, key=_file)]
+    return []
+
+
+def _file(chunk: Chunk) -> str:
+    return chunk.name
 
 
 def _place(chunk: Chunk) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
 from spark_jobs.batch import publish_batch
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, Identity, Publish, RecordProducer, Source
+from spark_jobs.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
 from spark_jobs.load import LoadSettings, Report, load
 from spark_jobs.prepare import ReadPart
 from spark_jobs.publish import BatchIncomplete
@@ -134,22 +134,28 @@ def test_in_any_order_other_files_are_loaded_meanwhile(loads):
     assert seqs(loads) == list(range(1010))
 
 
-def test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read(of_devices, monkeypatch):
+@pytest.fixture
+def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The first file is cut into three, and the one in the middle cannot be read."""
     content = records(0, 900)
-    of_devices.write("f1.jsonl", content)
-    of_devices.write("f2.jsonl", records(900, 910))
-    source = replace(of_devices.declared.source, chunk_bytes=len(content) // 3)
-    of_devices.declared = replace(of_devices.declared, source=source)
+    loads.write("f1.jsonl", content)
+    loads.write("f2.jsonl", records(900, 910))
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=len(content) // 3))
 
-    def in_the_middle_nothing(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    def reading(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         if chunk.name == "f1.jsonl" and 0 < chunk.first < len(content) // 2:
             raise WrittenAnew(chunk.url, "it was written anew since it was planned")
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.loading.read_parts", in_the_middle_nothing)
-        first = of_devices.load()
+        patched.setattr("spark_jobs.loading.read_parts", reading)
+        yield patched
+
+
+def test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read(of_devices, in_the_middle_nothing):
+    first = of_devices.load()
     before = seqs(of_devices)
+    in_the_middle_nothing.undo()
     last = of_devices.load()
 
     assert 0 < first.loaded < 450
@@ -157,6 +163,21 @@ def test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_rea
     assert set(reasons(first)) == {"f1.jsonl", "f2.jsonl"}
     assert (last.loaded, last.duplicates) == (910 - first.loaded, 0)
     assert seqs(of_devices) == list(range(910))
+
+
+def test_what_is_merged_is_merged_in_the_order_of_its_file(loads, in_the_middle_nothing):
+    """If a deletion behind it took effect first, a record would come back for good; other files do not wait."""
+    target = Target(schema="public", table="target", write=Write.MERGE, key=("seq",))
+    loads.declared = replace(loads.declared, target=target)
+
+    first = loads.load()
+    before = seqs(loads)
+    in_the_middle_nothing.undo()
+    loads.load()
+
+    assert before == [*range(first.loaded - 10), *range(900, 910)]
+    assert set(reasons(first)) == {"f1.jsonl"}
+    assert seqs(loads) == list(range(910))
 
 
 def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devices, monkeypatch):

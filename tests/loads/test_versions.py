@@ -266,9 +266,7 @@ def test_without_a_header_a_column_of_ids_is_known_by_its_place(loads):
     load_now(loads, before)
 
     number, amount, text = before.columns
-    with pytest.raises(
-        EditRefused, match="id bigint in place 1 to note text in place 3, id bigint in place 2"
-    ):
+    with pytest.raises(EditRefused, match="id bigint in place 1 to note text in place 3, id bigint in place 2"):
         load_now(loads, replace(before, columns=(amount, number, text)))
 
 
