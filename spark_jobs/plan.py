@@ -416,7 +416,7 @@ def _look(
         has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
     # A name that was registered, and nothing more, is as new as one that was not.
-    found = others.life_of(listed, life) if others and not life.consumed else life
+    found = others.life_of(listed, life, known) if others else life
     return found if isinstance(found, Note) else _new_of(declared, listed, found, sealed=sealed)
 
 
@@ -551,8 +551,11 @@ class Others:
     twins: Twins
     files: Mapping[str, Listed]
 
-    def life_of(self, listed: Listed, life: _Life) -> _Life | Note:
+    def life_of(self, listed: Listed, life: _Life, known: tuple[ProducerId, Knowledge] | None) -> _Life | Note:
         """What of a file is in under another name: all that is in of a producer, or what it shares with a copy."""
+        if life.consumed:
+            double = self._find_double(listed, known[0], life) if known else None
+            return Note(name=listed.name, reason=_DOUBLE.format(double), needs_a_person=True) if double else life
         shared = self.twins.find(listed)
         if shared is not None:
             twin = Twin(
@@ -569,6 +572,29 @@ class Others:
                 life, twin=twin, is_all_in=shared.is_all, consumed=state.consumed, fingerprint=state.fingerprint
             )
         return life if life.copy_of is None else self._parted(listed, life, *life.copy_of)
+
+    def _find_double(self, listed: Listed, producer_id: ProducerId, life: _Life) -> str | None:
+        """An earlier producer that what is new of this one belongs to, though each was loaded as a file of its own.
+
+        So it is where content was not the identity of files from the beginning.
+        """
+        for other_id, other in self.twins.alike(listed):
+            beside = self.files.get(other.name)
+            if other_id < producer_id and beside != listed and self._is_double(listed, beside, other_id, other, life):
+                return other.name
+        return None
+
+    def _is_double(
+        self, listed: Listed, beside: Listed | None, other_id: ProducerId, other: ProducerState, life: _Life
+    ) -> bool:
+        end = life.consumed.end
+        if beside is None:
+            return other.consumed.end > end and self.twins.shared(listed, other_id, other) is not None
+        common, _ = common_beginning(listed, beside)
+        if common <= end:
+            return False
+        streams = is_stream(self.declared.source, listed.name)
+        return part_from(self.declared, listed, common=common, counted_from=end, is_stream=streams).end > end
 
     def _counted(self, life: _Life) -> int:
         """How many of its records were counted when it was found to be a copy."""
@@ -608,6 +634,10 @@ class Others:
         return replace(life, copy_of=None, twin=twin if shared else None, consumed=shared, fingerprint=part.fingerprint)
 
 
+_DOUBLE = (
+    "what is new of it is the same as in {0}, and both were loaded as files of their own. Nothing more of this file is "
+    "loaded, so that no record is loaded twice. Remove this file: {0} is loaded further"
+)
 _NOT_BESIDE = (
     "it was a copy of {0} and no longer matches what was loaded. Nothing more of it is loaded: where the two differ "
     "is unknown, because {0} is gone or was changed. Restore {0} as it was loaded, and load again"

@@ -99,7 +99,7 @@ class Twins:
         """The producer of which this file holds all that is in, if there is one; the longest of several."""
         found = [
             (producer_id, state)
-            for producer_id, state in self._alike(listed)
+            for producer_id, state in self.alike(listed)
             if resemblance_of(self._declared.source, listed, state) in (Resemblance.SAME, Resemblance.GROWN)
         ]
         for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
@@ -132,7 +132,8 @@ class Twins:
             fingerprint=fingerprint.named(listed.etag).to_bytes(),
         )
 
-    def _alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
+    def alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
+        """The producers that a file begins like, so that it may hold their content."""
         edges = sorted({length for length, _ in self._by_edge}, reverse=True)
         begins = _beginning(listed) if edges else b""
         for length in edges:

@@ -90,9 +90,13 @@ ON CONFLICT (producer_id) DO UPDATE
                          excluded.condition);
 
 -- name: forget_copies
--- What they are copies of may be loaded in another way from here on: they are compared again.
-UPDATE onceload.producer SET copy_of = NULL, fingerprint = NULL, size = NULL, condition = 'open'
- WHERE pipeline_id = :pipeline_id AND copy_of IS NOT NULL;
+-- Before the state is set: what they are copies of may be loaded in another way from here on, and is compared again.
+UPDATE onceload.producer AS copy SET copy_of = NULL, fingerprint = NULL, size = NULL, condition = 'open'
+ WHERE copy.pipeline_id = :pipeline_id AND copy.copy_of IS NOT NULL
+   AND NOT EXISTS (
+       SELECT FROM rebuilt JOIN onceload.producer AS live USING (producer_id)
+        WHERE rebuilt.producer_id = copy.copy_of AND rebuilt.consumed = live.consumed
+          AND rebuilt.fingerprint IS NOT DISTINCT FROM live.fingerprint);
 
 -- name: go_on_after
 -- New producers must not get the id of one that is back, and new commits not the position of one that is written.

@@ -199,9 +199,9 @@ def _set_back(connection: Connection, way: _Way) -> Position:
     """Set the state back, and write the entry that says so."""
     position = Position(way.position + 1)
     entry = {**way.binds, "position": position, "batch": f"rewind-{position}-to-{way.to}"}
+    connection.execute(recovery.SQL["forget_copies"], way.binds)
     for step in ("drop_quarantined", "hold_again", "drop_messages", "drop_later_generations", "set_back", "keep_names"):
         connection.execute(SQL[step], way.binds)
-    connection.execute(recovery.SQL["forget_copies"], way.binds)
     connection.execute(SQL["record_rewind"], entry)
     connection.execute(SQL["record_receipts"], entry)
     connection.execute(recovery.SQL["set_pipeline"], entry)

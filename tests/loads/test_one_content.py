@@ -51,6 +51,43 @@ def settled(logs: Loads, **changes: Any) -> Report:
 # Copies that grow.
 
 
+@pytest.fixture
+def each_loaded(logs: Loads) -> Loads:
+    """Two files of one content, loaded each by its name."""
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    logs.load(source=replace(logs.declared.source, identity=Identity.PATH))
+    return logs
+
+
+TWICE = sorted([*range(10), *range(10)])
+
+
+@pytest.mark.parametrize(("end_of_x", "is_x_there"), [(20, True), (20, False), (30, True)])
+def test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more(each_loaded, end_of_x, is_x_there):
+    x = each_loaded.write("x.log", lines(0, end_of_x))
+    if not is_x_there:
+        each_loaded.load()
+        x.unlink()
+    y = each_loaded.write("y.log", lines(0, 20))
+
+    report = each_loaded.load()
+    notes = [(note.name, note.needs_a_person) for note in report.notes]
+    y.unlink()
+    settled(each_loaded)
+
+    assert notes == [("y.log", True)]
+    assert each_loaded.rows() == [*TWICE, *range(10, end_of_x)]
+
+
+def test_files_that_were_loaded_each_by_its_name_may_go_on_in_different_ways(each_loaded):
+    each_loaded.write("x.log", lines(0, 15))
+    each_loaded.write("y.log", lines(0, 10) + lines(20, 25))
+
+    assert counts(each_loaded.load()) == (10, 0)
+    assert each_loaded.rows() == [*TWICE, *range(10, 15), *range(20, 25)]
+
+
 def test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it(logs):
     logs.write("x.log", lines(0, 10))
     logs.load()
@@ -191,6 +228,24 @@ def test_what_a_rewind_took_back_is_loaded_once_of_either_name(logs, is_there):
 
     assert logs.rows() == list(range(10))
     assert is_verified(logs)
+
+
+def test_a_copy_of_what_a_rewind_does_not_touch_stays_one(logs):
+    """It could not be found again: the other file is gone, and holds more than the copy."""
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    x = logs.write("x.log", lines(0, 20))
+    settled(logs)
+    x.unlink()
+    at = logs.ledger.position("events")
+    logs.write("z.log", lines(50, 55))
+    logs.load()
+    rewind(logs.declared, logs.engine, to=at, dry_run=False)
+
+    settled(logs)
+
+    assert logs.rows() == [*range(20), *range(50, 55)]
 
 
 def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way(logs):
