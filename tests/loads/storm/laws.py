@@ -50,6 +50,8 @@ class Declared:
 
     identities: set[Identity] = field(default_factory=set)
     rewrites: set[OnRewrite] = field(default_factory=set)
+    #: The records that ever had a row.
+    ever: set[int] = field(default_factory=set)
     #: At some time records had no names.
     is_unnamed: bool = False
     #: At some time a row took the place of another.
@@ -74,6 +76,10 @@ class Declared:
             self.named_by.add(columns)
         else:
             self.is_unnamed = True
+
+    def has_names(self, columns: tuple[str, ...]) -> bool:
+        """Whether a load has gone by these."""
+        return bool(columns) and columns == self._last
 
     def has_one_name(self, words: Words) -> bool:
         """Whether it was the same columns at all times, and is now."""
@@ -119,7 +125,7 @@ def named_twice(
 ) -> Iterator[str]:
     """No two records of one name came while it was declared that there is one."""
     columns = names_of(words)
-    if not columns or declared.is_merged or declared.is_at_least_once:
+    if not declared.has_names(columns) or declared.is_merged or declared.is_at_least_once:
         return
     named: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for uid in {uid for uid, _ in now.rows}:
@@ -145,7 +151,9 @@ def lost(
         return
     by_path = declared.identities == {Identity.PATH}
     there = {uid for uid, _ in now.rows}
-    names = {columns: {_name(folder.written[uid], columns) for uid in there} for columns in declared.named_by}
+    # A row of that name may have been replaced since; that a row goes otherwise, another law says.
+    ever = declared.ever | there
+    names = {columns: {_name(folder.written[uid], columns) for uid in ever} for columns in declared.named_by}
     needed = Counter(record.uid for file in files.values() for record in file.records)
     for path, file in files.items():
         for record in file.records:

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from psycopg2.errors import DeadlockDetected
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 
 from dedup_core.delivery import State
 from dedup_core.errors import OnceloadError, WrongUse
@@ -66,6 +68,7 @@ from tests.loads.storm.strikes import Killed, Strike, TaskKilled, struck
 #: How long others may go on while somebody is stopped; then they wait for him, as he may hold what they need.
 _ASIDE_S = 1.0
 _PATIENCE_S = 60.0
+_TRIES = 5
 #: In the end, until one finds nothing new.
 _LOADS_MAX = 5
 
@@ -443,6 +446,7 @@ class World:
     def _judge(self, now: Counted) -> None:
         for uid, _ in now.rows:
             self._seen.setdefault(uid, self.declared.epoch)
+            self.declared.ever.add(uid)
         for uid in {uid for uid in self._seen if uid not in {each for each, _ in now.rows}}:
             del self._seen[uid]
         repeated = [
@@ -535,8 +539,16 @@ class World:
         return bool(self._ask(asked, table=table, column=column))
 
     def _execute(self, statement: str, **binds: object) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(text(statement), {"pipeline": self.name, **binds})
+        """Of several rows at once, it may meet a load that takes the same ones in another order."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                with self.engine.begin() as connection:
+                    connection.execute(text(statement), {"pipeline": self.name, **binds})
+            except OperationalError as error:
+                if tries_left and isinstance(error.orig, DeadlockDetected):
+                    continue
+                raise
+            return
 
     def _ask(self, statement: str, **binds: object) -> list[tuple[Any, ...]]:
         with self.engine.begin() as connection:
