@@ -13,6 +13,7 @@ from spark_jobs.declared import Format, Source
 from spark_jobs.findings import Difference, Findings, Kind
 from spark_jobs.plan import Note
 from spark_jobs.sources.addresses import shown
+from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression
 
 _SPANS_SHOWN = 5
@@ -55,13 +56,17 @@ class Gaps:
         """Note the same where only unpacking the file would tell how much it is."""
         self._note(file, f"it was not read to its end, and what comes after byte {file.end:,} is not loaded yet")
 
+    def note_new(self, file: Listed) -> None:
+        """Note a file of which nothing is loaded."""
+        self._note(file, f"nothing of it is loaded yet ({file.size:,} bytes)")
+
     def note_rest(self) -> None:
         """Say how many more files there are of which something is not loaded yet."""
         if self._noted > _NOTED_MAX:
             reason = f"{self._noted - _NOTED_MAX:,} more notes about parts that are not loaded yet are not shown"
             self._findings.notes.append(Note(name=shown(self._source.path), reason=reason))
 
-    def _note(self, file: FileReceipts, reason: str) -> None:
+    def _note(self, file: FileReceipts | Listed, reason: str) -> None:
         self._noted += 1
         if self._noted <= _NOTED_MAX:
             self._findings.notes.append(Note(name=file.name, reason=reason))

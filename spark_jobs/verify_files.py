@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from spark_jobs.read import read_parts
 from spark_jobs.sources.addresses import local_path, told
 from spark_jobs.sources.files import look_at, open_stream
 from spark_jobs.sources.fingerprints import Fingerprint
-from spark_jobs.sources.listing import root_of
+from spark_jobs.sources.listing import Listed, list_files, root_of
 from spark_jobs.sources.packed import Compression, Incomplete
 from spark_jobs.sources.records import Chunk
 
@@ -43,11 +44,23 @@ def compare_files(
     """Compare all files as of a position, and of the deliveries that were open then."""
     gaps = Gaps(declared.source, findings, open_spans)
     compared = ComparedFiles(declared, engine, findings, gaps)
+    named: set[str] = set()
     for file in files_up_to(engine, declared.name, position):
         compared.compare(file)
         compared.compare_copies(file)
+        named |= {file.name, *(copy.name for copy in file.copies)}
+    for new in _new_files(declared, but=named):
+        gaps.note_new(new)
     gaps.note_rest()
     return compared
+
+
+def _new_files(declared: Declared, *, but: Container[str]) -> Iterator[Listed]:
+    """The files of the source that have content and no receipt; a source that is gone shows by its missing files."""
+    source = declared.source
+    with suppress(OnceloadError):
+        listing = list_files(source.path, root=source.root)
+        yield from (listed for listed in listing.files if listed.size and listed.name not in but)
 
 
 class ComparedFiles:

@@ -200,6 +200,18 @@ def test_the_end_of_a_packed_file_that_was_not_read_to_its_end_is_noted(loads, i
 
 
 @STAGED
+def test_a_file_of_which_nothing_is_loaded_is_noted(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    size = loads.write("b.jsonl", line(2)).stat().st_size
+    loads.write("empty.jsonl", "")
+
+    verification = verified(loads)
+
+    assert named(verification) == []
+    assert notes(verification) == {"b.jsonl": f"nothing of it is loaded yet ({size} bytes)"}
+
+
 def test_of_very_many_files_only_the_first_are_noted_by_name(loads):
     paths = [loads.write(f"{number}.jsonl", line(number)) for number in range(25)]
     loads.load()
