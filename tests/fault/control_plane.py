@@ -67,7 +67,7 @@ def dag_policy(dag):
 """
 _QUICK = {
     # No DAG changes here, and to parse all of them again and again takes a large part of two cores.
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
     "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "12",
