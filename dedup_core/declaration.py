@@ -54,7 +54,7 @@ def settled(before: Declaration | None, after: Declaration) -> Declaration:
 def names_other_messages(before: Declaration | None, after: Declaration) -> bool:
     """Whether business ids are those of other columns from now on, so that none of those remembered means anything."""
     new = after.terms.get(MESSAGE_ID)
-    # Of what was declared before there were versions, nobody knows the columns.
+    # Pipelines declared before versions existed have no recorded columns of business ids.
     return before is not None and before.terms.get(MESSAGE_ID, new) != new
 
 

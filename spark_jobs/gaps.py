@@ -1,7 +1,7 @@
 """What no commit took of the files that were loaded: gaps between loaded parts, and ends that are not loaded yet.
 
 A gap that waits to be loaded, is being loaded or was set aside is noted, because it is known. Any other one is a
-difference: the records in it are lost as long as nobody loads the file again.
+difference: its records are missing from the target until the file is loaded again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

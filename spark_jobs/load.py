@@ -650,7 +650,7 @@ def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
 
 
 def _noted(producer_id: ProducerId, twin: Twin) -> Advance:
-    """What is in under another name stays its producer's, under whichever name that goes on."""
+    """Content that is loaded under another name keeps its producer, whichever name that producer continues under."""
     if twin.takes_over and twin.copy_of is not None:
         its: dict[str, ProducerId] = {"producer_id": twin.copy_of, "takes_name_of": producer_id}
     else:

@@ -319,7 +319,7 @@ def _behind(
 ) -> dict[Listed, Note]:
     """The files that would overtake one which is not read whole: they wait.
 
-    A copy under way of a file that stands behind it keeps nobody waiting, as that file would wait for it as well.
+    A copy under way of a file that sorts after it does not count: each of the two would wait for the other.
     """
     not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
     # The listing names these as Python writes a text. Of what it refuses, links show no records of their own.
@@ -492,7 +492,7 @@ def _life_of(
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
         is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
-        # Whoever read a stream to its end has noted its size; what was read of it before may have holes.
+        # A read to the end of a stream records its size; earlier reads may have left holes.
         is_to_end = state.size == listed.size and state.consumed.is_without_holes
         is_read = is_to_end if is_stream(declared.source, listed.name) else is_whole
         return _Life(
@@ -544,7 +544,7 @@ def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
 
 @dataclass(frozen=True)
 class Others:
-    """What is in under other names, and the files that hold it."""
+    """What is loaded under other names, and the files that hold it."""
 
     declared: Declared
     ledger: Ledger[Any]
@@ -610,7 +610,7 @@ class Others:
             # What is shorter may still be a part of it.
             is_other = listed.size >= state.consumed.end
             reason = (_NOT_BESIDE if is_other else _BEGINNING).format(state.name)
-            # Without the other file nothing tells, so that whoever calls hears of it each time.
+            # Without the other file this cannot be decided, so each load reports it.
             is_left = not is_other and beside is None
             return Note(name=listed.name, reason=reason, needs_a_person=is_other, is_unreadable=is_left)
         common, goes_on = common_beginning(listed, beside)
@@ -635,8 +635,8 @@ class Others:
 
 
 _DOUBLE = (
-    "what is new of it is the same as in {0}, and both were loaded as files of their own. Nothing more of this file is "
-    "loaded, so that no record is loaded twice. Remove this file: {0} is loaded further"
+    "its new records are also in {0}, and both files were loaded before as files of their own. Nothing more of this "
+    "file is loaded, so that no record is loaded twice. Remove this file. If {0} is gone, restore it first"
 )
 _NOT_BESIDE = (
     "it was a copy of {0} and no longer matches what was loaded. Nothing more of it is loaded: where the two differ "

@@ -131,7 +131,7 @@ class Life:
     condition: Condition
     changed_at: datetime
     quarantined: int
-    #: Nothing was consumed under this name, which holds what is in under that one.
+    #: This name consumed nothing itself: its file holds the content of that producer.
     copy_of: str | None
     #: It was idle for as long as the pipeline allows, and its state was let go.
     is_forgotten: bool

@@ -195,7 +195,7 @@ SELECT receipt.producer_id, receipt.producer, receipt.generation, CAST(receipt.s
  ORDER BY 3, 1;
 
 -- name: commits_of
--- Retried and discarded records were consumed before; what became of them is told as well. Of a producer that went on
+-- Retried and discarded records were consumed before; what became of them is reported as well. Of a producer that went on
 -- under this name, also what was taken before.
 SELECT receipt.position, ledger.committed_at, ledger.batch, ledger.kind, receipt.generation,
        CAST(receipt.spans AS text) AS spans, receipt.rows, length(receipt.digest) > 0 AS is_of_file

@@ -1149,6 +1149,27 @@ RECORD_BUGS = (
         tests=("tests/loads/test_spark.py::test_a_kept_batch_of_rows_without_lineage_takes_the_place_of_earlier_ones",),
     ),
     Bug(
+        name="a rewind forgets copies of files that it does not touch",
+        file=RECOVERY_SQL,
+        correct="AND rebuilt.fingerprint IS NOT DISTINCT FROM live.fingerprint);",
+        wrong="AND false);",
+        tests=(f"{OF_CONTENT}::test_a_copy_of_what_a_rewind_does_not_touch_stays_one",),
+    ),
+    Bug(
+        name="files of one content that were loaded by name bring the same again",
+        file="spark_jobs/plan.py",
+        correct="needs_a_person=True) if double else life\n",
+        wrong="needs_a_person=True) if False else life\n",
+        tests=(f"{OF_CONTENT}::test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more",),
+    ),
+    Bug(
+        name="a file that its disk does not show is refused for good",
+        file="spark_jobs/sources/listing.py",
+        correct="told = self.refused if error.errno == errno.ELOOP else self.unreadable",
+        wrong="told = self.refused",
+        tests=("tests/unit/files/test_listing.py",),
+    ),
+    Bug(
         name="an upgrade takes business ids for those of other columns",
         file="dedup_core/declaration.py",
         correct="before.terms.get(MESSAGE_ID, new) != new",
