@@ -14,7 +14,7 @@ from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from dedup_core.verdicts import Order
 from spark_jobs.copies import copies_under_way
-from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source
+from spark_jobs.declared import Declared, Format, Identity, OnRewrite, Source, Write
 from spark_jobs.partings import common_beginning, part_from
 from spark_jobs.sources.addresses import Unreadable, shown
 from spark_jobs.sources.csv import check_header, read_header
@@ -175,6 +175,8 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         found |= {each: Note(name=each.name, reason=_BEGINNING.format(other.name)) for each, other in under_way.items()}
         copies = {each for each, other in under_way.items() if other.name > each.name}
         found, waits = _one_of_each(found, known)
+        if declared.target.write is Write.MERGE:
+            found |= _rotated(found, choice)
         listing = _meant(listing, choice)
         found = {listed: found[listed] for listed in listing.files}
     if outlook.claimed and depends_on_others(declared):
@@ -272,6 +274,30 @@ def _one_of_each(
                 if _is_noted(file, known):
                     chosen[file.listed] = waits[file.listed]
     return chosen, waits
+
+
+def _rotated(found: Mapping[Listed, FileToRead | Note | None], choice: Choice) -> dict[Listed, Note]:
+    """The files that wait as what had their names before goes on in a file that was not chosen.
+
+    Its older rows would come later, and a merge keeps what came last.
+    """
+    rests = {
+        _twin(file).name: file.listed.name
+        for file in found.values()
+        if isinstance(file, FileToRead) and file.spans and file.twin and file.twin.takes_over
+        if not choice.means(file.listed.name)
+    }
+    return {
+        listed: Note(name=listed.name, reason=_ROTATED.format(rests[listed.name]))
+        for listed, file in found.items()
+        if isinstance(file, FileToRead) and listed.name in rests
+    }
+
+
+_ROTATED = (
+    "{0} had this name before, and its last records are not loaded. Loaded later, these older records would replace "
+    "newer rows. Nothing new of this file is loaded. Load {0} first, or both together"
+)
 
 
 def _twin(file: FileToRead) -> Twin:

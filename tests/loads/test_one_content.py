@@ -15,9 +15,10 @@ from dedup_core.postgres import LedgerSettings
 from spark_jobs import load as loading_all
 from spark_jobs.declared import Format, Identity, OnRewrite, Publish, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.plan import Choice
 from spark_jobs.rewind import rewind
 from spark_jobs.verify import verify
-from tests.loads.conftest import Loads, line
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_twins import AllButTheFirst
 
 
@@ -281,6 +282,30 @@ def test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away(logs):
     logs.load(**merging)
 
     assert logs.rows("id, note") == [(1, "first"), (7, "new")]
+
+
+@pytest.mark.parametrize("write", [Write.MERGE, Write.APPEND])
+def test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge(logs, write):
+    key = ("id",) if write is Write.MERGE else ()
+    target = replace(logs.declared.target, write=write, key=key)
+    changes = {"target": target, "publish": Publish.STAGED, "on_rewrite": OnRewrite.NEW_GENERATION}
+    path = logs.write("app.log", line(1, note="first"))
+    logs.load(**changes)
+    path.write_text(line(1, note="first") + line(7, note="old"))
+    path.rename(logs.folder / "app.log.1")
+    logs.write("app.log", line(7, note="new"))
+
+    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("app.log",)))
+    alone = load(replace(logs.declared, **changes), settings, batch=new_batch(), tasks=InThisProcess())
+    logs.load(**changes)
+
+    if write is Write.MERGE:
+        assert alone.loaded == 0
+        assert "Load app.log.1 first, or both together" in " ".join(note.reason for note in alone.notes)
+        assert logs.rows("id, note") == [(1, "first"), (7, "new")]
+    else:
+        assert alone.loaded == 1
+        assert logs.rows("id, note") == [(1, "first"), (7, "new"), (7, "old")]
 
 
 def test_each_rotation_keeps_the_producer_of_what_was_rotated(logs):

@@ -660,6 +660,13 @@ LOAD_BUGS = (
 
 CONTENT_BUGS = (
     Bug(
+        name="in a merge, a new log is loaded before the rest of the rotated one",
+        file="spark_jobs/plan.py",
+        correct="            found |= _rotated(found, choice)\n",
+        wrong="            pass\n",
+        tests=(f"{OF_CONTENT}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
+    ),
+    Bug(
         name="a Parquet file is trusted to be a copy by its edges",
         file="spark_jobs/twins.py",
         correct="        return _End.OF_FILE if _holds_row_groups(source, listed, digests) else None\n",
