@@ -91,6 +91,8 @@ class Advance:
     condition: Condition = Condition.OPEN
     #: Its name holds what is consumed of that producer, up to the fingerprint; under this one nothing is consumed.
     copy_of: ProducerId | None = None
+    #: The producer that loaded the records of these spans: they are the beginning that a former copy shares with it.
+    shares_with: ProducerId | None = None
     #: It takes the name of this one, which consumed nothing, and which keeps the old name as a copy of it.
     takes_name_of: ProducerId | None = None
 

@@ -658,6 +658,7 @@ def _noted(producer_id: ProducerId, twin: Twin) -> Advance:
     return Advance(
         **its,
         spans=twin.consumed,
+        shares_with=twin.shares_with,
         records=twin.records,
         digest=twin.digest,
         fingerprint=twin.fingerprint,

@@ -653,6 +653,7 @@ class Others:
             size=None,
             condition=Condition.OPEN,
             consumed=shared,
+            shares_with=producer_id if shared else None,
             digest=part.digest,
             records=part.records + (self._records(producer_id, end=life.seen) if life.seen <= common else 0),
             duplicates=part.records,

@@ -44,6 +44,8 @@ class Twin:
     records: int = 0
     #: How many of its records were not counted yet.
     duplicates: int = 0
+    #: The producer that loaded these.
+    shares_with: ProducerId | None = None
     #: The producer whose content its name holds.
     copy_of: ProducerId | None = None
     #: The file holds all that is in of it.

@@ -194,6 +194,7 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
         "sizes": array(advance.size for advance in advances),
         "conditions": array(advance.condition for advance in advances),
         "copies_of": array(advance.copy_of for advance in advances),
+        "share_with": array(advance.shares_with for advance in advances),
     }
 
 

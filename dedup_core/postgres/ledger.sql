@@ -197,12 +197,13 @@ UPDATE onceload.producer AS kept
 SELECT * FROM unnest(
     CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]), CAST(:rows AS bigint[]),
     CAST(:records AS bigint[]), CAST(:digests AS bytea[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
-    CAST(:conditions AS text[]), CAST(:copies_of AS bigint[])
-) AS offered (producer_id, spans, rows, records, digest, fingerprint, size, condition, copy_of)
+    CAST(:conditions AS text[]), CAST(:copies_of AS bigint[]), CAST(:share_with AS bigint[])
+) AS offered (producer_id, spans, rows, records, digest, fingerprint, size, condition, copy_of, shares_with)
 
 -- name: offered_in_a_table
 SELECT producer_id, spans, rows, 0 AS records, CAST(NULL AS bytea) AS digest,
-       CAST(NULL AS bytea) AS fingerprint, CAST(NULL AS bigint) AS size, 'open' AS condition, CAST(NULL AS bigint) AS copy_of
+       CAST(NULL AS bytea) AS fingerprint, CAST(NULL AS bigint) AS size, 'open' AS condition,
+       CAST(NULL AS bigint) AS copy_of, CAST(NULL AS bigint) AS shares_with
   FROM {table}
 
 -- name: advance_producers
@@ -231,12 +232,12 @@ WITH offered AS (
        -- What has consumed something is no copy.
        AND (offered.copy_of IS NULL OR isempty(producer.consumed))
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
-              offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition
+              offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition, offered.shares_with
 ), receipts AS (
     INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
-                                      records, digest, fingerprint, size, condition)
+                                      records, digest, fingerprint, size, condition, shares_with)
     SELECT :pipeline_id, :position, producer_id, name, generation, spans, rows,
-           records, digest, fingerprint, size, condition
+           records, digest, fingerprint, size, condition, shares_with
       FROM advanced
 )
 SELECT count(*) AS advanced, (SELECT count(*) FROM offered) AS offered,

@@ -142,6 +142,7 @@ def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
     if reach.position != way.position:
         raise StateDiffers(way.pipeline, reach.position, ("the pipeline's position",))
     rebuild_states(connection, way.pipeline, pipeline_id=way.pipeline_id, after=after, up_to=way.to)
+    _refuse_shared_records(connection, way)
     for step in ("collect_going", "index_going", "analyze_going", "make_rows_there"):
         connection.execute(SQL[step], way.binds if step == "collect_going" else {})
     elsewhere = tuple(connection.execute(SQL["differing_elsewhere"], way.binds).scalars())
@@ -162,6 +163,17 @@ def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
         message_ids=sums.message_ids,
         differing=_differing(connection, sums),
     )
+
+
+def _refuse_shared_records(connection: Connection, way: _Way) -> None:
+    """Refuse to make a file new whose first records stay loaded under another name."""
+    parted = connection.execute(SQL["shared_and_kept"], way.binds).one_or_none()
+    if parted:
+        found = (
+            f"position {way.to}, before {parted.producer} differed from {parted.other}: the records that both share "
+            "stay loaded, and the next load would bring them a second time"
+        )
+        raise _refused(way, found, f"a position from {parted.position} on, or 0: before everything")
 
 
 def _refuse_untold(connection: Connection, way: _Way, sums: Record) -> None:

@@ -21,6 +21,15 @@ SELECT ledger.position, ledger.kind, ledger_span.producer
    AND (ledger.kind = 'forget' OR (ledger.kind = 'load' AND ledger_span.condition = 'replaced'))
  ORDER BY ledger.position DESC, ledger_span.producer LIMIT 1;
 
+-- name: shared_and_kept
+-- The last file that became a producer of its own after the position, while the records that it shares stay loaded under
+-- the other one: set back, it would be a new file, and they would be loaded again.
+SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
+  FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+  JOIN rebuilt ON rebuilt.producer_id = ledger_span.shares_with AND rebuilt.consumed && ledger_span.spans
+ WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to
+ ORDER BY ledger_span.position DESC, ledger_span.producer LIMIT 1;
+
 -- name: snapshot_before
 SELECT coalesce(max(position), 0) FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position <= :to;
 

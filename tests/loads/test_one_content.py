@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dedup_core.errors import DeliveryTakenAway
+from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position
 from dedup_core.postgres import LedgerSettings
 from spark_jobs import load as loading_all
@@ -265,6 +265,47 @@ def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_anot
     settled(logs)
 
     assert set(logs.rows()) == {*range(10), *range(50, 55)}
+
+
+@pytest.mark.parametrize("to", [1, 2, 3])
+def test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays(logs, to):
+    copies_that_part(logs, at=to)
+    expected = r"before y.log differed from x.log.*would bring them a second time"
+
+    with pytest.raises(SettingRefused, match=expected):
+        rewind(logs.declared, logs.engine, to=Position(to), dry_run=False)
+
+    settled(logs)
+    assert logs.rows() == [*range(20), *range(100, 110), *range(200, 205)]
+    assert is_verified(logs)
+
+
+@pytest.mark.parametrize("to", ["nothing", "parted"])
+def test_a_rewind_that_takes_both_copies_back_or_leaves_them_apart_loads_each_record_once(logs, to):
+    parted = copies_that_part(logs, at=3)
+
+    rewind(logs.declared, logs.engine, to=Position(0) if to == "nothing" else parted, dry_run=False)
+    settled(logs)
+
+    # Loaded anew, the two are files that share only a part.
+    twice = range(20) if to == "nothing" else ()
+    assert logs.rows() == sorted([*range(20), *range(100, 110), *range(200, 205), *twice])
+    assert is_verified(logs)
+
+
+def copies_that_part(logs, *, at):
+    """Two of them, of which the second is found to go on in another way; where that was noted."""
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    logs.write("x.log", lines(0, 20) + lines(100, 110))
+    logs.write("y.log", lines(0, 20) + lines(200, 205))
+    logs.load()
+    assert logs.ledger.position("events") >= at
+    while logs.load().notes:
+        pass
+    (parted,) = logs.ask("SELECT position FROM onceload.ledger_span WHERE shares_with IS NOT NULL")[0]
+    return Position(parted)
 
 
 # Rotation.

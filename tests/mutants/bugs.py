@@ -660,6 +660,13 @@ LOAD_BUGS = (
 
 CONTENT_BUGS = (
     Bug(
+        name="a rewind makes a copy new though the records that it shares stay",
+        file="dedup_core/postgres/rewind.sql",
+        correct="rebuilt.producer_id = ledger_span.shares_with AND rebuilt.consumed && ledger_span.spans",
+        wrong="rebuilt.producer_id = ledger_span.shares_with AND false",
+        tests=(f"{OF_CONTENT}::test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays",),
+    ),
+    Bug(
         name="in a merge, a new log is loaded before the rest of the rotated one",
         file="spark_jobs/plan.py",
         correct="            found |= _rotated(found, choice)\n",

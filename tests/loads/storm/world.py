@@ -310,7 +310,7 @@ class World:
 
     def _misplace(self) -> None:
         for target in self._targets:
-            if self.words.lineage and self._exists(target):
+            if self._exists(target) and self._has_column(target, "_producer_id"):
                 self.is_damaged = True
                 self._execute(f"UPDATE {target} SET _producer_id = -1 WHERE uid % 2 = 0")
 
