@@ -173,6 +173,8 @@ def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterato
             key = key_of(words, record)
             if record.is_bad or (record.uid in there if key is None else key in now.winners):
                 continue
+            if not rows_of(words, record):
+                continue
             yield path, f"key {key} of record {record.uid} has no row"
 
 
