@@ -12,7 +12,7 @@ from tests.servers import temporary_database, temporary_server
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
 settings.register_profile("ci", max_examples=1_000, deadline=None, print_blob=True)
-settings.register_profile("faults", max_examples=10_000, deadline=None, print_blob=True)
+settings.register_profile("faults", max_examples=2_500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -121,8 +121,10 @@ DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to
 
 -- name: drop_later_generations
 -- They began after the position, so that the generation before is the one that a file is compared with again.
+-- A copy of what stays loaded remains a copy, whenever that was noted.
 DELETE FROM onceload.producer USING going
  WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id AND producer.generation > 1
+   AND producer.copy_of IS NULL
    AND NOT EXISTS (SELECT FROM rebuilt WHERE rebuilt.producer_id = producer.producer_id);
 
 -- name: set_back
@@ -130,7 +132,7 @@ UPDATE onceload.producer
    SET consumed = coalesce(rebuilt.consumed, '{}'), fingerprint = rebuilt.fingerprint, size = rebuilt.size,
        condition = coalesce(rebuilt.condition, 'open'), advanced_at = clock_timestamp()
   FROM going LEFT JOIN rebuilt USING (producer_id)
- WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id;
+ WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;
 
 -- name: keep_names
 -- What is live goes by the names that producers have come to.

@@ -249,6 +249,25 @@ def test_a_copy_of_what_a_rewind_does_not_touch_stays_one(logs):
     assert logs.rows() == [*range(20), *range(50, 55)]
 
 
+def test_a_copy_stays_one_when_a_rewind_goes_back_to_before_it_was_noted(logs):
+    """Only the note is after the position: what it is a copy of stays loaded."""
+    b = logs.write("b.log", lines(0, 10))
+    logs.load()
+    before = logs.ledger.position("events")
+    logs.write("z.log", lines(0, 10))
+    settled(logs)
+    assert logs.ledger.position("events") > before
+    rewind(logs.declared, logs.engine, to=before, dry_run=False)
+
+    settled(logs)
+    verified = is_verified(logs)
+    b.unlink()
+    settled(logs)
+
+    assert verified
+    assert logs.rows() == list(range(10))
+
+
 def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way(logs):
     path = logs.write("x.log", lines(0, 5))
     logs.load()

@@ -667,6 +667,13 @@ CONTENT_BUGS = (
         tests=(f"{OF_CONTENT}::test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays",),
     ),
     Bug(
+        name="a rewind sets a copy back that stays one",
+        file="dedup_core/postgres/rewind.sql",
+        correct="producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;",
+        wrong="producer.pipeline_id = :pipeline_id;",
+        tests=(f"{OF_CONTENT}::test_a_copy_stays_one_when_a_rewind_goes_back_to_before_it_was_noted",),
+    ),
+    Bug(
         name="in a merge, a new log is loaded before the rest of the rotated one",
         file="spark_jobs/plan.py",
         correct="            found |= _rotated(found, choice)\n",

@@ -173,8 +173,11 @@ class Folder:
         paths = [path for path in change.files if path in self.files]
         if paths and not paths[0].endswith(Form.PARQUET):
             new = self._new(paths[0], change.records, words)
+            whole = self.files[paths[0]].whole
             for path in paths:
-                self._write(path, new, words)
+                # Where content tells files apart, only what goes on alike from the same content is the same.
+                if words.identity is Identity.PATH or self.files[path].whole == whole:
+                    self._write(path, new, words)
 
     def _write(self, path: str, new: Sequence[Record], words: Words, *, percent: int = 100) -> None:
         before = self.files.get(path, File(b"", ()))

@@ -32,8 +32,8 @@ class Counted:
     held: Counter[int]
     #: Rows whose values are not those of their record.
     altered: tuple[int, ...] = ()
-    #: Of a merge, the record that each key shows.
-    winners: Mapping[int | None, int] = field(default_factory=dict)
+    #: The records that each key shows: of a merge one, unless its rows were appended before.
+    shown: Mapping[int | None, Set[int]] = field(default_factory=dict)
 
     def of(self, words: Words, record: Record) -> tuple[int, int]:
         """How often a record is there, by its rarest row and by its most frequent one."""
@@ -142,9 +142,7 @@ def altered(now: Counted) -> Iterator[str]:
         yield f"record {uid} has other values than were written"
 
 
-def lost(
-    folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]
-) -> Iterator[tuple[str, str]]:
+def lost(folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
     """Each record of these files is there, or another one of its name."""
     if declared.is_merged:
         yield from _lost_keys(words, now, files)
@@ -163,19 +161,19 @@ def lost(
                 continue
             if record.uid not in there and any(_name(record, columns) in names[columns] for columns in names):
                 continue
-            yield path, f"record {record.uid} of {path} is there {least} times instead of {need}"
+            yield f"record {record.uid} of {path} is there {least} times instead of {need}"
 
 
-def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
+def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
     there = {uid for uid, _ in now.rows}
-    for path, file in files.items():
+    for file in files.values():
         for record in file.records:
             key = key_of(words, record)
-            if record.is_bad or (record.uid in there if key is None else key in now.winners):
+            if record.is_bad or (record.uid in there if key is None else key in now.shown):
                 continue
             if not rows_of(words, record):
                 continue
-            yield path, f"key {key} of record {record.uid} has no row"
+            yield f"key {key} of record {record.uid} has no row"
 
 
 def key_of(words: Words, record: Record) -> int | None:
@@ -183,26 +181,41 @@ def key_of(words: Words, record: Record) -> int | None:
     return None if words.transform is Transform.NULLS and record.uid % 3 == 0 else record.k
 
 
-def stale(folder: Folder, words: Words, now: Counted, files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
+def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
     """Of a merge, each key shows the last record that was written of it, where one producer alone writes it."""
     if words.write is not Write.MERGE:
         return
-    good = [(record, path) for path, file in files.items() for record in file.records if not record.is_bad]
+    good = [
+        (record, path)
+        for path, file in files.items()
+        for record in file.records
+        if not record.is_bad and not _is_second(folder, declared, record)
+    ]
     writers: dict[int | None, set[str]] = defaultdict(set)
     for record in folder.written.values():
         writers[key_of(words, record)].add(record.dev)
-    for k, uid in now.winners.items():
+    for k, uids in now.shown.items():
         # What late records of several producers do to one row is told in the how-to, and tested there.
-        if k is None or (words.producer and len(writers[k]) > 1):
+        if k is None or len(uids) > 1 or (words.producer and len(writers[k]) > 1):
             continue
+        (uid,) = uids
         winner = folder.written[uid]
         for record, path in good:
             if key_of(words, record) != k:
                 continue
             is_later = record.seq > winner.seq if words.producer else record.uid > winner.uid
             if is_later:
-                yield path, f"key {k} shows record {uid}, although record {record.uid} of {path} came later"
+                yield f"key {k} shows record {uid}, although record {record.uid} of {path} came later"
                 break
+
+
+def _is_second(folder: Folder, declared: Declared, record: Record) -> bool:
+    """Whether it has never been there, and another one of its name has: so it may be before rows are merged."""
+    return record.uid not in declared.ever and any(
+        _name(record, columns) == _name(folder.written[uid], columns)
+        for columns in declared.named_by
+        for uid in declared.ever
+    )
 
 
 def vanished(before: Counted, now: Counted, *, but: Set[int] = frozenset()) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -474,10 +474,10 @@ class World:
         excused = {path for path in files if any(path == name or path.endswith(f"/{name}") for name in noted)}
         self.outcomes["files excused"] += len(excused)
         self.outcomes["files compared"] += len(files) - len(excused)
-        lost = [
-            each for path, each in laws.lost(self.folder, self.words, self.declared, now, files) if path not in excused
-        ]
-        stale = [each for path, each in laws.stale(self.folder, self.words, now, files) if path not in excused]
+        # Also where a record is to be there once for each file: it may be there for one that is compared.
+        compared = {path: file for path, file in files.items() if path not in excused}
+        lost = list(laws.lost(self.folder, self.words, self.declared, now, compared))
+        stale = list(laws.stale(self.folder, self.words, self.declared, now, compared))
         for law, broken in ((Law.LOST, lost), (Law.OTHER, stale)):
             if broken:
                 told = [f"{note.name}: {note.reason}" for note in ended.notes]
@@ -487,7 +487,7 @@ class World:
         """An independent look at what is there."""
         rows: Counter[tuple[int, int]] = Counter()
         altered: list[int] = []
-        winners: dict[int | None, int] = {}
+        shown: defaultdict[int | None, set[int]] = defaultdict(set)
         for target in self._targets:
             if not self._exists(target):
                 continue
@@ -497,7 +497,7 @@ class World:
                 f"SELECT uid, {part}, {self.words.key}, dev, seq, oid, amount FROM {target}"
             ):
                 rows[uid, number] += 1
-                winners[k] = uid
+                shown[k].add(uid)
                 record = self.folder.written.get(uid)
                 if record is None or not laws.holds(record, dev=dev, seq=seq, oid=oid, amount=str(amount)):
                     altered.append(uid)
@@ -511,7 +511,7 @@ class World:
             uid = marked(bytes(raw))
             if uid is not None:
                 held[uid] += 1
-        return Counted(rows, held, tuple(altered), winners)
+        return Counted(rows, held, tuple(altered), shown)
 
     # The database.
 
