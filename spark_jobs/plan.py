@@ -615,7 +615,9 @@ class Others:
     ) -> bool:
         end = life.consumed.end
         if beside is None:
-            return other.consumed.end > end and self.twins.shared(listed, other_id, other) is not None
+            # Whether they part behind that cannot be seen any more.
+            proven = holds_what_was_loaded(self.declared, self.ledger, listed, other_id, end=end)
+            return other.consumed.end > end and proven
         common, _ = common_beginning(listed, beside)
         if common <= end:
             return False

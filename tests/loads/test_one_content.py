@@ -81,6 +81,22 @@ def test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more(
     assert each_loaded.rows() == [*TWICE, *range(10, end_of_x)]
 
 
+def test_of_files_that_were_loaded_each_by_its_name_one_waits_for_the_longer_one_that_is_gone(logs):
+    """Whether the new records are also those of the file that is gone, nothing tells any more."""
+    for name in ("x.log", "y.log"):
+        logs.write(name, lines(0, 1_000))
+    logs.load(source=replace(logs.declared.source, identity=Identity.PATH))
+    x = logs.write("x.log", lines(0, 3_000))
+    logs.load()
+    x.unlink()
+    logs.write("y.log", lines(0, 2_000))
+
+    report = logs.load()
+
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("y.log", True)]
+    assert len(logs.rows()) == 4_000
+
+
 def test_files_that_were_loaded_each_by_its_name_may_go_on_in_different_ways(each_loaded):
     each_loaded.write("x.log", lines(0, 15))
     each_loaded.write("y.log", lines(0, 10) + lines(20, 25))

@@ -1184,6 +1184,15 @@ RECORD_BUGS = (
         tests=(f"{OF_CONTENT}::test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more",),
     ),
     Bug(
+        name="a file loaded by name goes on although a longer one of its content is gone",
+        file="spark_jobs/plan.py",
+        correct="            return other.consumed.end > end and proven\n",
+        wrong="            return self.twins.shared(listed, other_id, other) is not None\n",
+        tests=(
+            f"{OF_CONTENT}::test_of_files_that_were_loaded_each_by_its_name_one_waits_for_the_longer_one_that_is_gone",
+        ),
+    ),
+    Bug(
         name="a file that its disk does not show is refused for good",
         file="spark_jobs/sources/listing.py",
         correct="told = self.refused if error.errno == errno.ELOOP else self.unreadable",
