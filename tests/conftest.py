@@ -1,6 +1,5 @@
 """What every test may ask for: a server for the session, and a fresh database for itself."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +11,7 @@ from tests.servers import temporary_database, temporary_server
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
 settings.register_profile("ci", max_examples=1_000, deadline=None, print_blob=True)
-settings.register_profile("faults", max_examples=2_500, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile("ci")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -71,10 +71,9 @@ from tests.loads.operations import (
 )
 from tests.servers import execute, temporary_database
 
-_IN_CI = 1_000
 _PATIENCE_S = 30
-#: Whole loads are dear: the profile of CI takes a fifth of its examples here, that of `make faults` all of them.
-_EXAMPLES = settings().max_examples // (5 if settings().max_examples <= _IN_CI else 1) // len(KINDS)
+#: Whole loads are slow: a fifth of the examples of other tests.
+_EXAMPLES = settings().max_examples // 5 // len(KINDS)
 
 
 class Killed(BaseException):

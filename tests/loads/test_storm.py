@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
 
 from dedup_core.verdicts import Order
 from spark_jobs.declared import Identity, OnRewrite, Publish, Write
@@ -36,11 +35,8 @@ from tests.loads.storm.operations import (
 from tests.loads.storm.records import Form
 from tests.loads.storm.stand import Stand, open_stand
 
-#: So that several processes share them.
-_SHARES = 8
-_IN_CI = 1_000
-#: With every change, as many as a minute or two has room for; with `make faults`, all.
-_SEQUENCES = settings().max_examples // (12 if settings().max_examples <= _IN_CI else 1) // _SHARES
+#: So that several processes share them: as many as a minute or two has room for. `make faults` runs ten thousand.
+_SHARES, _SEQUENCES = 8, 10
 
 _A, _B, _PLAIN, _OTHER = "day/a.jsonl.gz", "day/b.jsonl.gz", "day/a.jsonl", "day/b.jsonl"
 _PARQUET = "day/a.parquet"
