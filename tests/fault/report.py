@@ -402,8 +402,13 @@ fsync {fsync}."""
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    """The code that was run; this page itself may have changed since."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    return f"{commit} with changes" if _git("status", "--porcelain", "--", ".", f":!{_PAGE}") else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _table(columns: Sequence[str], lines: Iterable[Line]) -> str:

@@ -27,6 +27,7 @@ from tests.loads.storm.operations import (
     Operation,
     Pack,
     Publishing,
+    Recover,
     Redrive,
     Remove,
     Retry,
@@ -349,6 +350,7 @@ class _Drawing:
             (2, lambda: Rewind(rng.randint(1, 6))),
             (2, lambda: Redrive(abandons=rng.random() < 0.3)),
             (1, Misplace),
+            (2, lambda: Recover(damages=rng.random() < 0.5, from_snapshot=rng.random() < 0.5)),
         ]
         if may_be_copied:
             makers += [
@@ -525,6 +527,7 @@ class _Drawing:
                 Retry,
                 Look,
                 Maintain,
+                Recover,
                 Consume,
                 lambda: Remove(self._name()),
                 lambda: Publishing("kept 1"),

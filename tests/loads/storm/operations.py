@@ -299,5 +299,14 @@ class Maintain:
     """`maintain`, which lets go of what nobody needs."""
 
 
-Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Rewind | Redrive | Misplace | Maintain
+@dataclass(frozen=True)
+class Recover:
+    """`recover state`, which finds nothing to change unless the state was damaged by hand just before."""
+
+    damages: bool = False
+    from_snapshot: bool = False
+
+
+ByHand = Rewind | Redrive | Misplace | Recover
+Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | ByHand
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

@@ -19,9 +19,10 @@ from sqlalchemy.exc import OperationalError
 from dedup_core.delivery import State
 from dedup_core.errors import OnceloadError, WrongUse
 from dedup_core.names import Batch, DeliveryId, Position, SessionName
-from dedup_core.postgres import LedgerSettings, PostgresLedger
+from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
 from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
 from dedup_core.postgres.quarantine import Selection, find_records
+from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.upkeep import tidy
 from onceload.contradictions import contradictions, may_choose, may_replace
 from onceload.load_commands import chosen
@@ -46,6 +47,7 @@ from tests.loads.storm.folder import Folder
 from tests.loads.storm.laws import Counted
 from tests.loads.storm.operations import (
     FILE_CHANGES,
+    ByHand,
     Consume,
     Edit,
     FileChange,
@@ -55,6 +57,7 @@ from tests.loads.storm.operations import (
     Misplace,
     Operation,
     Publishing,
+    Recover,
     Redrive,
     Retry,
     Rewind,
@@ -93,7 +96,7 @@ class Broken(AssertionError):
 class Ended:
     """How something ended: by its report, or by an error."""
 
-    report: Report | RetryReport | None = None
+    report: Report | RetryReport | Recovery | None = None
     error: BaseException | None = None
 
     @property
@@ -164,13 +167,13 @@ class World:
                 self._edit(operation)
             case Look() | Maintain():
                 self._tried(self._look if isinstance(operation, Look) else self._maintain)
-            case Rewind() | Redrive() | Misplace():
+            case Rewind() | Redrive() | Misplace() | Recover():
                 self._do_by_hand(operation)
             case _:
                 self._change_files(operation)
         return None
 
-    def _do_by_hand(self, operation: Rewind | Redrive | Misplace) -> None:
+    def _do_by_hand(self, operation: ByHand) -> None:
         match operation:
             case Rewind():
                 self._may_vanish = True
@@ -179,6 +182,8 @@ class World:
                 self._redrive(operation)
             case Misplace():
                 self._misplace()
+            case Recover():
+                self._recover(operation)
 
     def _change_files(self, change: FileChange) -> None:
         is_merged = self.words.write is Write.MERGE
@@ -313,6 +318,18 @@ class World:
             if self._exists(target) and self._has_column(target, "_producer_id"):
                 self.is_damaged = True
                 self._execute(f"UPDATE {target} SET _producer_id = -1 WHERE uid % 2 = 0")
+
+    def _recover(self, asked: Recover) -> None:
+        if asked.damages:
+            self._execute(
+                "UPDATE onceload.producer SET consumed = '{}' FROM onceload.pipeline"
+                " WHERE producer.pipeline_id = pipeline.pipeline_id AND pipeline.name = :pipeline"
+                "   AND producer_id % 2 = 0"
+            )
+        start = None if asked.from_snapshot else Position(0)
+        ended = self._tried(lambda: recover_state(self.engine, self.name, snapshot_position=start, dry_run=False))
+        if isinstance(ended.report, Recovery) and ended.report.is_different and not asked.damages:
+            raise Broken(f"the state is not what the ledger proves: {ended.report}")
 
     # How it is struck.
 
