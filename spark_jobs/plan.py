@@ -29,7 +29,7 @@ from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, ends_record
 from spark_jobs.sources.records import LastLineOpen
-from spark_jobs.twins import Twin, Twins, holds_what_was_loaded, resemblance_of
+from spark_jobs.twins import Shared, Twin, Twins, holds_what_was_loaded, resemblance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,10 @@ def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed,
 
 
 _WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
-_BEGINNING = f"so far it is the beginning of {{}}, perhaps a copy still being written. {_WAITS}"
+_BEGINNING = (
+    f"so far it is the beginning of {{0}}, perhaps a copy still being written. {_WAITS}. If it is a shortened copy, "
+    "delete it while {0} is still there: without that file it is loaded as a file of its own"
+)
 _BESIDE = f"some of its content is not loaded under the name {{}} yet, and {{}} is read first. {_WAITS}"
 
 
@@ -271,7 +274,7 @@ def _one_of_each(
                 reason = _BESIDE.format(name, reader.listed.name)
                 waits[file.listed] = Note(name=file.listed.name, reason=reason)
                 chosen[file.listed] = replace(file, spans=())
-                if _is_noted(file, known):
+                if _is_noted(file, known) or _twin(file).has_holes:
                     chosen[file.listed] = waits[file.listed]
     return chosen, waits
 
@@ -583,7 +586,7 @@ class Others:
             double = self._find_double(listed, known[0], life) if known else None
             return Note(name=listed.name, reason=_DOUBLE.format(double), needs_a_person=True) if double else life
         shared = self.twins.find(listed)
-        if shared is not None:
+        if shared is not None and _reaches(shared, life):
             twin = Twin(
                 name=shared.state.name,
                 fingerprint=shared.fingerprint,
@@ -592,12 +595,18 @@ class Others:
                 duplicates=max(0, shared.records - self._counted(life)),
                 copy_of=shared.producer_id,
                 is_whole=True,
+                has_holes=not shared.state.consumed.is_without_holes,
             )
             state = shared.state
             return replace(
                 life, twin=twin, is_all_in=shared.is_all, consumed=state.consumed, fingerprint=state.fingerprint
             )
-        return life if life.copy_of is None else self._parted(listed, life, *life.copy_of)
+        if life.copy_of is not None:
+            return self._parted(listed, life, *life.copy_of)
+        continued = self.twins.find_continued(listed)
+        if continued is not None:
+            return Note(name=listed.name, reason=_CONTINUES.format(continued.state.name), needs_a_person=True)
+        return life
 
     def _find_double(self, listed: Listed, producer_id: ProducerId, life: _Life) -> str | None:
         """An earlier producer that what is new of this one belongs to, though each was loaded as a file of its own.
@@ -663,6 +672,17 @@ class Others:
         return replace(life, copy_of=None, twin=twin if shared else None, consumed=shared, fingerprint=part.fingerprint)
 
 
+def _reaches(shared: Shared, life: _Life) -> bool:
+    """Whether what a name holds of a producer is no less than what it was found to hold before."""
+    is_same = life.copy_of is not None and life.copy_of[0] == shared.producer_id
+    return is_same or shared.state.consumed.end >= life.seen
+
+
+_CONTINUES = (
+    "it holds all that was loaded of {0}, and goes on in the last line of {0}, which was taken as complete without a "
+    "newline (source.sealed). Nothing of this file is loaded, so that no record is loaded twice. Write the records "
+    "that are new into a file of their own, and remove this one"
+)
 _DOUBLE = (
     "its new records are also in {0}, and both files were loaded before as files of their own. Nothing more of this "
     "file is loaded, so that no record is loaded twice. Remove this file. If {0} is gone, restore it first"

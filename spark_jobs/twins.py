@@ -50,6 +50,8 @@ class Twin:
     copy_of: ProducerId | None = None
     #: The file holds all that is in of it.
     is_whole: bool = False
+    #: What is in of it has holes, and nothing shows yet that the file holds what will fill them.
+    has_holes: bool = False
     #: That producer goes on under this name.
     takes_over: bool = False
 
@@ -80,14 +82,19 @@ def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Rese
 
 
 def _ends_a_line(listed: Listed, end: int) -> bool:
-    """Whether more may follow: a last line that was taken without its newline must stay the last."""
+    """Whether more may follow: a last line that was taken without its newline must not go on."""
     if end == 0:
         return True
     if Compression.of(listed.url) is Compression.NONE:
-        return read_at(listed.url, offset=end - 1, size=1) == b"\n"
+        return _has_ended(read_at(listed.url, offset=end - 1, size=3))
     with open_stream(listed.url) as stream:
         _feed(stream, end - 1)
-        return stream.read(1) == b"\n"
+        return _has_ended(stream.read(3))
+
+
+def _has_ended(last_and_next: bytes) -> bool:
+    """Whether a line ends with the first of these bytes, or behind it with the newline that it lacked."""
+    return last_and_next[:1] == b"\n" or last_and_next[1:].startswith((b"\n", b"\r\n"))
 
 
 class Twins:
@@ -99,10 +106,17 @@ class Twins:
 
     def find(self, listed: Listed) -> Shared | None:
         """The producer of which this file holds all that is in, if there is one; the longest of several."""
+        return self._find(listed, Resemblance.SAME, Resemblance.GROWN)
+
+    def find_continued(self, listed: Listed) -> Shared | None:
+        """The same, of a producer whose last line was taken without its newline, and goes on in this file."""
+        return self._find(listed, Resemblance.CONTINUED)
+
+    def _find(self, listed: Listed, *meant: Resemblance) -> Shared | None:
         found = [
             (producer_id, state)
             for producer_id, state in self.alike(listed)
-            if resemblance_of(self._declared.source, listed, state) in (Resemblance.SAME, Resemblance.GROWN)
+            if resemblance_of(self._declared.source, listed, state) in meant
         ]
         for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
             if shared := self.shared(listed, producer_id, state):

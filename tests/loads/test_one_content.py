@@ -206,6 +206,54 @@ def test_where_copies_part_is_not_guessed_once_the_other_is_gone(logs):
 # Holes.
 
 
+@pytest.mark.parametrize("tail", [line(300)[:12], "no json\n", line(300)])
+def test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier(logs, tail):
+    for name in ("x.log", "y.log", "z.log"):
+        logs.write(name, lines(0, 10))
+    settled(logs)
+    for name in ("x.log", "z.log"):
+        logs.write(name, lines(0, 20))
+    settled(logs)
+    logs.write("y.log", lines(0, 10) + tail)
+    settled(logs)
+    logs.write("x.log", lines(0, 20) + lines(100, 105))
+    logs.load()
+    logs.write("z.log", lines(0, 20) + lines(200, 205))
+
+    settled(logs)
+
+    assert logs.rows() == [*range(20), *range(100, 105), *range(200, 205), *([300] if tail == line(300) else [])]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("more", ["", lines(10, 15)])
+@pytest.mark.parametrize("name", ["x.log", "x.log.1", "x.log.gz"])
+def test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once(logs, name, more, newline):
+    source = replace(logs.declared.source, sealed_after_s=0)
+    x = logs.write("x.log", lines(0, 10).rstrip("\n"))
+    logs.load(source=source)
+    x.unlink()
+    content = (lines(0, 10).rstrip("\n") + newline + more).encode()
+    logs.write(name, gzip.compress(content) if name.endswith(".gz") else content)
+
+    settled(logs, source=source)
+
+    assert logs.rows() == list(range(15 if more else 10))
+
+
+def test_a_last_line_that_goes_on_under_another_name_needs_a_person(logs):
+    source = replace(logs.declared.source, sealed_after_s=0)
+    x = logs.write("x.log", lines(0, 10).rstrip("\n"))
+    logs.load(source=source)
+    x.unlink()
+    logs.write("x.log.1", lines(0, 10).rstrip("\n") + ', "no json": ' + lines(10, 15))
+
+    report = logs.load(source=source)
+
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("x.log.1", True)]
+    assert logs.rows() == list(range(10))
+
+
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
     path = logs.write("x.log", lines(0, 3))
@@ -227,6 +275,26 @@ def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
 
     assert logs.rows() == [0, 1, 2]
     assert is_verified(logs)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_file_that_differs_where_another_has_a_hole_is_no_copy(logs):
+    """Both have the same edges, so that only what fills the hole tells them apart."""
+    records = [line(each, note=4_000 * "n") for each in range(10)]
+    logs.write("x.log", "".join(records[:3]))
+    logs.load()
+    logs.write("x.log", "".join(records))
+    in_chunks = replace(logs.declared, source=replace(logs.declared.source, chunk_bytes=1))
+    how = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
+    load(in_chunks, how, batch=new_batch(), tasks=AllButTheFirst())
+    logs.load()
+    rewind(logs.declared, logs.engine, to=Position(logs.ledger.position("events") - 1), dry_run=False)
+    assert logs.rows() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    logs.write("y.log", "".join([*records[:3], line(5, note=4_000 * "n"), *records[4:]]))
+
+    settled(logs)
+
+    assert logs.rows() == sorted([*range(10), 0, 1, 2, 4, 5, 5, 6, 7, 8, 9])
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -39,7 +39,7 @@ from tests.loads.storm.stand import Stand, open_stand
 _SHARES, _SEQUENCES = 8, 10
 
 _A, _B, _PLAIN, _OTHER = "day/a.jsonl.gz", "day/b.jsonl.gz", "day/a.jsonl", "day/b.jsonl"
-_PARQUET = "day/a.parquet"
+_THIRD, _PARQUET = "day/c.jsonl", "day/a.parquet"
 _CONTENT = Words(identity=Identity.CONTENT)
 _RECORDS = Words(producer=("dev", "seq"))
 _KEPT, _ONLY_KEPT = "kept 1", Load(batch="kept 1", publishes=False)
@@ -150,6 +150,14 @@ _FOUND: dict[str, Drawn] = {
     ),
     "a copy that is further on than its original": Drawn(
         _CONTENT, (Append(_PLAIN, 5), Load(), Copy(_PLAIN, _OTHER), GrowAlike((_PLAIN, _OTHER), 5), Append(_OTHER, 5))
+    ),
+    "a copy that parts, beside one that parted before": Drawn(
+        _CONTENT,
+        (
+            *(Append(_PLAIN, 5), Load(), Copy(_PLAIN, _OTHER), Copy(_PLAIN, _THIRD), Load()),
+            *(GrowAlike((_PLAIN, _THIRD), 5), Load(), Load()),
+            *(Append(_OTHER, 1, percent=50), Load(), Append(_PLAIN, 2), Load(), Append(_THIRD, 2), Load()),
+        ),
     ),
     "copies that grow alike": Drawn(
         _CONTENT, (Append(_PLAIN, 5), Copy(_PLAIN, _OTHER), Load(), Load(), GrowAlike((_PLAIN, _OTHER), 5))

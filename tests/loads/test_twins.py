@@ -143,7 +143,7 @@ def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
     assert logs.rows() == [1, 2, 3]
 
 
-def test_what_goes_on_behind_a_last_line_without_newline_is_no_copy_of_it(logs):
+def test_what_goes_on_in_a_last_line_that_was_loaded_is_not_loaded_under_another_name(logs):
     source = replace(logs.declared.source, sealed_after_s=0)
     logs.write("app.log", lines(1) + '{"id": 2')
     logs.load(source=source)
@@ -151,7 +151,8 @@ def test_what_goes_on_behind_a_last_line_without_newline_is_no_copy_of_it(logs):
 
     report = logs.load(source=source)
 
-    assert (report.loaded, report.duplicates) == (2, 0)
+    assert (report.loaded, report.duplicates) == (0, 0)
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("whole.log", True)]
 
 
 def test_what_was_replaced_is_loaded_again_under_another_name(logs):

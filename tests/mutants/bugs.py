@@ -1193,6 +1193,37 @@ RECORD_BUGS = (
         ),
     ),
     Bug(
+        name="a copy that parts is taken for a shorter file that parted earlier",
+        file="spark_jobs/plan.py",
+        correct="    return is_same or shared.state.consumed.end >= life.seen\n",
+        wrong="    return True\n",
+        tests=(
+            f"{OF_CONTENT}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
+            "tests/loads/test_storm.py::test_what_was_found_once_is_not_found_again",
+        ),
+    ),
+    Bug(
+        name="a copy is noted as a whole though its original has holes",
+        file="spark_jobs/plan.py",
+        correct="if _is_noted(file, known) or _twin(file).has_holes:",
+        wrong="if _is_noted(file, known):",
+        tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_no_copy",),
+    ),
+    Bug(
+        name="a last line that gets its newline is another line",
+        file="spark_jobs/twins.py",
+        correct='or last_and_next[1:].startswith((b"\\n", b"\\r\\n"))',
+        wrong="",
+        tests=(f"{OF_CONTENT}::test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once",),
+    ),
+    Bug(
+        name="a file that goes on in a loaded last line is loaded whole under another name",
+        file="spark_jobs/plan.py",
+        correct="        if continued is not None:\n",
+        wrong="        if False:\n",
+        tests=(f"{OF_CONTENT}::test_a_last_line_that_goes_on_under_another_name_needs_a_person",),
+    ),
+    Bug(
         name="a file that its disk does not show is refused for good",
         file="spark_jobs/sources/listing.py",
         correct="told = self.refused if error.errno == errno.ELOOP else self.unreadable",
