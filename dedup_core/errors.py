@@ -102,8 +102,8 @@ class AlreadyConsumed(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: what was offered of {_some(self.producers)} should have been new, but at least "
-            "a part of it took effect before; nothing was written: judge it again"
+            f"pipeline {self.pipeline}: an earlier commit already took effect for at least a part of "
+            f"{_some(self.producers)}; nothing was written. Retry: what took effect before is skipped."
         )
 
 
@@ -116,8 +116,9 @@ class ClaimedElsewhere(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.producer} {self.span} should have been free, but {self.holder} "
-            "is loading a part of it; nothing was written: come back when its claim has ended"
+            f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}; nothing "
+            "was written. Retry when its claim has ended: `onceload sessions --pipeline "
+            f"{self.pipeline}` shows the sessions."
         )
 
 
@@ -129,8 +130,8 @@ class NotAlone(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: no other load should have come between since position {self.position}, where "
-            f"this one was planned, but {self.found}; nothing was written: call again"
+            f"pipeline {self.pipeline}: this load was planned at position {self.position}, but by now {self.found}; "
+            "nothing was written. The plan may be out of date: call again"
         )
 
 
@@ -212,8 +213,9 @@ class SessionFenced(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: session {self.session} should be in epoch {self.epoch}, but a later one took "
-            "over while this one was away; nothing was written: stop here, the later one goes on"
+            f"pipeline {self.pipeline}: session {self.session} is no longer in epoch {self.epoch}: a process of the "
+            "same session name, or a recovery, took over; nothing was written. Stop this process. Start it again only "
+            "if no other process has this session name."
         )
 
 
@@ -227,8 +229,9 @@ class DeliveryTakenAway(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: delivery {self.delivery} should be held by session {self.session} in epoch "
-            f"{self.epoch}, but it is {self.state}; nothing was written: let go of it and take the next one"
+            f"pipeline {self.pipeline}: this worker lost delivery {self.delivery}: it was held by session "
+            f"{self.session} in epoch {self.epoch}, but it is {self.state}; nothing was written. Drop this delivery "
+            "and take the next one."
         )
 
 
@@ -250,10 +253,7 @@ class DatabaseLost(CallAgain):
     reason: str
 
     def __str__(self) -> str:
-        return (
-            f"the database should have answered while {self.doing}, but said: {self.reason}; "
-            "no row was committed: call again"
-        )
+        return f"the database failed while {self.doing}: {self.reason}; no row was committed: call again"
 
 
 @dataclass(eq=False)
@@ -314,8 +314,9 @@ class CommitOutcomeUnknown(AskTheLedger):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}, batch {self.batch}: COMMIT was sent, but no answer came ({self.reason}); "
-            "it took effect whole or not at all: ask the ledger (judge the same spans again) before writing anything"
+            f"pipeline {self.pipeline}, batch {self.batch}: the database did not answer COMMIT ({self.reason}); the "
+            "commit took effect completely or not at all. Run the same command again: it asks the ledger first. In "
+            "your own code, judge the same spans again before you write anything."
         )
 
 
@@ -335,7 +336,8 @@ class LimitReached(NeedsAPerson):
 
 _LIMIT_FIXES = {
     "islands_max": "load the gaps between the spans that are consumed first, or raise islands_max",
-    "producers_max": "let idle producers that records name be forgotten (forget_idle_after), or raise producers_max",
+    "producers_max": "set forget_idle_after, so that `onceload maintain` deletes idle producers that are named by "
+    "records, or raise producers_max",
 }
 
 
@@ -347,8 +349,8 @@ class RowsRefused(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.table} should have taken all rows of the batch, but said: {self.reason}; "
-            "nothing was loaded: mend the records or the rule, or publish directly, where such records are quarantined"
+            f"pipeline {self.pipeline}: {self.table} refused rows of the batch: {self.reason}; nothing was loaded. Fix "
+            "the records or the rule. With publish: direct, such records go to quarantine instead."
         )
 
 
@@ -373,8 +375,9 @@ class StateDiffers(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: at position {self.position} the live state should equal snapshot + ledger, but "
-            f"differs for {_some(self.producers)}; nothing was changed: see `onceload recover state --dry-run`"
+            f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
+            f"differs for {_some(self.producers)}; nothing was changed. Compare the producers with `onceload recover "
+            f"state --pipeline {self.pipeline} --dry-run`, and the rows with `onceload verify`."
         )
 
 
@@ -401,9 +404,9 @@ class TransactionEnded(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}, batch {self.batch}: write_rows should have left the transaction open, but "
-            "ended it; nothing was recorded as consumed, so rows that it committed itself stand without proof: take "
-            "them out of the target, and leave COMMIT and ROLLBACK to the ledger"
+            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit; nothing "
+            "was recorded as consumed, so rows that write_rows committed itself have no receipt. Delete these rows "
+            "from the target, and leave COMMIT and ROLLBACK to the ledger"
         )
 
 

@@ -86,7 +86,7 @@ class FileToRead:
         if self.twin is None:
             return None
         is_itself = self.twin.name == self.listed.name
-        return "in already, and its store calls it otherwise now" if is_itself else f"in already as {self.twin.name}"
+        return "already loaded, under another ETag" if is_itself else f"already loaded as {self.twin.name}"
 
     @property
     def bytes(self) -> int:
@@ -335,7 +335,10 @@ def _in_turn(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook)
         name, dead = next(iter(outlook.set_aside.items()))
         reason = f"what is new here depends on {name}, of which {_told_dead(dead)}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
-    reason = "another run is loading, and what is new here depends on what it loads: one load after the other"
+    reason = (
+        "which records of this file are new depends on what another run is loading, so nothing of it is planned until "
+        "that run has ended: one load after the other"
+    )
     return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
 
 
@@ -392,8 +395,9 @@ def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
 
 def _told_dead(dead: DeliveryId) -> str:
     return (
-        f"a part was set aside as dead letter {dead}, having failed as often as deliveries_max allows: see"
-        f" `onceload deliveries show {dead}`, mend the cause, then `onceload deliveries redeliver {dead}`"
+        f"a part was set aside as dead letter {dead}, because it failed as often as deliveries_max allows. That part"
+        f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
+        f" `onceload deliveries redeliver {dead}`"
     )
 
 
@@ -479,7 +483,10 @@ def _has_more(declared: Declared, listed: Listed, life: _Life, claimed: SpanSet,
     return isinstance(rest, FileToRead)
 
 
-_PACKED_PARQUET = "a Parquet file is packed inside, and is not read from a packed file: put the unpacked one there"
+_PACKED_PARQUET = (
+    "a Parquet file inside a compressed file is not read, because Parquet compresses its own content. Nothing of it is "
+    "loaded. Put the unpacked file there"
+)
 
 
 def _life(
@@ -497,7 +504,10 @@ def _life(
     if knowledge.shared is not None:
         return _life_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
     if state.fingerprint is None and state.consumed and declared.producer:
-        what = "a producer that records name is called so, and a file cannot be the same: give it another name"
+        what = (
+            "its name is already the name of a producer in the records, and a file cannot be the same producer. "
+            "Nothing of this file is loaded. Rename the file"
+        )
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
         return _Life(generation=state.generation, consumed=state.consumed)
@@ -700,7 +710,8 @@ def _next_life(
     match declared.on_rewrite:
         case OnRewrite.STOP:
             what = (
-                f"{reason} (up to {state.consumed.end}); nothing more of it is loaded: put it back, or set on_rewrite"
+                f"{reason} (up to {state.consumed.end}). Its loaded rows stay, and nothing more of it is loaded. "
+                "Restore the file, or set on_rewrite"
             )
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
@@ -712,8 +723,8 @@ def _next_life(
 def _replaced(listed: Listed, producer_id: ProducerId, state: ProducerState) -> _Life | Note:
     """A new generation, in place of what was loaded."""
     if not listed.size:
-        what = f"it is empty, and nothing takes the place of what was loaded of it (up to {state.consumed.end})"
-        return Note(name=listed.name, reason=f"{what}: write it anew, or delete its rows", needs_a_person=True)
+        what = f"it is empty, so its loaded rows (up to {state.consumed.end}) stay and are not replaced"
+        return Note(name=listed.name, reason=f"{what}. Write it again, or delete its rows", needs_a_person=True)
     return _Life(generation=state.generation + 1, replaces=producer_id)
 
 

@@ -48,9 +48,9 @@ class BatchIncomplete(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: all of batch {self.batch} should have been staged, as it is published whole or "
-            f"not at all, but a part of it failed {self.tries} times, last with: {self.reason}; nothing was published: "
-            "mend that, and load again"
+            f"pipeline {self.pipeline}: a part of batch {self.batch} failed {self.tries} times, last with: "
+            f"{self.reason}; nothing was published, because this batch is published completely or not at all. Fix the "
+            "cause, and load again."
         )
 
 

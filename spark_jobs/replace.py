@@ -36,7 +36,7 @@ class ReplacedRowsDiffer(NeedsAPerson):
         more = f" and {len(self.files) - _NAMES_SHOWN} more" if len(self.files) > _NAMES_SHOWN else ""
         return (
             f"pipeline {self.pipeline}: the number of old rows in {self.table} differs from what was loaded: "
-            f"{shown}{more}. Nothing was changed. Otherwise, old rows that were not found could stay beside the new "
+            f"{shown}{more}. Nothing was changed, because old rows that were not found could stay beside the new "
             "ones as duplicates, and rows added by others could be deleted. Run `onceload verify` to see which rows "
             "differ, and repair the table. To go ahead despite the difference and replace only the rows that are "
             "found, retry with --accept-differences."

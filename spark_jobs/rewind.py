@@ -49,8 +49,8 @@ def rewind(
 def _refuse_unfit(declared: Declared) -> None:
     about = f"rewinding pipeline {declared.name}"
     if declared.target.write is Write.MERGE:
-        found = "target.write: merge, whose rows replaced others that nothing brings back"
-        raise SettingRefused(about, found, f"target.write: append; {REBUILD}")
+        found = "target.write: merge (the rows that a merge replaced cannot be restored)"
+        raise SettingRefused(about, found, f"target.write: append (instead, {REBUILD})")
     if not declared.target.lineage:
         found = "target.lineage: false, so that no row tells where it comes from"
         raise SettingRefused(about, found, f"target.lineage: true; {REBUILD}")
@@ -86,6 +86,6 @@ class _Rows:
         """Whether the table is lost; one that is there must have the columns that tell rows apart."""
         columns = frozenset(connection.execute(_COLUMNS, {"table": self.table}).scalars())
         if columns and not columns >= {PRODUCER_ID, SEQUENCE}:
-            found = f"{self.table} without them, as a transform leaves it that does not hand them on"
+            found = f"{self.table} without these columns (a transform may have left them out)"
             raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE}: {REBUILD}")
         return not columns

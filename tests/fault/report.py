@@ -383,11 +383,12 @@ else to do: *copies* counts them, and *retries* the tries after one that failed.
 def _sequences_words(lines: Sequence[Line], *, seed: int) -> str:
     return f"""{_written_by("sequences", seed=seed, postgres="18 (embedded)", fsync="off")}
 
-Each sequence is a pipeline drawn by chance, and some of all that may happen: edits of the pipeline file, files that \
-grow, are replaced, copied or rotated, loads that are struck, retries, replacements and rewinds.
-Each theme makes one kind of them more likely.
-An independent count of the records by their own values says after each step whether one is there too often, and after \
-each load whether one is not there that it did not name.
+Each sequence is a randomly drawn pipeline with randomly drawn events: edits of the pipeline file, files \
+that grow, are replaced, copied or rotated, loads that are hit by a fault, retries, replacements and rewinds.
+Each theme makes one kind of event more likely.
+An independent counter identifies records by their own values.
+After each step, it reports records that are there too often.
+After each load, it also reports records that are missing and that the load did not name.
 *Lost*, *repeated* and *broken* count sequences.
 
 {_table(_SEQUENCES_COLUMNS, lines)}

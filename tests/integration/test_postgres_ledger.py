@@ -368,7 +368,7 @@ def test_a_table_of_producers_advances_them_all_and_leaves_receipts(engine, ledg
 def test_a_table_with_one_producer_that_has_consumed_a_part_advances_none(engine, ledger, bulk):
     bulk(9, 12, only="name = 'device-7'")
 
-    with pytest.raises(AlreadyConsumed, match=r"device-7 should"):
+    with pytest.raises(AlreadyConsumed, match=r"at least a part of .*device-7"):
         bulk(0, 10)
 
     assert rows_in(engine, "target") == 1
@@ -383,7 +383,7 @@ def test_a_table_that_offers_a_producer_twice_is_refused(engine, ledger, bulk):
     session = ledger.open_session("events", SessionName("loader"))
     commit = BulkCommit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None, offered="twice")
 
-    with pytest.raises(AlreadyConsumed, match="of device-1 should"):
+    with pytest.raises(AlreadyConsumed, match="at least a part of device-1"):
         ledger.commit(commit)
 
     assert ledger.states("events").states == {}

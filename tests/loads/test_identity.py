@@ -295,14 +295,14 @@ def test_a_copy_is_told_where_it_is_in(loads, file_of, onceload, capsys):
     planned = onceload("plan", file)[1]
 
     assert code == ExitCode.DONE
-    assert [row.split()[0] for row in table if "in already as a.jsonl" in row] == ["b.jsonl", "c.jsonl"]
+    assert [row.split()[0] for row in table if "already loaded as a.jsonl" in row] == ["b.jsonl", "c.jsonl"]
     assert [(each["file"], each["in_already_as"]) for each in planned["to_read"]] == [
         ("b.jsonl", "a.jsonl"),
         ("c.jsonl", "a.jsonl"),
     ]
-    assert onceload("why", file, "b.jsonl")[1]["next_load"] == "notes that all of it is in already as a.jsonl"
+    assert onceload("why", file, "b.jsonl")[1]["next_load"] == "notes that all of it is already loaded as a.jsonl"
     assert onceload("why", file, "c.jsonl")[1]["next_load"].endswith(
-        "as generation 1; what is before that is in already as a.jsonl"
+        "as generation 1; what is before that is already loaded as a.jsonl"
     )
 
 
@@ -371,7 +371,7 @@ def test_a_parquet_file_that_is_packed_stops_no_other(loads):
 
     assert counts(report) == (2, 0, 0)
     assert [(note.name, note.needs_a_person) for note in report.notes] == [("b.parquet.gz", True)]
-    assert "put the unpacked one there" in report.notes[0].reason
+    assert "Put the unpacked file there" in report.notes[0].reason
 
 
 # Parquet files that differ only in the middle.

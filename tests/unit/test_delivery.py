@@ -165,7 +165,7 @@ def test_of_two_lives_that_come_back_under_one_name_only_the_last_one_works() ->
     second, third = desk.open("a"), desk.open("a")
 
     assert take(desk.board, third.name, third.epoch, 0.0)[1] is not None
-    with pytest.raises(SessionFenced, match="session a should be in epoch 2"):
+    with pytest.raises(SessionFenced, match="session a is no longer in epoch 2"):
         take(desk.board, second.name, second.epoch, 0.0)
 
 
