@@ -216,8 +216,10 @@ def _sweep(holder: Connection) -> int:
         if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
             # Asked again, as whoever held it may have let go because it is kept now.
             for _, tables in holder.execute(_STAGES, {"name": name}).all():
-                _drop(holder, tables)
-                swept += 1
+                # A worker that has not noticed yet that this stage is given up may hold it: the next sweep drops it.
+                with suppress(DBAPIError):
+                    _drop(holder, tables)
+                    swept += 1
             holder.execute(_LET_GO, {"name": name})
     return swept
 

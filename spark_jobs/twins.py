@@ -194,7 +194,7 @@ class _End(Enum):
 def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
     """Whether a file holds all that has these digests, and ends with it."""
     if source.format is Format.PARQUET:
-        return _End.OF_FILE if _holds_row_groups(source, listed, digests) else None
+        return _compared_row_groups(source, listed, digests)
     with open_stream(listed.url) as stream:
         at = _read_up_to(stream, digests)
         if at is None:
@@ -206,15 +206,17 @@ def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _E
             return _End.LATER
 
 
-def _holds_row_groups(source: Source, listed: Listed, digests: bytes) -> bool:
+def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End | None:
     whole = Chunk(producer_id=ProducerId(0), name=listed.name, url=listed.url, first=0, end=None, size=listed.size)
     there = b"".join(
         digest_of(Span(each.part.first, each.part.end), each.part.raw)
         for each in read_parts(whole, source)
         if each.part.raw
     )
-    # Not all of them need to be in.
-    return set(digests_in(digests)) <= set(digests_in(there))
+    loaded, all_of_it = set(digests_in(digests)), set(digests_in(there))
+    if not loaded <= all_of_it:
+        return None
+    return _End.OF_FILE if loaded == all_of_it else _End.LATER
 
 
 def _first_of(digest: tuple[Span, bytes]) -> int:

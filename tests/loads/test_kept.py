@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres import LedgerSettings, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
@@ -53,6 +53,18 @@ def test_what_one_call_stages_another_publishes_once(loads):
     assert loads.rows() == [1, 2]
     assert loads.ask(STAGES) == [(0,)]
     assert loads.load().loaded == 0
+
+
+def test_a_stage_that_a_worker_still_reads_is_swept_later(loads):
+    table = 'onceload_stage."abandoned parts"'
+    engine = connect(LedgerSettings(dsn=loads.dsn, lock_timeout_s=0.1))
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE UNLOGGED TABLE {table} ()")
+    with loads.engine.begin() as reading:
+        reading.exec_driver_sql(f"SELECT FROM {table}")
+        assert sweep(engine) == 0
+    assert sweep(engine) == 1
+    engine.dispose()
 
 
 def test_as_long_as_a_batch_is_kept_nobody_else_loads_it_or_sweeps_its_stage(loads):

@@ -4,8 +4,9 @@ The first tests hold what was found in this way, and what each was; `python -m t
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ _A, _B, _PLAIN, _OTHER = "day/a.jsonl.gz", "day/b.jsonl.gz", "day/a.jsonl", "day
 _THIRD, _PARQUET = "day/c.jsonl", "day/a.parquet"
 _CONTENT = Words(identity=Identity.CONTENT)
 _RECORDS = Words(producer=("dev", "seq"))
+_AT_ONCE: Mapping[str, Any] = {"chunk_bytes": 4000, "publish": Publish.DIRECT, "deliveries_max": 1}
 _KEPT, _ONLY_KEPT = "kept 1", Load(batch="kept 1", publishes=False)
 
 
@@ -80,6 +82,13 @@ _FOUND_STRUCK: dict[str, tuple[range, Callable[[int], Drawn]]] = {
     "the head of one content and the tail of another": (
         range(12, 30, 3),
         lambda at: Drawn(Words(publish=Publish.DIRECT), (Append(_A, 20), _dies(at), Rewrite(_A, 20), Load())),
+    ),
+    "a parquet file that is rotated when a part of it is loaded": (
+        range(2, 6),
+        lambda at: Drawn(
+            replace(_CONTENT, form=Form.PARQUET, on_rewrite=OnRewrite.NEW_GENERATION, **_AT_ONCE),
+            (Append(_PARQUET, 12), _killed(at), Rotate(_PARQUET, "day/z.parquet", 1)),
+        ),
     ),
     "other names while a first load waits": (
         range(10, 26),

@@ -1224,6 +1224,13 @@ RECORD_BUGS = (
         tests=(f"{OF_CONTENT}::test_a_last_line_that_goes_on_under_another_name_needs_a_person",),
     ),
     Bug(
+        name="a Parquet file of which a part is loaded is all loaded under another name",
+        file="spark_jobs/twins.py",
+        correct="    return _End.OF_FILE if loaded == all_of_it else _End.LATER\n",
+        wrong="    return _End.OF_FILE\n",
+        tests=("tests/loads/test_storm.py::test_what_was_found_once_is_not_found_again_behind_any_commit",),
+    ),
+    Bug(
         name="a file that its disk does not show is refused for good",
         file="spark_jobs/sources/listing.py",
         correct="told = self.refused if error.errno == errno.ELOOP else self.unreadable",

@@ -88,7 +88,9 @@ class Folder:
         last = max(self._contents, default="")
         match change:
             case Append() if change.file < last:
-                return replace(change, file=last)
+                # Half of a plain file that ends behind a record looks whole.
+                percent = change.percent if last.endswith((".gz", ".zst")) else 100
+                return replace(change, file=last, percent=percent)
             case Rewrite() if change.file < last:
                 return None
             case Copy() | Move() | Rotate() | GrowAlike():

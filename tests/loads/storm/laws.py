@@ -189,7 +189,7 @@ def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files:
         (record, path)
         for path, file in files.items()
         for record in file.records
-        if not record.is_bad and not _is_second(folder, declared, record)
+        if not record.is_bad and not now.held[record.uid] and not _is_second(folder, declared, record)
     ]
     writers: dict[int | None, set[str]] = defaultdict(set)
     for record in folder.written.values():

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from dedup_core.delivery import State
-from dedup_core.errors import OnceloadError, WrongUse
+from dedup_core.errors import DeclarationChanged, OnceloadError, WrongUse
 from dedup_core.names import Batch, DeliveryId, Position, SessionName
 from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
 from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
@@ -237,7 +237,8 @@ class World:
 
         ended = self._strike_at(asked, run, batch=batch)
         if not isinstance(ended.error, WrongUse):
-            self._accepted = words
+            if not isinstance(ended.error, DeclarationChanged):
+                self._accepted = words
             self.declared.add(words)
             if keeps:
                 self._kept[batch] = replaces or words.on_rewrite is OnRewrite.REPLACE
