@@ -683,7 +683,7 @@ CONTENT_BUGS = (
     Bug(
         name="a Parquet file is trusted to be a copy by its edges",
         file="spark_jobs/twins.py",
-        correct="        return _End.OF_FILE if _holds_row_groups(source, listed, digests) else None\n",
+        correct="        return _compared_row_groups(source, listed, digests)\n",
         wrong="        return _End.OF_FILE\n",
         tests=(f"{OF_IDENTITY}::test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy",),
     ),
@@ -725,8 +725,8 @@ CONTENT_BUGS = (
     Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/plan.py",
-        correct="        return life if life.copy_of is None else self._parted(listed, life, *life.copy_of)\n",
-        wrong="        return life\n",
+        correct="            return self._parted(listed, life, *life.copy_of)\n",
+        wrong="            return life\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
     ),
     Bug(

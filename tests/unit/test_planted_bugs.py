@@ -1,0 +1,20 @@
+"""`make mutants` takes hours: that each bug can still be planted is asked with every change."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.bugs import BUGS, Bug
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name) for bug in BUGS])
+def test_the_text_that_a_planted_bug_changes_is_there_once(bug: Bug):
+    assert (ROOT / bug.file).read_text(encoding="utf-8").count(bug.correct) == 1
+
+
+def test_no_two_planted_bugs_have_one_name():
+    names = [bug.name for bug in BUGS]
+
+    assert sorted(set(names)) == sorted(names)
