@@ -50,7 +50,7 @@ class Twin:
     copy_of: ProducerId | None = None
     #: The file holds all that is in of it.
     is_whole: bool = False
-    #: What is in of it has holes, and nothing shows yet that the file holds what will fill them.
+    #: Its consumed set has holes, and nothing shows yet that the file holds what will fill them.
     has_holes: bool = False
     #: That producer goes on under this name.
     takes_over: bool = False
@@ -77,19 +77,21 @@ def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Rese
         return compare_whole(listed, fingerprint)
     resemblance = compare(listed, fingerprint, consumed_end=state.consumed.end)
     if resemblance is Resemblance.GROWN and state.condition is Condition.SEALED:
-        return resemblance if _ends_a_line(listed, state.consumed.end) else Resemblance.CONTINUED
+        return resemblance if _ends_a_line(source, listed, state.consumed.end) else Resemblance.CONTINUED
     return resemblance
 
 
-def _ends_a_line(listed: Listed, end: int) -> bool:
+def _ends_a_line(source: Source, listed: Listed, end: int) -> bool:
     """Whether more may follow: a last line that was taken without its newline must not go on."""
     if end == 0:
         return True
+    # In a multiline file the next newline may belong to a value whose quote is still open.
+    size = 1 if source.format is Format.CSV and source.csv.multiline else 3
     if Compression.of(listed.url) is Compression.NONE:
-        return _has_ended(read_at(listed.url, offset=end - 1, size=3))
+        return _has_ended(read_at(listed.url, offset=end - 1, size=size))
     with open_stream(listed.url) as stream:
         _feed(stream, end - 1)
-        return _has_ended(stream.read(3))
+        return _has_ended(stream.read(size))
 
 
 def _has_ended(last_and_next: bytes) -> bool:

@@ -13,7 +13,7 @@ from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position
 from dedup_core.postgres import LedgerSettings
 from spark_jobs import load as loading_all
-from spark_jobs.declared import Format, Identity, OnRewrite, Publish, Write
+from spark_jobs.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.plan import Choice
 from spark_jobs.rewind import rewind
@@ -239,6 +239,18 @@ def test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once(lo
     settled(logs, source=source)
 
     assert logs.rows() == list(range(15 if more else 10))
+
+
+def test_a_newline_inside_an_open_quote_does_not_end_a_record_that_was_loaded(logs):
+    source = replace(logs.declared.source, format=Format.CSV, csv=CsvOptions(multiline=True), sealed_after_s=0)
+    x = logs.write("x.log", 'id,amount,note\n1,1.50,x\n2,1.50,"open')
+    logs.load(source=source)
+    x.write_text(x.read_text() + '\n3,1.50,x"\n')
+
+    report = logs.load(source=source)
+
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [("x.log", True)]
+    assert logs.rows() == [1]
 
 
 def test_a_last_line_that_goes_on_under_another_name_needs_a_person(logs):
