@@ -18,6 +18,7 @@ from dedup_core.names import Batch, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 
 COMMITTERS = (1, 2, 4, 8)
@@ -149,8 +150,11 @@ def _committing(engine: Engine, trial: Trial, number: int) -> Callable[[int], No
 
 
 def _commit(ledger: PostgresLedger, session: Session, producer_id: ProducerId, sequence: int) -> None:
-    def write_rows(connection: Connection) -> None:
-        connection.execute(_INSERT, {"producer_id": producer_id, "sequence": sequence})
+    def write_rows(connection: Connection) -> int:
+        return connection.execute(_INSERT, {"producer_id": producer_id, "sequence": sequence}).rowcount
 
     advance = Advance(producer_id=producer_id, spans=SpanSet.of((sequence, sequence + 1)), rows=1)
-    ledger.commit(Commit(session=session, batch=Batch("bench"), advances=(advance,), write_rows=write_rows))
+    counts = Counts(loaded=1)
+    ledger.commit(
+        Commit(session=session, batch=Batch("bench"), advances=(advance,), write_rows=write_rows, counts=counts)
+    )

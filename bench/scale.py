@@ -184,7 +184,7 @@ def _run(engine: Engine, ledger: PostgresLedger, pipeline_id: int, known: int) -
     session = ledger.open_session(pipeline, SessionName(f"scale {known}"))
     with watch.timing(COMMIT):
         ledger.commit(
-            BulkCommit(session=session, batch=Batch("scale"), advances=(), write_rows=lambda _: None, offered="offered")
+            BulkCommit(session=session, batch=Batch("scale"), advances=(), write_rows=lambda _: 0, offered="offered")
         )
     figures = Figures(engine)
     with watch.timing(FIGURES):

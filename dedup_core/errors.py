@@ -38,6 +38,7 @@ OnceloadError
     ├── FileRefused          a file that is not of its format, or not of the declared columns
     ├── LimitReached         producers_max or islands_max
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
+    ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit would say
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
     ├── StateDiffers         snapshot + ledger and the live state disagree
@@ -339,6 +340,22 @@ _LIMIT_FIXES = {
     "producers_max": "set forget_idle_after, so that `onceload maintain` deletes idle producers that are named by "
     "records, or raise producers_max",
 }
+
+
+@dataclass(eq=False)
+class RowsDiffer(NeedsAPerson):
+    pipeline: str
+    batch: str
+    #: By the database's own count.
+    written: int
+    expected: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} of {self.expected:,} "
+            "rows. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a row-level "
+            "security policy of the target discards or adds rows. Remove it, and load again."
+        )
 
 
 @dataclass(eq=False)

@@ -29,6 +29,7 @@ from dedup_core.ports import (
     check_name,
     check_producers,
     refuse_change,
+    refuse_other_rows,
     refuse_other_version,
     refuse_taken,
     unwatched,
@@ -91,7 +92,7 @@ class MemoryLedger:
         session, now = commit.session, self._clock()
         book = deepcopy(self.book(session.pipeline))
         self._reached(CommitStep.BEGUN)
-        commit.write_rows(book)
+        refuse_other_rows(commit, commit.write_rows(book))
         self._reached(CommitStep.ROWS_WRITTEN)
         position = Position(book.position + 1)
         self._reached(CommitStep.POSITION_TAKEN)
@@ -118,7 +119,7 @@ class MemoryLedger:
         session, now = settlement.session, self._clock()
         book = deepcopy(self.book(session.pipeline))
         self._reached(CommitStep.BEGUN)
-        settlement.write_rows(book)
+        refuse_other_rows(settlement, settlement.write_rows(book))
         self._reached(CommitStep.ROWS_WRITTEN)
         position = Position(book.position + 1)
         self._reached(CommitStep.POSITION_TAKEN)

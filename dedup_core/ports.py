@@ -15,6 +15,7 @@ from dedup_core.errors import (
     DeclarationChanged,
     NotAlone,
     NotFound,
+    RowsDiffer,
     SettingRefused,
 )
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
@@ -131,7 +132,8 @@ class Commit(Generic[Transaction]):
     session: Session
     batch: Batch
     advances: tuple[Advance, ...]
-    write_rows: Callable[[Transaction], None]
+    #: Returns how many rows the database has written, by its own count: it must be `counts.loaded`.
+    write_rows: Callable[[Transaction], int]
     #: What it is made of: still in hand when this commits, or nothing does.
     claim: Claim | None = None
     #: Whether that ends the claim; else more of it follows.
@@ -192,7 +194,8 @@ class Settlement(Generic[Transaction]):
     batch: Batch
     #: The producer and sequence id of each; all of them are still held, or nothing is settled.
     records: tuple[tuple[ProducerId, int], ...]
-    write_rows: Callable[[Transaction], None]
+    #: Returns how many rows the database has written, by its own count: one for each record that is retried.
+    write_rows: Callable[[Transaction], int]
     bytes: int = 0
     run: Run | None = None
 
@@ -376,6 +379,12 @@ def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> 
 
 def unwatched(step: CommitStep) -> None:
     """What a ledger calls at each step of a commit, unless a test wants to know."""
+
+
+def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:
+    """Refuse a commit whose rows are not those that its receipts say, however that came about."""
+    if written != commit.counts.loaded:
+        raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
 
 
 def refuse_taken(session: Session, wanted: Mapping[ProducerId, SpanSet], known: Mapping[ProducerId, Knowledge]) -> None:

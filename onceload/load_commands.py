@@ -50,10 +50,10 @@ def validate(arguments: Arguments) -> ExitCode:
 def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     """Say what a load would read, and why not the rest."""
     from spark_jobs.plan import make_plan
-    from spark_jobs.target import refuse_another_target
+    from spark_jobs.target import check_target
 
     declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
-    refuse_another_target(engine, ledger, declared)
+    check_target(engine, ledger, declared)
     found = make_plan(declared, ledger, now_s=time.time(), choice=choice_of(arguments, declared))
     if arguments.json:
         show_json(_plan_document(declared, found))

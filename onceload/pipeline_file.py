@@ -419,7 +419,7 @@ def table_name(node: yaml.Node) -> tuple[str, str]:
 
 _PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
-_SCHEMAS_TAKEN = ("onceload", "information_schema")
+_SCHEMAS_TAKEN = ("onceload", "onceload_stage", "information_schema")
 
 
 def quarantine_limit(node: yaml.Node) -> QuarantineLimit:

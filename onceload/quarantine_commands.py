@@ -169,7 +169,7 @@ def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Po
             session=session,
             batch=batch,
             records=tuple((record.producer_id, record.sequence_id) for record in records),
-            write_rows=lambda _: None,
+            write_rows=lambda _: 0,
         )
     )
 

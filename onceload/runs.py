@@ -14,7 +14,7 @@ from onceload import schema
 from spark_jobs.declared import Declared
 from spark_jobs.load import LoadSettings, Report, what_came_of, what_is_left_of
 from spark_jobs.plan import Plan, make_plan
-from spark_jobs.target import refuse_another_target
+from spark_jobs.target import check_target
 from spark_jobs.versions import as_declared
 
 #: Nothing is held under this name.
@@ -52,7 +52,7 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         ledger = PostgresLedger(engine)
         # Only a load takes a version; one that it would refuse is refused here too.
         ledger.find_version(as_declared(declared))
-        refuse_another_target(engine, ledger, declared)
+        check_target(engine, ledger, declared)
         choice = what_is_left_of(how.choice, ledger, declared.name, batch)
         plan = make_plan(declared, ledger, now_s=time.time(), choice=choice)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)

@@ -64,14 +64,18 @@ class Reader(RawIOBase):
 
 def copy_in(
     connection: Connection, rows: pa.Table, *, table: str, names: Sequence[str], columns: Sequence[Column]
-) -> None:
-    """Write rows; the table's name is given as SQL writes it, the columns' as they are called."""
+) -> int:
+    """Write rows, and say how many the server has written: a trigger may leave some out.
+
+    The table's name is given as SQL writes it, the columns' as they are called.
+    """
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     listed = ", ".join(map(quoted, names))
     statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
     try:
         with driver.cursor() as cursor:
             cursor.copy_expert(statement, Reader(_encoded(rows, columns)))
+            return cursor.rowcount
     except psycopg2.Error as error:
         if driver.closed:
             connection.invalidate()

@@ -48,7 +48,7 @@ from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.sources.addresses import is_of_s3, known_access
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk
 from spark_jobs.stage import Stage, StagedPart, StageLost, is_whole, open_stage, staged_parts
-from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
+from spark_jobs.target import check_target, ensure_target, table_name, undeclared_columns
 from spark_jobs.turns import overtaking
 from spark_jobs.twins import Twin
 from spark_jobs.versions import as_declared
@@ -206,7 +206,7 @@ class _Load:
         self._ledger = PostgresLedger(engine, switch=settings.switch)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
         self._version = self._ledger.declare(as_declared(declared), version=settings.version)
-        refuse_another_target(engine, self._ledger, declared)
+        check_target(engine, self._ledger, declared)
         # First of all, whatever an earlier life under this name still holds falls back.
         self._board.end_batch(batch, reason=f"a later run of batch {batch} took over")
         self._session = self._ledger.open_session(declared.name, planner_of(batch), version=self._version)
@@ -392,7 +392,7 @@ class _Load:
                 session=self._session,
                 batch=self._batch,
                 advances=tuple(advances),
-                write_rows=lambda _: None,
+                write_rows=lambda _: 0,
                 # A planner that was away for longer than its lease has planned by what is not so any more.
                 claim=claim,
                 is_last=False,

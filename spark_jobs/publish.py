@@ -157,7 +157,7 @@ def _merge(advances: list[Advance]) -> Advance:
 
 def _write(
     connection: Connection, *, job: Job, stage: Stage, parts: int, source: str, replaced: Sequence[ProducerId]
-) -> None:
+) -> int:
     check_kept(connection, stage, parts)
     run(connection, WORK_MEMORY)
     target = job.declared.target
@@ -167,22 +167,19 @@ def _write(
     with _refusing_rows(job):
         writer.add_columns(connection)
         enter = partial(_enter, connection, job, source, writer.columns)
-        if replaced:
-            replace_rows(connection, job, replaced, enter)
-        else:
-            enter()
+        return replace_rows(connection, job, replaced, enter) if replaced else enter()
 
 
-def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> None:
-    """Bring the new rows into the target."""
+def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
+    """Bring the new rows into the target; how many of them are in, by the server's count."""
     target = job.declared.target
     match target.write:
         case Write.APPEND:
-            _append(connection, target, source, columns)
+            return _append(connection, target, source, columns)
         case Write.MERGE:
             if job.declared.transform is not None:
                 _refuse_twice(connection, job, source)
-            merge_in(connection, target, source, columns)
+            return merge_in(connection, target, source, columns)
 
 
 def _refuse_twice(connection: Connection, job: Job, source: str) -> None:
@@ -201,16 +198,19 @@ def _refuse_twice(connection: Connection, job: Job, source: str) -> None:
         )
 
 
-def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> None:
+def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> int:
     names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
     arriving = f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
-    run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}")
+    return run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}").rowcount
 
 
 def merge_in(
     connection: Connection, target: Target, source: str, columns: tuple[Column, ...], *, late: bool = False
-) -> None:
-    """The last record of each key wins: inside the batch, and against a row that the same producer left earlier."""
+) -> int:
+    """The last record of each key wins: inside the batch, and against a row that the same producer left earlier.
+
+    Returns how many rows of the source are merged; a trigger of the target may have discarded some.
+    """
     table, key = table_name(target), ", ".join(map(quoted, target.key))
     run(
         connection,
@@ -227,19 +227,41 @@ def merge_in(
         is_newer = "true"
     kept = "true"
     if target.deleted:
-        kept = f"{quoted(target.deleted)} IS NOT TRUE"
-        same_key = " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
+        kept = f"latest.{quoted(target.deleted)} IS NOT TRUE"
         run(
             connection,
             f"DELETE FROM {table} AS there USING latest"
-            f" WHERE {same_key} AND latest.{quoted(target.deleted)} AND ({is_newer})",
+            f" WHERE {_same_key(target)} AND latest.{quoted(target.deleted)} AND ({is_newer})",
         )
     names = Writer.into_target(target, columns).names
     changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
     guard, first = is_newer.replace("latest.", "excluded."), quoted(target.key[0])
-    run(
+    written = run(
         connection,
         f"INSERT INTO {table} AS there ({', '.join(map(quoted, names))})"
         f" SELECT {arrived(columns, lineage=target.lineage)} FROM latest WHERE {kept}"
         f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}",
-    )
+    ).rowcount
+    rows: int = run(connection, f"SELECT count(*) FROM {source}").scalar_one()
+    return rows - _discarded(connection, target, is_newer, kept=kept, written=written)
+
+
+def _same_key(target: Target) -> str:
+    return " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
+
+
+def _discarded(connection: Connection, target: Target, is_newer: str, *, kept: str, written: int) -> int:
+    """How many of the latest rows have no effect on the target, though no newer row of their key is there."""
+    latest = run(connection, f"SELECT count(*) AS rows, count(*) FILTER (WHERE {kept}) AS kept FROM latest").one()
+    if written == latest.rows:
+        return 0
+    # The server counts no row that is older than the one there, nor one that is deleted.
+    run(connection, "ANALYZE latest")
+    is_there = f"there.{quoted(target.key[0])} IS NOT NULL"
+    lacks = f"NOT ({is_there}) OR ({is_newer})" if target.lineage else f"NOT ({is_there})"
+    without_effect: int = run(
+        connection,
+        f"SELECT count(*) FROM latest LEFT JOIN {table_name(target)} AS there ON {_same_key(target)}"
+        f" WHERE CASE WHEN {kept} THEN {lacks} ELSE {is_there} AND ({is_newer}) END",
+    ).scalar_one()
+    return max(without_effect, 0 if target.lineage else latest.kept - written)

@@ -43,8 +43,8 @@ class ReplacedRowsDiffer(NeedsAPerson):
         )
 
 
-def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], None]) -> None:
-    """Write the new rows in place of the old ones.
+def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], int]) -> int:
+    """Write the new rows in place of the old ones; how many the server has written.
 
     The old ones go first, because of the target's unique indexes. A record of theirs may be retried meanwhile. Whoever
     does that commits before the pipeline is locked here, and is seen then, or is refused once this has committed.
@@ -53,7 +53,7 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
     before = get_pipeline(connection, pipeline)
     promised = rows_promised(connection, before.pipeline_id, replaced)
     deleted = _delete(connection, job, replaced)
-    write()
+    written = write()
     if lock_pipeline(connection, pipeline).position != before.position:
         deleted += _delete(connection, job, replaced)
         promised = rows_promised(connection, before.pipeline_id, replaced)
@@ -61,6 +61,7 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
     differing = (*_differing(promised, deleted), *map(_without_file, untold))
     if differing and not job.differences_accepted:
         raise ReplacedRowsDiffer(pipeline, table_name(job.declared.target), differing)
+    return written
 
 
 def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) -> Counter[ProducerId]:

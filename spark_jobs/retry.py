@@ -45,7 +45,7 @@ from spark_jobs.sources.pieces import KEPT_BYTES
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk, Part, Records
 from spark_jobs.sources.values import from_kept
 from spark_jobs.stage import Stage, open_stage
-from spark_jobs.target import ensure_target, refuse_another_target, table_name, undeclared_columns
+from spark_jobs.target import check_target, ensure_target, table_name, undeclared_columns
 from spark_jobs.versions import as_declared
 from spark_jobs.write import ColumnsDiffer, Writer, is_of_rows, refused_rows
 
@@ -79,7 +79,7 @@ def retry(
     before = ledger.position(declared.name)
     if not asked:
         return RetryReport(pipeline=declared.name, batch=batch, position=before)
-    refuse_another_target(engine, ledger, declared)
+    check_target(engine, ledger, declared)
     columns = _columns(engine, declared)
     job = _Job(
         engine=engine,
@@ -217,7 +217,7 @@ def _refused_by_server(
 class _Door:
     #: Tells which of them the server refuses.
     writer: Writer
-    enter: Callable[[Connection, Writer, pa.Table], None]
+    enter: Callable[[Connection, Writer, pa.Table], int]
 
 
 @contextmanager
@@ -232,19 +232,20 @@ def _door(job: _Job) -> Iterator[_Door]:
                 yield _Door(writer=stage.writer, enter=partial(_merge, target, stage))
 
 
-def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> None:
+def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> int:
     """As a staged batch is merged, but all in the transaction of the commit."""
     writer.write(connection, rows)
+    late = 0
     if target.lineage:
         # A retried record is late: it takes the place that it would have had in a batch with the row that is there.
         same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
-        run(
+        late = run(
             connection,
             f"DELETE FROM {stage.rows} AS late USING {table_name(target)} AS there WHERE {same_key}"
             f" AND (there.{PRODUCER_ID}, there.{SEQUENCE}) > (late.{PRODUCER_ID}, late.{SEQUENCE})",
-        )
+        ).rowcount
     Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
-    merge_in(connection, target, stage.rows, writer.columns, late=True)
+    return late + merge_in(connection, target, stage.rows, writer.columns, late=True)
 
 
 # From kept bytes to rows.

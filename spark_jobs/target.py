@@ -32,6 +32,16 @@ _KEYS = text(
     " WHERE indrelid = to_regclass(:table) AND indisunique AND indpred IS NULL AND indisvalid"
     " GROUP BY indexrelid"
 )
+#: The table, and all partitions below it, with what keeps a commit from meaning all of its rows.
+_UNFIT = text(
+    "SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,"
+    "       CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,"
+    "       (SELECT CAST(min(rulename) AS text) FROM pg_rewrite"
+    "         WHERE ev_class = pg_class.oid AND is_instead AND ev_type <> '1') AS rule"
+    "  FROM pg_class"
+    " WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"
+    " ORDER BY 1"
+)
 #: Two loads may find it missing at the same time; the second waits, and finds it.
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0))")
 
@@ -66,16 +76,51 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             _check_key(connection, target)
 
 
-def refuse_another_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
-    """Refuse a table that is not there though a load has made it: it was dropped, or another one is meant by now.
+def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
+    """Refuse a table whose rows are not those of the commit alone, and one that is not there any more."""
+    table = table_name(declared.target)
+    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
+        there = connection.execute(_UNFIT, {"table": table}).all()
+    for row in there:
+        if why := _why_unfit(row):
+            raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
+    if not there:
+        _refuse_lost_table(ledger, declared, table)
+
+
+_FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
+_KINDS = {
+    "f": "a foreign table, whose rows another server commits: after a crash they could be there twice",
+    "v": "a view",
+    "m": "a materialized view",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+    "I": "an index",
+}
+_PERSISTENCES = {
+    "u": "an unlogged table, which a crash of the server empties: its rows would be lost",
+    "t": "a temporary table, which ends with its session",
+}
+
+
+def _why_unfit(row: Record) -> str | None:
+    if row.kind not in ("r", "p"):
+        return _KINDS.get(row.kind, "which is no table")
+    if row.persistence != "p":
+        return _PERSISTENCES.get(row.persistence, "which is not permanent")
+    if row.rule is not None:
+        return f"whose rule {row.rule!r} (DO INSTEAD) replaces what is written to it: drop the rule"
+    if row.has_row_security:
+        return "whose row-level security hides rows from this role: load as its owner, or as a role with BYPASSRLS"
+    return None
+
+
+def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> None:
+    """Refuse a table that a load has made and that is gone: it was dropped, or another one is meant by now.
 
     What was loaded before would not come into a new one, because it is consumed.
     """
-    table = table_name(declared.target)
-    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        is_there = connection.execute(_COLUMNS, {"table": table}).first() is not None
-    if is_there:
-        return
     try:
         loaded = len(ledger.states(declared.name).states) if ledger.position(declared.name) else 0
     except NotFound:

@@ -24,6 +24,7 @@ from dedup_core.errors import (
     LimitReached,
     OnceloadError,
     PipelineBusy,
+    RowsDiffer,
     SessionFenced,
     TooManyQuarantined,
     WrongUse,
@@ -47,6 +48,7 @@ _ENDS_THE_WORKER = (
     CommitOutcomeUnknown,
     TooManyQuarantined,
     LimitReached,
+    RowsDiffer,
     WrongUse,
 )
 BEATS_PER_LEASE = 4

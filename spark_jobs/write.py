@@ -90,19 +90,18 @@ class Writer:
             raise ColumnsDiffer(open_ones, is_full=is_full)
         return lacking
 
-    def write(self, connection: Connection, rows: pa.Table) -> None:
-        """Write rows, and first add the columns that they need."""
+    def write(self, connection: Connection, rows: pa.Table) -> int:
+        """Write rows, and first add the columns that they need; how many the server has written."""
         self.add_columns(connection)
-        self.copy(connection, rows)
+        return self.copy(connection, rows)
 
-    def copy(self, connection: Connection, rows: pa.Table) -> None:
+    def copy(self, connection: Connection, rows: pa.Table) -> int:
         """Copy straight in, or through a table of this transaction where the server has to cast."""
         if not rows.num_rows:
-            return
+            return 0
         rows = rows.select(self.names)
         if not self.is_cast:
-            copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
-            return
+            return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
         run(
             connection,
             f"CREATE TEMPORARY TABLE IF NOT EXISTS travelling ({travelling(self.columns, lineage=self.lineage)})"
@@ -110,10 +109,8 @@ class Writer:
         )
         copy_in(connection, rows, table="travelling", names=self.names, columns=self.columns)
         listed = ", ".join(map(quoted, self.names))
-        run(
-            connection,
-            f"INSERT INTO {self.table} ({listed}) SELECT {arrived(self.columns, lineage=self.lineage)} FROM travelling",
-        )
+        arriving = f"SELECT {arrived(self.columns, lineage=self.lineage)} FROM travelling"
+        return run(connection, f"INSERT INTO {self.table} ({listed}) {arriving}").rowcount
 
 
 def travelling(columns: Sequence[Column], *, lineage: bool) -> str:

@@ -31,6 +31,7 @@ from dedup_core.ports import (
     check_name,
     check_producers,
     refuse_change,
+    refuse_other_rows,
     refuse_other_version,
     refuse_taken,
     unwatched,
@@ -117,8 +118,9 @@ class PostgresLedger:
         """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
-        commit.write_rows(connection)
+        written = commit.write_rows(connection)
         check_transaction(connection, transaction_id, commit)
+        refuse_other_rows(commit, written)
         self._reached(CommitStep.ROWS_WRITTEN)
         turn = take_position(connection, commit.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)
@@ -141,8 +143,9 @@ class PostgresLedger:
         """The same order, with the quarantine in the producers' place."""
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
-        settlement.write_rows(connection)
+        written = settlement.write_rows(connection)
         check_transaction(connection, transaction_id, settlement)
+        refuse_other_rows(settlement, written)
         self._reached(CommitStep.ROWS_WRITTEN)
         turn = take_position(connection, settlement.session.pipeline)
         self._reached(CommitStep.POSITION_TAKEN)

@@ -13,6 +13,7 @@ from dedup_core.names import Batch, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, Ledger, Session, SnapshotStore
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
 
@@ -25,7 +26,7 @@ class World:
 
     make_ledger: Callable[..., Ledger[Any]]
     snapshots: SnapshotStore
-    write: Callable[[Sequence[Row]], Callable[[Any], None]]
+    write: Callable[[Sequence[Row]], Callable[[Any], int]]
     rows: Callable[[], list[Row]]
     end_claims: Callable[[], None]
     age_producers: Callable[[], None]
@@ -57,7 +58,7 @@ class World:
             batch=Batch("batch"),
             advances=(Advance(producer_id=producer_id, spans=spans, rows=len(rows), fingerprint=fingerprint, size=9),),
             write_rows=self.write(rows),
-            **more,
+            **{"counts": Counts(loaded=len(rows)), **more},
         )
 
 
@@ -80,8 +81,12 @@ def world_in_memory() -> World:
         ledger._books, ledger._ids = books._books, books._ids
         return ledger
 
-    def write(rows: Sequence[Row]) -> Callable[[Book], None]:
-        return lambda book: book.rows.extend(rows)
+    def write(rows: Sequence[Row]) -> Callable[[Book], int]:
+        def extend(book: Book) -> int:
+            book.rows.extend(rows)
+            return len(rows)
+
+        return extend
 
     def end_claims() -> None:
         for held in books.book("events").held.values():
@@ -111,11 +116,12 @@ def world_in_postgres(engine: Engine) -> World:
     def make_ledger(**options: Any) -> PostgresLedger:
         return PostgresLedger(engine, **options)
 
-    def write(rows: Sequence[Row]) -> Callable[[Connection], None]:
-        def insert(connection: Connection) -> None:
-            if rows:
-                values = [{"producer": producer, "sequence": sequence} for producer, sequence in rows]
-                connection.execute(text("INSERT INTO target VALUES (:producer, :sequence)"), values)
+    def write(rows: Sequence[Row]) -> Callable[[Connection], int]:
+        def insert(connection: Connection) -> int:
+            if not rows:
+                return 0
+            values = [{"producer": producer, "sequence": sequence} for producer, sequence in rows]
+            return connection.execute(text("INSERT INTO target VALUES (:producer, :sequence)"), values).rowcount
 
         return insert
 

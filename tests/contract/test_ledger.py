@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from dedup_core.errors import (
     LimitReached,
     NotAlone,
     NotFound,
+    RowsDiffer,
     SessionFenced,
     SettingRefused,
     SnapshotDamaged,
@@ -87,14 +87,14 @@ def test_what_a_batch_has_come_to_is_the_sum_of_its_commits(world):
     world.ledger.commit(world.commit_of(session, producer, TEN, counts=Counts(loaded=10), bytes=100))
     other = replace(world.commit_of(session, producer, TWENTY, counts=Counts(loaded=10), bytes=7), batch=Batch("other"))
     world.ledger.commit(other)
-    world.ledger.commit(world.commit_of(session, producer, THIRTY, counts=Counts(loaded=9, duplicate=1), bytes=50))
+    world.ledger.commit(world.commit_of(session, producer, THIRTY, counts=Counts(loaded=10, duplicate=1), bytes=50))
 
     whole = world.ledger.outcome_of("events", BATCH, after=Position(0))
     later = world.ledger.outcome_of("events", BATCH, after=Position(1))
     nothing = world.ledger.outcome_of("events", Batch("unheard of"), after=Position(0))
 
-    assert (whole.position, whole.counts, whole.bytes) == (3, Counts(loaded=19, duplicate=1), 150)
-    assert (later.position, later.counts, later.bytes) == (3, Counts(loaded=9, duplicate=1), 50)
+    assert (whole.position, whole.counts, whole.bytes) == (3, Counts(loaded=20, duplicate=1), 150)
+    assert (later.position, later.counts, later.bytes) == (3, Counts(loaded=10, duplicate=1), 50)
     assert (nothing.position, nothing.counts, nothing.bytes) == (3, Counts(), 0)
 
 
@@ -117,6 +117,7 @@ def test_a_commit_of_several_producers_is_refused_whole_for_one_of_them(world):
         batch=BATCH,
         advances=(Advance(producer_id=one, spans=TEN), Advance(producer_id=other, spans=TEN)),
         write_rows=world.write([(one, 0), (other, 0)]),
+        counts=Counts(loaded=2),
     )
 
     with pytest.raises(AlreadyConsumed, match="at least a part of b"):
@@ -383,7 +384,7 @@ def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):
     sealed = Advance(producer_id=producer, spans=TEN, condition=Condition.SEALED)
     looked_again = Advance(producer_id=producer, spans=SpanSet(), condition=Condition.OPEN, fingerprint=b"x", size=9)
     for advance in (sealed, looked_again):
-        world.ledger.commit(replace(world.commit_of(session, producer, TEN), advances=(advance,)))
+        world.ledger.commit(Commit(session=session, batch=BATCH, advances=(advance,), write_rows=world.write([])))
 
     state = world.ledger.states("events").states[producer]
     assert (state.condition, state.fingerprint, state.size) == (Condition.SEALED, b"x", 9)
@@ -482,7 +483,7 @@ def test_a_record_is_quarantined_in_the_commit_that_consumes_it_and_once(world):
     bad = QuarantinedRecord(
         producer_id=producer, sequence_id=3, raw=b'\x00"\\\xff', reason='no "date", \\ {,}\x00', column="ts"
     )
-    commit = world.commit_of(session, producer, TEN, quarantined=(bad,), counts=Counts(quarantined=1))
+    commit = world.commit_of(session, producer, TEN, quarantined=(bad,), counts=Counts(loaded=10, quarantined=1))
     world.ledger.commit(commit)
 
     with pytest.raises(AlreadyConsumed):
@@ -536,24 +537,20 @@ def test_rows_of_no_span_are_refused_before_anything_happens(world):
         Commit(session=session, batch=BATCH, advances=(), write_rows=world.write([]), counts=Counts(loaded=7))
 
 
-def test_the_loader_of_the_readme_may_be_run_again_and_again(world):
-    producer_id, session, batch = world.producer(), world.session(), BATCH
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    loader = readme.split("```python\n")[1].split("```")[0].replace('"loader-1"', 'SessionName("loader-1")')
-    names = {
-        **globals(),
-        "ledger": world.ledger,
-        "producer_id": producer_id,
-        "session": session,
-        "batch": batch,
-        "offered": TEN,
-        "read": lambda new: [(producer_id, each) for span in new for each in range(span.first, span.end)],
-        "copy": lambda rows, transaction: world.write(rows)(transaction),
-    }
-    for _ in range(3):
-        exec(loader, names)
+@pytest.mark.parametrize("written", [9, 11, 0])
+def test_rows_that_the_database_did_not_write_are_not_recorded_as_loaded(world, written):
+    producer, session = world.producer(), world.session()
+    commit = world.commit_of(session, producer, TEN)
+    rows = [(producer, each) for each in range(written)]
 
-    assert world.rows() == [(producer_id, each) for each in range(10)]
+    with pytest.raises(RowsDiffer, match=f"wrote {written} of 10 rows. The commit was rolled back"):
+        world.ledger.commit(replace(commit, write_rows=world.write(rows)))
+
+    assert world.rows() == []
+    assert world.ledger.position("events") == 0
+    assert consumed_of(world, session, producer) == SpanSet()
+    world.ledger.commit(commit)
+    assert len(world.rows()) == 10
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "\udcff", "x" * 2001])
@@ -835,7 +832,7 @@ def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it
 def _noting(world, session, **advance):
     advances = (Advance(spans=SpanSet(), fingerprint=b"f", **advance),)
     commit = world.commit_of(session, advance["producer_id"], TEN)
-    return replace(commit, advances=advances, counts=Counts(), write_rows=lambda _: None)
+    return replace(commit, advances=advances, counts=Counts(), write_rows=lambda _: 0)
 
 
 def test_a_copy_is_found_with_the_producer_whose_content_it_holds(world):

@@ -174,14 +174,14 @@ def _quarantined(producer_id: ProducerId, sequence_id: int) -> QuarantinedRecord
     return QuarantinedRecord(producer_id=producer_id, sequence_id=sequence_id, raw=raw, reason="damaged")
 
 
-def _write(database: Database, target: str, records: list[tuple[ProducerId, int]]) -> None:
+def _write(database: Database, target: str, records: list[tuple[ProducerId, int]]) -> int:
     binds = {
         "producer_ids": [producer_id for producer_id, _ in records],
         "sequence_ids": [sequence_id for _, sequence_id in records],
         "payloads": [payload_of(*record_id) for record_id in records],
     }
     arrays = "CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[]), CAST(:payloads AS text[])"
-    database.execute(text(f"INSERT INTO {target} SELECT * FROM unnest({arrays})"), binds)
+    return database.execute(text(f"INSERT INTO {target} SELECT * FROM unnest({arrays})"), binds).rowcount
 
 
 def live(conversation: Connection) -> None:

@@ -78,7 +78,7 @@ def loaded(engine):
     session = ledger.open_session("events", SessionName("loader"))
     for first in (0, 1000):
         advance = Advance(producer_id=producer_id, spans=SpanSet.of((first, first + 500)), rows=5)
-        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: None))
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: 0))
     return engine
 
 

@@ -131,7 +131,7 @@ class Twins:
             session, claim = handed.claim.session, handed.claim
             advance = Advance(producer_id=self.producers[0], spans=SpanSet())
             self.ledger.commit(
-                Commit(session=session, batch=BATCH, advances=(advance,), write_rows=lambda _: None, claim=claim)
+                Commit(session=session, batch=BATCH, advances=(advance,), write_rows=lambda _: 0, claim=claim)
             )
 
         self._end(number, commit, machine.ack)
@@ -289,7 +289,7 @@ class StagedTwins(Twins):
                 session=self.claim.session,
                 batch=BATCH,
                 advances=(advance,),
-                write_rows=lambda _: None,
+                write_rows=lambda _: 0,
                 claim=self.claim,
             )
         )

@@ -1,6 +1,10 @@
 """What only Postgres can show: days of business ids, refusals at COMMIT, lost connections, and what errors become."""
 
+import os
+import subprocess
+import sys
 import traceback
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
@@ -54,12 +58,17 @@ def load(ledger, first=0, *, message_ids=(), statement="SELECT"):
     session = ledger.open_session("events", SessionName("loader"))
     producer_id = ledger.register("events", [("a", 1)])["a", 1]
     advance = Advance(producer_id=producer_id, spans=SpanSet.of((first, first + 10)), rows=10)
+
+    def write(connection):
+        connection.execute(text(statement))
+        return 0
+
     return ledger.commit(
         Commit(
             session=session,
             batch=Batch("b"),
             advances=(advance,),
-            write_rows=lambda connection: connection.execute(text(statement)),
+            write_rows=write,
             message_ids=message_ids,
         )
     )
@@ -183,6 +192,10 @@ def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(engine, l
     """Whoever holds the commit lock and sleeps must not stop everybody else."""
     held: list[Connection] = []
 
+    def hold(connection):
+        held.append(connection)
+        return 0
+
     def stop(step):
         if step is CommitStep.POSITION_TAKEN:
             # Not before: a busy machine may stop anybody for as long as that.
@@ -192,7 +205,7 @@ def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(engine, l
     session = ledger.open_session("events", SessionName("loader"))
     with pytest.raises(DatabaseLost, match="no row was committed"):
         PostgresLedger(engine, reached=stop).commit(
-            Commit(session=session, batch=Batch("b"), advances=(), write_rows=held.append)
+            Commit(session=session, batch=Batch("b"), advances=(), write_rows=hold)
         )
 
     assert load(ledger) == 1
@@ -222,7 +235,7 @@ def test_two_loaders_of_one_name_fence_each_other_by_epoch(ledger):
     ledger.open_session("events", SessionName("loader"))
 
     with pytest.raises(SessionFenced):
-        ledger.commit(Commit(session=first, batch=Batch("b"), advances=(), write_rows=lambda connection: None))
+        ledger.commit(Commit(session=first, batch=Batch("b"), advances=(), write_rows=lambda _: 0))
 
 
 def test_limits_hold_in_the_database_too(engine, ledger):
@@ -278,7 +291,7 @@ def test_quarantined_bytes_are_kept_as_they_are_and_reasons_whatever_they_hold(e
             session=session,
             batch=Batch("b"),
             advances=(advance,),
-            write_rows=lambda connection: None,
+            write_rows=lambda _: 0,
             counts=Counts(quarantined=1),
             quarantined=(bad,),
         )
@@ -308,6 +321,7 @@ def bulk(engine, ledger):
 
     def insert_one(connection):
         connection.execute(text("INSERT INTO target VALUES (1)"))
+        return 0
 
     def commit(first, end, *, only="true"):
         with engine.begin() as connection:
@@ -381,7 +395,7 @@ def test_a_table_that_offers_a_producer_twice_is_refused(engine, ledger, bulk):
         for spans in ("{[0,5)}", "{[5,9)}"):
             connection.execute(text(f"INSERT INTO twice SELECT min(producer_id), '{spans}', 5 FROM onceload.producer"))
     session = ledger.open_session("events", SessionName("loader"))
-    commit = BulkCommit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None, offered="twice")
+    commit = BulkCommit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: 0, offered="twice")
 
     with pytest.raises(AlreadyConsumed, match="at least a part of device-1"):
         ledger.commit(commit)
@@ -400,7 +414,18 @@ def test_what_a_database_is_set_to_changes_nothing_that_is_written(dsn, engine, 
         Advance(producer_id=ids[name, 1], spans=SpanSet.of((0, 5)), fingerprint=fingerprint)
         for name, fingerprint in (("日本.jsonl", b"x"), ("b", None))
     )
-    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(known, unknown), write_rows=lambda _: None))
+    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(known, unknown), write_rows=lambda _: 0))
 
     states = ledger.states("events").states.values()
     assert {(state.name, state.fingerprint) for state in states} == {("日本.jsonl", b"x"), ("b", None)}
+
+
+def test_the_program_of_the_readme_may_be_run_again_and_again(engine, ledger, dsn):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = readme.split("```python\n")[1].split("```")[0]
+
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program], env=os.environ | {"ONCELOAD_DSN": dsn}, check=True)
+
+    assert count(engine, "numbers") == 10
+    assert ledger.position("numbers") == 1

@@ -42,9 +42,7 @@ def ledger(engine):
             rows=5,
             fingerprint=bytes([number]),
         )
-        ledger.commit(
-            Commit(session=session, batch=Batch(f"b{number}"), advances=(advance,), write_rows=lambda _: None)
-        )
+        ledger.commit(Commit(session=session, batch=Batch(f"b{number}"), advances=(advance,), write_rows=lambda _: 0))
         if number == 2:
             PostgresSnapshots(engine).take("events")
     return ledger
@@ -106,7 +104,7 @@ def test_a_load_goes_on_after_a_recovery_with_ids_of_its_own(engine, ledger):
     session = ledger.open_session("events", SessionName("loader"))
 
     assert added not in before
-    assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: None)) == 7
+    assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: 0)) == 7
 
 
 @pytest.mark.parametrize("with_snapshot", [True, False])
@@ -197,7 +195,7 @@ def test_an_id_that_was_forgotten_is_never_given_again(engine, ledger):
     session = ledger.open_session("events", SessionName("loader"))
     newest = ledger.register("events", [("newest", 1)])["newest", 1]
     advance = Advance(producer_id=newest, spans=SpanSet.of((0, 5)))
-    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: None))
+    ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: 0))
     with engine.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name = 'newest'"))
     assert ledger.forget_idle("events") == ("newest",)
@@ -246,7 +244,7 @@ def test_whoever_was_at_work_is_fenced_by_a_recovery(engine, ledger):
     recover_state(engine, "events", dry_run=False)
 
     with pytest.raises(SessionFenced):
-        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None))
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: 0))
 
 
 def test_an_id_that_another_pipeline_has_is_not_taken_from_it(engine, ledger):
@@ -294,11 +292,11 @@ def test_a_position_that_was_changed_is_found_by_the_next_commit(engine, ledger,
     session = ledger.open_session("events", SessionName("loader"))
 
     with pytest.raises(StateDiffers, match=f"at position {position + 1} .*onceload recover state"):
-        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None))
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: 0))
 
     assert recover_state(engine, "events", dry_run=False).position == 6
     session = ledger.open_session("events", SessionName("loader"))
-    assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: None)) == 7
+    assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(), write_rows=lambda _: 0)) == 7
 
 
 def test_snapshots_that_are_taken_at_once_are_all_taken(engine, ledger):
@@ -318,7 +316,7 @@ def test_the_first_id_of_all_is_not_given_again_after_a_recovery(engine, is_forg
     def load(name: str) -> None:
         (producer_id,) = ledger.register("events", [(name, 1)]).values()
         advance = Advance(producer_id=producer_id, spans=SpanSet.of((0, 5)), rows=5)
-        ledger.commit(Commit(session=session, batch=Batch(name), advances=(advance,), write_rows=lambda _: None))
+        ledger.commit(Commit(session=session, batch=Batch(name), advances=(advance,), write_rows=lambda _: 0))
 
     def change(statement: str) -> None:
         with engine.begin() as connection:

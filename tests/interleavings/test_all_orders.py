@@ -15,7 +15,7 @@ from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.replay import Entry, Snapshot, replay
+from dedup_core.replay import Counts, Entry, Snapshot, replay
 from dedup_core.spans import SpanSet
 from onceload import schema
 from tests.interleavings.stage import Actor, Stage
@@ -186,11 +186,12 @@ def commit_of(writer: str, session: Session, producer_id: ProducerId, spans: Spa
         for each in range(span.first, span.end)
     ]
 
-    def write_rows(connection: Connection) -> None:
-        connection.execute(text("INSERT INTO target VALUES (:producer, :sequence, :writer)"), rows)
+    def write_rows(connection: Connection) -> int:
+        return connection.execute(text("INSERT INTO target VALUES (:producer, :sequence, :writer)"), rows).rowcount
 
     advance = Advance(producer_id=producer_id, spans=spans, rows=len(rows), fingerprint=writer.encode())
-    return Commit(session=session, batch=Batch(writer), advances=(advance,), write_rows=write_rows)
+    counts = Counts(loaded=len(rows))
+    return Commit(session=session, batch=Batch(writer), advances=(advance,), write_rows=write_rows, counts=counts)
 
 
 def rows_of(engine: Engine, producer_id: ProducerId) -> list[Row]:

@@ -406,7 +406,7 @@ def test_whoever_was_loading_is_fenced_and_its_rows_do_not_come(grown):
     advance = Advance(producer_id=producer_id, spans=SpanSet.of((0, 9)))
     with pytest.raises(SessionFenced):
         grown.ledger.commit(
-            Commit(session=session, batch=Batch("slow"), advances=(advance,), write_rows=lambda _: None, claim=claim)
+            Commit(session=session, batch=Batch("slow"), advances=(advance,), write_rows=lambda _: 0, claim=claim)
         )
     grown.write("c.jsonl", line(7))
     assert grown.load().loaded == 3
@@ -497,7 +497,7 @@ def some_spans(loads, dice):
         return
 
     def write(connection):
-        connection.exec_driver_sql(f"INSERT INTO target VALUES {', '.join(values)}")
+        return connection.exec_driver_sql(f"INSERT INTO target VALUES {', '.join(values)}").rowcount
 
     counts = Counts(loaded=len(values))
     loads.ledger.commit(Commit(session=session, batch=Batch("b"), advances=advances, write_rows=write, counts=counts))

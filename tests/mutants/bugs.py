@@ -73,8 +73,8 @@ COMMIT_BUGS = (
     Bug(
         name="rows in a transaction of their own",
         file=LEDGER,
-        correct="        commit.write_rows(connection)\n",
-        wrong="        with self._engine.begin() as another:\n            commit.write_rows(another)\n",
+        correct="        written = commit.write_rows(connection)\n",
+        wrong="        with self._engine.begin() as another:\n            written = commit.write_rows(another)\n",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -1318,6 +1318,52 @@ RECORD_BUGS = (
     ),
 )
 
+OF_TARGETS = "tests/loads/test_targets.py"
+TARGET_BUGS = (
+    Bug(
+        name="rows that the database did not write are recorded as loaded",
+        file=LEDGER,
+        correct="        refuse_other_rows(commit, written)\n",
+        wrong="",
+        tests=(CONTRACT,),
+    ),
+    Bug(
+        name="rows that a retry did not write are recorded as loaded",
+        file=LEDGER,
+        correct="        refuse_other_rows(settlement, written)\n",
+        wrong="",
+        tests=(f"{OF_TARGETS}::test_a_retried_record_that_a_trigger_discards_stays_in_quarantine",),
+    ),
+    Bug(
+        name="what COPY was given counts as written",
+        file="spark_jobs/copy.py",
+        correct="return cursor.rowcount",
+        wrong="return int(rows.num_rows)",
+        tests=(f"{OF_TARGETS}::test_rows_that_a_trigger_discards_are_not_recorded_as_loaded",),
+    ),
+    Bug(
+        name="a merge does not look for keys that a trigger discards",
+        file="spark_jobs/publish.py",
+        correct="return rows - _discarded(",
+        wrong="return rows - 0 * _discarded(",
+        tests=(f"{OF_TARGETS}::test_a_merge_counts_the_keys_that_a_trigger_discards",),
+    ),
+    Bug(
+        name="an unlogged table is a target",
+        file="spark_jobs/target.py",
+        correct='if row.persistence != "p":',
+        wrong='if row.persistence == "t":',
+        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target",),
+    ),
+    Bug(
+        name="partitions of a target are not looked at",
+        file="spark_jobs/target.py",
+        correct=" OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))",
+        wrong="",
+        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -1333,4 +1379,5 @@ BUGS = (
     *AIRFLOW_BUGS,
     *PAST_ONE_MACHINE_BUGS,
     *RECORD_BUGS,
+    *TARGET_BUGS,
 )

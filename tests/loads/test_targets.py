@@ -1,0 +1,227 @@
+"""Which tables are targets, and that the database has written each row that a commit says is loaded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dedup_core.errors import ExitCode, RowsDiffer, SettingRefused
+from dedup_core.postgres.quarantine import Selection, choose
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import Publish, Write
+from spark_jobs.load import new_batch
+from spark_jobs.retry import retry
+from spark_jobs.target import check_target
+from tests.loads.conftest import Loads, line
+from tests.loads.test_load import counts
+from tests.servers import execute
+
+COLUMNS = "id bigint PRIMARY KEY, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint"
+PLAIN = COLUMNS.replace(" PRIMARY KEY", "")
+POSITION = "SELECT coalesce(max(position), 0) FROM onceload.pipeline"
+
+
+def make(loads: Loads, *statements: str) -> None:
+    """As an administrator, who then gives all of it to the loader."""
+    for statement in statements:
+        execute(loads.admin_dsn, statement)
+    execute(loads.admin_dsn, "GRANT ALL ON ALL TABLES IN SCHEMA public TO onceload_loader")
+
+
+def foreign(of: str) -> tuple[str, ...]:
+    return (
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing",
+        f"CREATE FOREIGN TABLE {of} SERVER elsewhere",
+    )
+
+
+UNFIT = {
+    "unlogged": (("CREATE UNLOGGED TABLE target (" + PLAIN + ")",), "an unlogged table, which a crash"),
+    "foreign": (foreign(f"target ({PLAIN})"), "a foreign table, whose rows another server commits"),
+    "view": (("CREATE TABLE below (" + PLAIN + ")", "CREATE VIEW target AS SELECT * FROM below"), "a view"),
+    "materialized view": (("CREATE MATERIALIZED VIEW target AS SELECT 1 AS id",), "a materialized view"),
+    "unlogged partition": (
+        (
+            f"CREATE TABLE target ({PLAIN}) PARTITION BY RANGE (id)",
+            "CREATE UNLOGGED TABLE low PARTITION OF target FOR VALUES FROM (0) TO (5)",
+            "CREATE TABLE high PARTITION OF target FOR VALUES FROM (5) TO (5000)",
+        ),
+        "low, an unlogged table",
+    ),
+    "foreign partition of a partition": (
+        (
+            f"CREATE TABLE target ({PLAIN}) PARTITION BY RANGE (id)",
+            "CREATE TABLE low PARTITION OF target FOR VALUES FROM (0) TO (5) PARTITION BY RANGE (id)",
+            *foreign("lower PARTITION OF low FOR VALUES FROM (0) TO (5)"),
+        ),
+        "lower, a foreign table",
+    ),
+    "rule": (
+        (f"CREATE TABLE target ({PLAIN})", "CREATE RULE gone AS ON INSERT TO target DO INSTEAD NOTHING"),
+        "whose rule 'gone' .DO INSTEAD. replaces",
+    ),
+    "row-level security": (
+        (
+            f"CREATE TABLE target ({PLAIN})",
+            "ALTER TABLE target ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY few ON target USING (id > 3)",
+        ),
+        "whose row-level security hides rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target(loads, kind):
+    statements, why = UNFIT[kind]
+    make(loads, *statements)
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(SettingRefused, match=why) as refused:
+        loads.load()
+    with pytest.raises(SettingRefused, match=why):
+        check_target(loads.engine, loads.ledger, loads.declared)
+
+    assert refused.value.exit_code is ExitCode.WRONG_USE
+    assert loads.ask("SELECT count(*) FROM onceload.producer") == [(0,)]
+
+
+def test_a_partitioned_table_of_permanent_tables_is_a_target(loads):
+    make(
+        loads,
+        f"CREATE TABLE target ({PLAIN}) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF target FOR VALUES FROM (0) TO (5)",
+        "CREATE TABLE high PARTITION OF target FOR VALUES FROM (5) TO (5000)",
+    )
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+
+    assert counts(loads.load()) == (10, 0, 0)
+    assert loads.rows() == list(range(10))
+
+
+def discarding(when: str, condition: str, *, answer: str = "NULL") -> tuple[str, ...]:
+    return (
+        "CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$BEGIN IF {condition} THEN RETURN {answer}; END IF; RETURN coalesce(NEW, OLD); END$$",
+        f"CREATE TRIGGER discards BEFORE {when} ON target FOR EACH ROW EXECUTE FUNCTION discard()",
+    )
+
+
+def refuses(loads: Loads, written: int, expected: int, *, load: Callable[[], object]) -> None:
+    """The load is refused with both counts, and nothing has changed."""
+    before, position = loads.rows("id, note"), loads.ask(POSITION)
+
+    with pytest.raises(RowsDiffer, match=f"the database wrote {written} of {expected} rows"):
+        load()
+
+    assert loads.rows("id, note") == before
+    assert loads.ask(POSITION) == position
+    assert loads.ask("SELECT count(*) FROM onceload.delivery WHERE state = 'dead'") == [(0,)]
+
+
+def test_rows_that_a_trigger_discards_are_not_recorded_as_loaded(loads):
+    make(loads, f"CREATE TABLE target ({PLAIN})", *discarding("INSERT", "NEW.id % 2 = 1"))
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+
+    refuses(loads, 5, 10, load=loads.load)
+
+    execute(loads.admin_dsn, "DROP TRIGGER discards ON target")
+    assert counts(loads.load()) == (10, 0, 0)
+    assert loads.rows() == list(range(10))
+
+
+def test_rows_that_travel_as_text_are_counted_where_they_arrive(loads):
+    make(
+        loads,
+        "CREATE TABLE target (id bigint, tags uuid[], _producer_id bigint, _sequence bigint)",
+        *discarding("INSERT", "NEW.id = 1"),
+    )
+    loads.write("a.jsonl", '{"id":1,"tags":["6f2b0d52-4b8a-4f0e-9a51-0123456789ab"]}\n{"id":2,"tags":[]}\n')
+    columns = (parse_column("id", "bigint"), parse_column("tags", "uuid[]"))
+
+    with pytest.raises(RowsDiffer, match="the database wrote 1 of 2 rows"):
+        loads.load(columns=columns)
+
+    assert loads.rows() == []
+
+
+def test_a_retried_record_that_a_trigger_discards_stays_in_quarantine(loads):
+    make(loads, f"CREATE TABLE target ({PLAIN})", "ALTER TABLE target ADD CONSTRAINT odd CHECK (id % 2 = 0)")
+    loads.write("a.jsonl", "".join(map(line, range(4))))
+    assert counts(loads.load()) == (2, 0, 2)
+    make(loads, "ALTER TABLE target DROP CONSTRAINT odd", *discarding("INSERT", "NEW.id = 3"))
+    held = choose(loads.engine, Selection(pipeline="events")).held
+
+    with pytest.raises(RowsDiffer, match="the database wrote 1 of 2 rows"):
+        retry(loads.engine, loads.ledger, loads.declared, held, batch=new_batch())
+
+    assert loads.rows() == [0, 2]
+    assert len(choose(loads.engine, Selection(pipeline="events")).held) == 2
+
+
+def merging(loads: Loads, *, lineage: bool, deleted: bool = False) -> Loads:
+    if loads.declared.publish is Publish.DIRECT:
+        pytest.skip("a merge is published at once")
+    columns = "id bigint PRIMARY KEY, note text, gone boolean"
+    make(loads, f"CREATE TABLE target ({columns}{', _producer_id bigint, _sequence bigint' if lineage else ''})")
+    target = replace(
+        loads.declared.target, write=Write.MERGE, key=("id",), lineage=lineage, deleted="gone" if deleted else None
+    )
+    declared = tuple(map(parse_column, ("id", "note", "gone"), ("bigint not null", "text", "boolean")))
+    loads.declared = replace(loads.declared, target=target, columns=declared)
+    return loads
+
+
+def row(number: int, note: str, *, gone: bool = False) -> str:
+    return f'{{"id":{number},"note":"{note}","gone":{str(gone).lower()}}}\n'
+
+
+BY_LINEAGE = pytest.mark.parametrize("lineage", [True, False])
+
+
+@BY_LINEAGE
+@pytest.mark.parametrize(
+    ("when", "condition", "answer"),
+    [("INSERT", "NEW.id = 5", "NULL"), ("UPDATE", "NEW.id = 2", "NULL")],
+    ids=["insert", "update"],
+)
+def test_a_merge_counts_the_keys_that_a_trigger_discards(loads, lineage, when, condition, answer):
+    loads = merging(loads, lineage=lineage)
+    loads.write("a.jsonl", "".join(row(number, "old") for number in range(4)))
+    assert counts(loads.load()) == (4, 0, 0)
+    make(loads, *discarding(when, condition, answer=answer))
+    loads.write("b.jsonl", "".join(row(number, "new") for number in (2, 2, 3, 5)))
+
+    refuses(loads, 3, 4, load=loads.load)
+
+    execute(loads.admin_dsn, "DROP TRIGGER discards ON target")
+    assert counts(loads.load()) == (4, 0, 0)
+    assert loads.rows("id, note") == [(0, "old"), (1, "old"), (2, "new"), (3, "new"), (5, "new")]
+
+
+@BY_LINEAGE
+def test_a_merge_counts_the_deletions_that_a_trigger_discards(loads, lineage):
+    loads = merging(loads, lineage=lineage, deleted=True)
+    loads.write("a.jsonl", "".join(row(number, "old") for number in range(4)))
+    assert counts(loads.load()) == (4, 0, 0)
+    make(loads, *discarding("DELETE", "OLD.id = 1"))
+    loads.write("b.jsonl", row(1, "x", gone=True) + row(2, "x", gone=True) + row(7, "x", gone=True))
+
+    refuses(loads, 2, 3, load=loads.load)
+
+    execute(loads.admin_dsn, "DROP TRIGGER discards ON target")
+    assert counts(loads.load()) == (3, 0, 0)
+    assert loads.rows("id, note") == [(0, "old"), (3, "old")]
+
+
+def test_a_merge_of_rows_that_are_older_than_those_there_counts_all_of_them(loads):
+    """A record that comes late, such as one that is retried, changes nothing and is not lost either."""
+    loads = merging(loads, lineage=True)
+    loads.write("a.jsonl", row(1, "first") + row(2, "x") + row(1, "last"))
+    assert counts(loads.load()) == (3, 0, 0)
+    execute(loads.admin_dsn, "UPDATE target SET _sequence = 1000000 WHERE id = 1")
+    loads.write("a.jsonl", row(1, "first") + row(2, "x") + row(1, "last") + row(1, "older") + row(2, "newer"))
+
+    assert counts(loads.load()) == (2, 0, 0)
+    assert loads.rows("id, note") == [(1, "last"), (2, "newer")]
