@@ -73,6 +73,38 @@ def test_a_transform_that_keeps_records_keeps_their_lineage(loads, tasks):
 
 
 @STAGED
+@pytest.mark.parametrize(
+    ("transform", "rows"),
+    [
+        ("SELECT * FROM records UNION ALL SELECT * FROM records", [0, 0, 1, 1, 2, 2]),
+        ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", [0, 1, 2]),
+        ("SELECT a.* FROM records AS a LEFT JOIN records AS b ON false", [0, 1, 2]),
+        ("SELECT * FROM records WHERE id < 0", []),
+    ],
+)
+def test_a_transform_may_read_its_records_several_times_or_make_nothing_of_them(loads, tasks, transform, rows):
+    for number in range(3):
+        loads.write(f"{number}.jsonl", line(number))
+
+    report = load_by_spark(loads, tasks, transform=transform)
+
+    assert loads.rows() == rows
+    assert (report.loaded, report.filtered) == (len(rows), max(0, 3 - len(rows)))
+    assert load_by_spark(loads, tasks, transform=transform).records == 0
+
+
+@STAGED
+def test_a_transform_whose_plan_reads_no_record_is_refused(loads, tasks):
+    """Spark leaves out a join that can make no row: nothing would be read, and all of it consumed."""
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(SettingRefused, match="reads all of the view records"):
+        load_by_spark(loads, tasks, transform="SELECT a.* FROM records AS a JOIN records AS b ON false")
+
+    assert loads.ledger.position("events") == 0
+
+
+@STAGED
 def test_a_transform_may_aggregate_the_new_records_of_a_batch(loads, tasks):
     loads.write("a.jsonl", line(1, "1.00", "x") + line(2, "2.00", "x") + line(3, "4.00", "y"))
     transform = "SELECT note, count(*) AS records, sum(amount) AS total FROM records GROUP BY note"
