@@ -27,7 +27,7 @@ from spark_jobs.sources.fingerprints import (
 )
 from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
-from spark_jobs.sources.pieces import complete_end, ends_record
+from spark_jobs.sources.pieces import complete_end, find_open_end
 from spark_jobs.sources.records import LastLineOpen
 from spark_jobs.twins import Shared, Twin, Twins, holds_what_was_loaded, resemblance_of
 
@@ -735,7 +735,7 @@ _REWRITTEN = {
 }
 
 
-_LEFT_OPEN = "its last line has no newline yet"
+_LEFT_OPEN = "its last line has no newline yet, or an open quote. It is loaded once it is complete"
 
 
 def _was_left_open(state: ProducerState) -> bool:
@@ -767,8 +767,9 @@ def _rest_of_stream(source: Source, listed: Listed, life: _Life, *, sealed: bool
     if is_plain and not life.twin:
         if first >= size and life.consumed.is_without_holes:
             return None
-        if first < size and not sealed and not ends_record(listed.url, source, first=first, size=size):
-            return Note(name=listed.name, reason=str(LastLineOpen(size - first)))
+        left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
+        if left and not (sealed and isinstance(left, LastLineOpen)):
+            return Note.of(listed.name, left)
     # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
     missing = (SpanSet([Span(0, first)]) if first else SpanSet()) - life.consumed
     spans = (*((span.first, span.end) for span in missing), (first, None))

@@ -31,8 +31,8 @@ from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.parquet import decoding, read_parquet
-from spark_jobs.sources.pieces import Rest, pieces
-from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
+from spark_jobs.sources.pieces import Rest, open_end, pieces
+from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, Part, Records
 
 
 class WrittenAnew(Unreadable):
@@ -103,7 +103,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
     if left.size:
-        raise LastLineOpen(left.size)
+        raise open_end(chunk.url, source, left)
 
 
 def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
@@ -123,7 +123,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     lying = chunk.lying or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
     chunk = replace(chunk, lying=lying)
     held: tuple[Part, Marks] | None = None
-    broken: Incomplete | Damaged | None = None
+    broken: Incomplete | Damaged | FileRefused | None = None
     try:
         for part in pieces(chunk, source, marks=seen, rest=rest):
             _check_lying(chunk)
@@ -133,6 +133,9 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     except (Incomplete, Damaged) as error:
         broken = error
     now = _check_lying(chunk)
+    left = open_end(chunk.url, source, rest) if rest.size else None
+    if isinstance(left, FileRefused):
+        broken = left
     if broken:
         if held:
             yield _packed_part(chunk, *held)
@@ -141,9 +144,9 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     part, marks = held or (_nothing(chunk), seen.marks)
     packed = Fingerprint.from_bytes(lying).stream
     fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
-    yield _last_packed_part(chunk, part, fingerprint, is_consumed=not rest.size)
-    if rest.size:
-        raise LastLineOpen(rest.size)
+    yield _last_packed_part(chunk, part, fingerprint, is_consumed=left is None)
+    if left:
+        raise left
 
 
 def _nothing(chunk: Chunk) -> Part:

@@ -139,6 +139,8 @@ class RecordEnds:
         self._dialect = _Dialect.of(options)
         self._place = _Place.START
         self._is_escaped = False
+        #: How many bytes it has seen, and where in them the last value in quotes began.
+        self._passed = self._opened = 0
         #: What may still come of a byte order mark, which is no part of the first value.
         self._mark = BOM if starts_file else b""
 
@@ -147,15 +149,32 @@ class RecordEnds:
         newlines = self.newlines(block)
         return int(newlines[-1]) + 1 if len(newlines) else None
 
+    def first_end(self, block: bytes) -> int | None:
+        """Say where the first one does; what is behind it comes again, in the next block."""
+        passed, newlines = self._passed, self.newlines(block)
+        if not len(newlines):
+            return None
+        end = int(newlines[0]) + 1
+        self._place, self._is_escaped, self._passed = _Place.START, False, passed + end
+        return end
+
+    @property
+    def open_quote(self) -> int | None:
+        """Where a quote opens that is not closed, counted from the start of the first block."""
+        return self._opened if self._place is _Place.QUOTED else None
+
     def newlines(self, block: bytes) -> Indices:
         """Say where in this block the newlines are that end records."""
         if not self._multiline or not block:
             return positions_of(b"\n", block)
         skipped = self._mark_in(block) if self._mark else 0
         if skipped:
+            self._passed += skipped
             return self.newlines(block[skipped:]) + skipped
         found = None if self._is_unusual(block) else self._at_once(block)
-        return self._step_by_step(block) if found is None else found
+        found = self._step_by_step(block) if found is None else found
+        self._passed += len(block)
+        return found
 
     def _mark_in(self, block: bytes) -> int:
         """How many bytes of a byte order mark this block starts with."""
@@ -185,6 +204,10 @@ class RecordEnds:
         newlines = positions_of(b"\n", block)
         outside: Mask = (np.searchsorted(quotes, newlines) + opened) % 2 == 0
         self._place = self._place_behind(block[-1], is_quoted=(len(quotes) + opened) % 2 == 1)
+        if self._place is _Place.QUOTED:
+            # Behind another quote stands the second of two, which opens nothing.
+            opening = quotes[opens & ((quotes == 0) | (octets[quotes - 1] != self._dialect.quote))]
+            self._opened = self._passed + int(opening[-1]) if len(opening) else self._opened
         ends: Indices = newlines[outside]
         return ends
 
@@ -200,8 +223,11 @@ class RecordEnds:
         for at in self._dialect.special(block).tolist():
             if at != expected:
                 self._pass_plain()
+            before = self._place
             if self._step(block[at]):
                 ends.append(at)
+            if before is _Place.START and self._place is _Place.QUOTED:
+                self._opened = self._passed + at
             expected = at + 1
         if expected < len(block):
             self._pass_plain()

@@ -10,19 +10,28 @@ from spark_jobs.sources.addresses import Unreadable, told
 from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.fingerprints import StreamMarks
 from spark_jobs.sources.packed import Compression
-from spark_jobs.sources.records import Chunk, Part
+from spark_jobs.sources.records import Chunk, FileRefused, LastLineOpen, Part
 
 #: How much of a record that is too long is kept, so that a person can recognise it.
 KEPT_BYTES = 2**20
 _STEP_BYTES = 2**20
 _LOOK_BYTES = 64 * 2**10
+#: How far into a file it takes no time to count lines.
+_COUNTED_BYTES = 64 * 2**20
 
 
 class _Ends(Protocol):
     """Finds records in blocks that follow each other, the first of them at the start of a record."""
 
+    @property
+    def open_quote(self) -> int | None:
+        """Where a quote opens that is not closed, counted from the start of the first block."""
+
     def last_end(self, block: bytes) -> int | None:
         """Say where in this block the last record that ends in it does, behind its newline."""
+
+    def first_end(self, block: bytes) -> int | None:
+        """Say where the first one does; what is behind it comes again, in the next block."""
 
 
 @dataclass
@@ -30,6 +39,12 @@ class Rest:
     """What a chunk holds behind its last whole record; known when all of it was read."""
 
     size: int = 0
+    #: Where in the (decompressed) stream a quote opens in it that is not closed.
+    open_quote: int | None = None
+
+    def note(self, size: int, ends: _Ends, *, begin: int) -> None:
+        self.size, opened = size, ends.open_quote
+        self.open_quote = None if opened is None else begin + opened
 
 
 def pieces(
@@ -41,6 +56,7 @@ def pieces(
     A stream that breaks off gives all its whole records, and only then raises Incomplete.
     A part of its own is a record that fits, with its newline, neither `record_bytes_max` nor `chunk_bytes`, because
     nobody has to hold it; those that are too long and fit into a chunk are found by who reads the parts.
+    Reading ends early in such a record if a quote is open in it, which would swallow the rest of the file.
     """
     is_packed = Compression.of(chunk.url) is not Compression.NONE
     with open_stream(chunk.url) as stream:
@@ -91,14 +107,38 @@ def find_newline(url: str, *, first: int, end: int) -> int | None:
     return None
 
 
-def ends_record(url: str, source: Source, *, first: int, size: int) -> bool:
-    """Whether a record ends in a plain file's `[first, size)`, which starts where one does."""
+def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
+    """What keeps a plain file's `[first, size)`, which starts where a record does, from holding a whole record."""
     ends, at, step = _ends_of(source, first=first), first, _LOOK_BYTES
     while at < size and (block := read_at(url, offset=at, size=min(step, size - at))):
         if ends.last_end(block) is not None:
-            return True
+            return None
         at, step = at + len(block), min(2 * step, _STEP_BYTES)
-    return False
+        if ends.open_quote is not None and at - first >= _held_max(source):
+            break
+    rest = Rest()
+    rest.note(at - first, ends, begin=first)
+    return open_end(url, source, rest)
+
+
+def open_end(url: str, source: Source, rest: Rest) -> LastLineOpen | FileRefused:
+    """What to say of a record without an end: it may still be written, but a quote may also have no other."""
+    if rest.open_quote is None:
+        return LastLineOpen(rest.size)
+    quote = f"the quote that opens at {_place(url, rest.open_quote)} is not closed"
+    if rest.size < _held_max(source):
+        return LastLineOpen(rest.size, f"is not complete: {quote} yet")
+    fix = "close that quote, or raise record_bytes_max if its value is meant to be so long"
+    return FileRefused(url, "close its quotes", f"{quote} in the {_held_max(source)} bytes that a record may have", fix)
+
+
+def _place(url: str, at: int) -> str:
+    """Where a byte of the stream is, for people: its line too, if that is quickly counted."""
+    if at > _COUNTED_BYTES:
+        return f"byte {at}"
+    with told(url), open_stream(url) as stream:
+        line = stream.read(at).count(b"\n") + 1
+    return f"line {line} (byte {at})"
 
 
 def _ends_of(source: Source, *, first: int) -> _Ends:
@@ -110,8 +150,13 @@ def _ends_of(source: Source, *, first: int) -> _Ends:
 
 
 class _LineEnds:
+    open_quote = None
+
     def last_end(self, block: bytes) -> int | None:
         return block.rfind(b"\n") + 1 or None
+
+    def first_end(self, block: bytes) -> int | None:
+        return block.find(b"\n") + 1 or None
 
 
 class _Reader:
@@ -169,28 +214,35 @@ class _Reader:
 
 
 def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator[Part]:
-    # Where parts happen to start must not decide whether a record stands alone.
-    held_max = max(source.record_bytes_max, source.chunk_bytes)
-    first, held = reader.chunk.first, b""
+    held_max, begin = _held_max(source), reader.chunk.first
+    first, held = begin, bytearray()
     while block := reader.read(min(source.chunk_bytes - len(held) % source.chunk_bytes, held_max - len(held))):
         end = ends.last_end(block)
         if end is not None:
             raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
             yield _part(reader, first=first, raw=raw)
-            first, held = first + len(held) + end, block[end:]
+            first, held = first + len(held) + end, bytearray(memoryview(block)[end:])
         elif len(held) + len(block) < held_max:
             held += block
+        elif ends.open_quote is not None:
+            rest.note(len(held) + len(block), ends, begin=begin)
+            return
         else:
-            long, has_end = _too_long(reader, ends, first=first, begun=held + block)
+            long, has_end = _too_long(reader, ends, first=first, begun=bytes(held) + block)
             if not has_end:
-                rest.size = long.end - first
+                rest.note(long.end - first, ends, begin=begin)
                 return
-            first, held = long.end, b""
+            first, held = long.end, bytearray()
             yield long
     if held and reader.chunk.sealed:
-        yield _part(reader, first=first, raw=held)
+        yield _part(reader, first=first, raw=bytes(held))
     elif held:
-        rest.size = len(held)
+        rest.note(len(held), ends, begin=begin)
+
+
+def _held_max(source: Source) -> int:
+    # Where parts happen to start must not decide whether a record stands alone.
+    return max(source.record_bytes_max, source.chunk_bytes)
 
 
 def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
@@ -203,22 +255,10 @@ def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tupl
     reader.feed(begun)
     kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
     while record_end is None and (block := reader.read(_STEP_BYTES)):
-        record_end = _first_end(ends, block)
+        record_end = ends.first_end(block)
         passed = block[:record_end]
         reader.unread(block[len(passed) :])
         reader.feed(passed)
         kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
     part = Part(producer_id=reader.chunk.producer_id, first=first, end=end, raw=kept, too_long=True)
-    return part, record_end is not None or reader.chunk.sealed
-
-
-def _first_end(ends: _Ends, block: bytes) -> int | None:
-    """Ask line by line, because the last end in a block would take the records before it along."""
-    at = 0
-    while at < len(block):
-        line_end = block.find(b"\n", at) + 1 or len(block)
-        found = ends.last_end(block[at:line_end])
-        if found is not None:
-            return at + found
-        at = line_end
-    return None
+    return part, record_end is not None or (reader.chunk.sealed and ends.open_quote is None)

@@ -38,9 +38,11 @@ class LastLineOpen(CallAgain):
 
     #: How many bytes of the last line are there.
     size: int
+    #: What it lacks.
+    why: str = "has no newline yet"
 
     def __str__(self) -> str:
-        return f"its last line ({self.size} bytes) has no newline yet"
+        return f"its last line ({self.size} bytes) {self.why}. It is loaded once it is complete"
 
 
 @dataclass(frozen=True, kw_only=True)

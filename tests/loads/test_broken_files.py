@@ -238,12 +238,37 @@ def test_an_open_last_record_over_several_lines_is_noted_and_takes_no_tasks(load
 
     assert (counts(first), notes(first)) == ((1, 0, 0), [("a.csv", False)])
     again = load_without_tasks(loads)
-    assert [note.reason for note in again.notes] == ["its last line (10 bytes) has no newline yet"]
+    assert [note.reason for note in again.notes] == [
+        "its last line (10 bytes) is not complete: the quote that opens at line 3 (byte 31) is not closed yet. "
+        "It is loaded once it is complete"
+    ]
     with path.open("ab") as file:
         file.write(b'c"\n')
     assert counts(loads.load()) == (1, 0, 0)
     assert load_without_tasks(loads).notes == ()
     assert loads.rows("id, note") == [(1, "a"), (2, "b\nc")]
+
+
+@pytest.mark.parametrize("sealed_after_s", [None, 0])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_quote_that_is_not_closed_in_all_that_a_record_may_have_needs_a_person(loads, suffix, sealed_after_s):
+    csv_of(loads, multiline=True)
+    source = replace(loads.declared.source, chunk_bytes=100, record_bytes_max=1000, sealed_after_s=sealed_after_s)
+    content = b'id,amount,note\n1,2.00,a\n2,3.00,"b\n' + b"3,4.00,c\n" * 500
+    path = loads.write(f"a.csv{suffix}", gzip.compress(content) if suffix else content)
+    loads.write("b.csv", b"id,amount,note\n5,6.00,b\n")
+
+    first = loads.load(source=source)
+    again = loads.load(source=source) if suffix else load_without_tasks(loads, source=source)
+
+    assert counts(first) == (2, 0, 0)
+    assert [notes(report) for report in (first, again)] == [[(path.name, True)]] * 2
+    for report in (first, again):
+        assert "the quote that opens at line 3 (byte 31) is not closed in the 1000 bytes" in report.notes[0].reason
+    mended = content.replace(b'"', b"")
+    path.write_bytes(gzip.compress(mended) if suffix else mended)
+    assert loads.load(source=source).notes == ()
+    assert loads.rows() == [1, 2, *[3] * 500, 5]
 
 
 def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_in(loads):

@@ -1,5 +1,6 @@
 """Chunks fall apart into whole records, whatever the sizes, and nothing is lost between them."""
 
+import itertools
 import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
@@ -250,6 +251,8 @@ def test_offsets_beyond_what_a_float_can_hold_stay_right(folder, monkeypatch):
 class EvenNewlines:
     """Records of two lines each: a scanner that, like that for quotes, has to remember."""
 
+    open_quote = None
+
     def __init__(self) -> None:
         self.newlines = 0
 
@@ -260,6 +263,11 @@ class EvenNewlines:
             if byte == ord("\n") and self.newlines % 2 == 0:
                 found = at + 1
         return found
+
+    def first_end(self, block: bytes) -> int | None:
+        lines = block.splitlines(keepends=True)
+        found = itertools.accumulate(map(len, lines))
+        return next((at for line, at in zip(lines, found, strict=True) if self.last_end(line)), None)
 
 
 @ON_DISK

@@ -163,6 +163,47 @@ def test_a_file_gives_the_same_records_for_every_chunk_size(options, text):
         assert by_sequence_id(read(*chunked(raw, size, options), options=options)) == whole, size
 
 
+@pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
+@settings(max_examples=60)
+@given(text=TEXTS, size=st.integers(1, 30))
+@example(text='a,"x""y', size=30)
+@example(text='"""x', size=2)
+@example(text='\ufeff"x', size=2)
+def test_an_open_quote_is_found_wherever_the_blocks_are_cut(options, text, size):
+    raw = text.encode()
+    with patch.object(RecordEnds, "_at_once", lambda self, block: None):
+        slow = RecordEnds(options, starts_file=True)
+        slow.newlines(raw)
+    ends = RecordEnds(options, starts_file=True)
+
+    for at in range(0, len(raw), size):
+        ends.newlines(raw[at : at + size])
+
+    assert ends.open_quote == slow.open_quote
+    opened = ends.open_quote
+    if opened is not None:
+        assert raw[opened : opened + 1] == b'"'
+        # Without it, and what it opens, nothing is open.
+        before = RecordEnds(options, starts_file=True)
+        before.newlines(raw[:opened])
+        assert before.open_quote is None
+
+
+@pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
+@settings(max_examples=60)
+@given(text=TEXTS, size=st.integers(1, 30))
+def test_records_are_found_one_by_one_where_they_end(options, text, size):
+    raw = text.encode()
+    ends, found, at = RecordEnds(options, starts_file=True), list[int](), 0
+
+    while at < len(raw):
+        end = ends.first_end(raw[at : at + size])
+        at += size if end is None else end
+        found += [] if end is None else [at - 1]
+
+    assert found == RecordEnds(options, starts_file=True).newlines(raw).tolist()
+
+
 def chunked(raw: bytes, size: int, options: CsvOptions) -> list[Part]:
     """Parts as a reader cuts them that sees `size` bytes at once."""
     ends, edges = RecordEnds(options, starts_file=True), [0]
