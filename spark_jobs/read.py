@@ -32,7 +32,7 @@ from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.parquet import decoding, read_parquet
 from spark_jobs.sources.pieces import Rest, open_end, pieces
-from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, Part, Records
+from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
 
 
 class WrittenAnew(Unreadable):
@@ -101,9 +101,15 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         fingerprint = fingerprint.named(_check_unchanged(chunk, source))
         chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
+        if part.is_tail and _look_again(chunk).size > part.end:
+            raise _went_on(part)
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
     if left.size:
         raise open_end(chunk.url, source, left)
+
+
+def _went_on(tail: Part) -> LastLineOpen:
+    return LastLineOpen(tail.end - tail.first, "was still being written while it was read, though it counted as sealed")
 
 
 def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
@@ -140,6 +146,8 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         if held:
             yield _packed_part(chunk, *held)
         raise broken
+    if held and held[0].is_tail and now.size > chunk.size:
+        raise _went_on(held[0])
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
     packed = Fingerprint.from_bytes(lying).stream

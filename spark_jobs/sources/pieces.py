@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 from spark_jobs.declared import Format, Source
@@ -235,7 +235,7 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator
             first, held = long.end, bytearray()
             yield long
     if held and reader.chunk.sealed:
-        yield _part(reader, first=first, raw=bytes(held))
+        yield replace(_part(reader, first=first, raw=bytes(held)), is_tail=True)
     elif held:
         rest.note(len(held), ends, begin=begin)
 
@@ -260,5 +260,12 @@ def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tupl
         reader.unread(block[len(passed) :])
         reader.feed(passed)
         kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
-    part = Part(producer_id=reader.chunk.producer_id, first=first, end=end, raw=kept, too_long=True)
+    part = Part(
+        producer_id=reader.chunk.producer_id,
+        first=first,
+        end=end,
+        raw=kept,
+        too_long=True,
+        is_tail=record_end is None,
+    )
     return part, record_end is not None or (reader.chunk.sealed and ends.open_quote is None)

@@ -85,6 +85,8 @@ class Part:
     raw: bytes
     #: One record beyond all that is held at once, of which `raw` is only the beginning.
     too_long: bool = False
+    #: A last line without its newline, which counts because the file is sealed.
+    is_tail: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

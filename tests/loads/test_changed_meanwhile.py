@@ -90,6 +90,33 @@ def test_a_sealed_last_line_is_the_last_also_when_its_file_was_packed_anew(loads
     assert "goes on in its last line" in report.notes[0].reason
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("multiline", [False, True])
+def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet(loads, monkeypatch, packed, multiline):
+    options = CsvOptions(header=False, multiline=multiline)
+    source = replace(
+        loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv*"), csv=options, sealed_after_s=0
+    )
+    columns, pieces = (parse_column("id", "bigint"),), cut_into_pieces
+    path = loads.write("a.csv.gz" if packed else "a.csv", gzip.compress(b"1\n12") if packed else b"1\n12")
+
+    def going_on(*arguments, **named):
+        for part in pieces(*arguments, **named):
+            if part.raw == b"12":
+                with path.open("ab") as file:
+                    file.write(gzip.compress(b"34\n5") if packed else b"34\n5")
+            yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "pieces", going_on)
+        report = loads.load(columns=columns, source=source)
+
+    assert (report.loaded, [note.needs_a_person for note in report.notes]) == (1, [False])
+    assert "its last line (2 bytes) was still being written" in report.notes[0].reason
+    assert loads.load(columns=columns, source=source).notes == ()
+    assert loads.rows() == [1, 5, 1234]
+
+
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_packed_file_that_is_empty_inside_replaces_nothing(loads):
     loads.write("a.jsonl.gz", gzip.compress(lines(1, 2).encode()))
