@@ -1,7 +1,7 @@
 """What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
 
 from ast import literal_eval
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -191,6 +191,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
                 (
                     *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
                     *(each for each in found.values() if isinstance(each, Note)),
+                    *_open_ends(found.values()),
                     *(waits[listed] for listed in found if listed in waits),
                 )
             )
@@ -373,6 +374,13 @@ def _is_not_whole(file: FileToRead | Note | None) -> bool:
         end = file.spans[-1][1] if file.spans else None
         return end is not None and end < file.listed.size
     return isinstance(file, Note)
+
+
+def _open_ends(found: Iterable[FileToRead | Note | None]) -> Iterator[Note]:
+    """What is planned of a file may leave its last line out; of some, only reading tells."""
+    for file in found:
+        if isinstance(file, FileToRead) and _is_not_whole(file) and file.spans[-1][1] is not None:
+            yield Note(name=file.listed.name, reason=str(LastLineOpen(file.listed.size - file.spans[-1][1])))
 
 
 def waits_for(declared: Declared, name: str, other: str) -> Note:

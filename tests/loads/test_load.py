@@ -44,8 +44,16 @@ def test_a_file_that_grows_goes_on_at_the_exact_byte(loads):
         file.write('unt": 2.5}\n' + line(3))
 
     assert (counts(first), counts(loads.load())) == ((1, 0, 0), (2, 0, 0))
-    assert "no newline yet" in loads.load(batch="x").notes[0].reason if loads.load().notes else True
     assert loads.rows() == [1, 2, 3]
+
+
+def test_a_last_line_that_waits_for_its_newline_is_told_by_each_load(loads):
+    loads.write("a.jsonl", line(1) + '{"id": 2')
+
+    told = [loads.load().notes for _ in range(2)]
+
+    expected = "its last line (8 bytes) has no newline yet. It is loaded once it is complete"
+    assert [[(note.reason, note.needs_a_person) for note in notes] for notes in told] == [[(expected, False)]] * 2
 
 
 def test_many_small_files_are_one_commit_where_they_fit(loads):
