@@ -29,6 +29,7 @@ from spark_jobs.sources.listing import Listed, Listing, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, find_open_end
 from spark_jobs.sources.records import LastLineOpen
+from spark_jobs.sources.signatures import check_plain_text
 from spark_jobs.twins import Shared, Twin, Twins, holds_what_was_loaded, resemblance_of
 
 
@@ -462,8 +463,11 @@ def _look(
 
 
 def _new_of(declared: Declared, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
-    rest_of = _rest_of_stream if is_stream(declared.source, listed.name) else _rest_of_plain
-    rest = rest_of(declared.source, listed, life, sealed=sealed)
+    source = declared.source
+    if source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE:
+        check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
+    rest_of = _rest_of_stream if is_stream(source, listed.name) else _rest_of_plain
+    rest = rest_of(source, listed, life, sealed=sealed)
     if not isinstance(rest, FileToRead):
         # What else there is to say of it the next plan says, without comparing it again.
         rest = _renamed(listed, life, sealed=sealed) or rest

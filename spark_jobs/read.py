@@ -12,10 +12,11 @@ from dedup_core.spans import SEQUENCE_END
 from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
-from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.addresses import Unreadable, told
 from spark_jobs.sources.csv import read_csv
 from spark_jobs.sources.files import look_at, open_stream, read_at
 from spark_jobs.sources.fingerprints import (
+    EDGE_BYTES,
     Fingerprint,
     Marks,
     Resemblance,
@@ -33,6 +34,7 @@ from spark_jobs.sources.packed import Compression, Damaged, Incomplete
 from spark_jobs.sources.parquet import decoding, read_parquet
 from spark_jobs.sources.pieces import Rest, open_end, pieces
 from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
+from spark_jobs.sources.signatures import check_text
 
 
 class WrittenAnew(Unreadable):
@@ -131,7 +133,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     held: tuple[Part, Marks] | None = None
     broken: Incomplete | Damaged | FileRefused | None = None
     try:
-        for part in pieces(chunk, source, marks=seen, rest=rest):
+        for part in _text_parts(chunk, source, marks=seen, rest=rest):
             _check_lying(chunk)
             if held:
                 yield _packed_part(chunk, *held)
@@ -155,6 +157,19 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     yield _last_packed_part(chunk, part, fingerprint, is_consumed=left is None)
     if left:
         raise left
+
+
+def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Rest) -> Iterator[Part]:
+    """The parts of a packed file, whose beginning only reading shows."""
+    is_begun = chunk.first > 0
+    for part in pieces(chunk, source, marks=marks, rest=rest):
+        if not is_begun:
+            check_text(chunk.url, part.raw)
+            is_begun = True
+        yield part
+    if rest.size and not is_begun:
+        with told(chunk.url), open_stream(chunk.url) as stream:
+            check_text(chunk.url, stream.read(EDGE_BYTES))
 
 
 def _nothing(chunk: Chunk) -> Part:

@@ -24,6 +24,7 @@ from spark_jobs.sources.casts import Settled, one_array, settle
 from spark_jobs.sources.files import open_stream
 from spark_jobs.sources.lines import BOM, Lines, bad_of_too_long, lines_of, not_utf8, positions_of
 from spark_jobs.sources.records import FileRefused, Indices, Mask, Part, Records
+from spark_jobs.sources.signatures import check_text
 from spark_jobs.sources.tiers import RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import from_text
 
@@ -62,6 +63,7 @@ def read_csv(
 def read_header(url: str, options: CsvOptions, *, sealed: bool) -> tuple[str, ...] | None:
     """The names of a file's fields, which later parts of it do not show; none while its first record may go on."""
     first = _first_record(url, options)
+    check_text(url, first)
     if first and not first.endswith(b"\n") and not sealed:
         return None
     try:

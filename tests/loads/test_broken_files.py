@@ -281,6 +281,51 @@ def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_in(loads
     assert load_without_tasks(loads, source=replace(loads.declared.source, sealed_after_s=0)).notes == ()
 
 
+# What is no text, whatever its name says.
+
+UTF_16 = (line(1) + line(2)).encode("utf-16")
+RETURNS = (line(1) + line(2)).replace("\n", "\r").encode()
+
+
+@pytest.mark.parametrize("sealed_after_s", [None, 0])
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.jsonl.GZ", gzip.compress(line(1).encode()), "compressed with gzip"),
+        ("a.jsonl.gz", gzip.compress(gzip.compress(line(1).encode())), "compressed with gzip"),
+        ("a.jsonl", UTF_16, "UTF-16"),
+        ("a.jsonl.gz", gzip.compress(UTF_16), "UTF-16"),
+        ("a.jsonl", RETURNS, "carriage returns"),
+        ("a.jsonl.gz", gzip.compress(RETURNS), "carriage returns"),
+    ],
+)
+def test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed(loads, name, content, why, sealed_after_s):
+    source = replace(loads.declared.source, sealed_after_s=sealed_after_s)
+    path = loads.write(name, content)
+    loads.write("b.jsonl", line(5))
+
+    first = loads.load(source=source)
+    again = loads.load(source=source) if name.endswith(".gz") else load_without_tasks(loads, source=source)
+
+    assert counts(first) == (1, 0, 0)
+    assert [notes(report) for report in (first, again)] == [[(name, True)]] * 2
+    assert why in first.notes[0].reason
+    path.write_bytes(gzip.compress(line(7).encode()) if name.endswith(".gz") else line(7).encode())
+    assert (counts(loads.load(source=source)), loads.rows()) == ((1, 0, 0), [5, 7])
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("content", [b"id,amount,note\r1,2.00,a\r", "id,amount,note\n1,2.00,a\n".encode("utf-16")])
+def test_a_header_that_is_no_text_in_lines_needs_a_person(loads, suffix, content):
+    csv_of(loads)
+    loads.write(f"a.csv{suffix}", gzip.compress(content) if suffix else content)
+
+    report = load_without_tasks(loads)
+
+    assert notes(report) == [(f"a.csv{suffix}", True)]
+    assert "carriage returns" in report.notes[0].reason or "UTF-16" in report.notes[0].reason
+
+
 # Parquet.
 
 
