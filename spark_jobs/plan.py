@@ -2,6 +2,7 @@
 
 from ast import literal_eval
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,7 +26,7 @@ from spark_jobs.sources.fingerprints import (
     fingerprint_of_whole,
     is_vouched_for,
 )
-from spark_jobs.sources.listing import Listed, Listing, list_files
+from spark_jobs.sources.listing import Listed, Listing, Name, list_files
 from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.pieces import complete_end, find_open_end
 from spark_jobs.sources.records import LastLineOpen
@@ -151,13 +152,14 @@ class _Life:
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
     """Look at every file of the source; one that cannot be read is noted, and stops no other."""
     listing = list_files(declared.source.path, root=declared.source.root)
+    listing = _one_name_each(declared, ledger, listing)
     is_any_there = bool(listing.files)
     by_content = _is_by_content(declared)
     if not by_content:
         listing = _meant(listing, choice)
     # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
     outlook = _outlook(ledger, declared.name)
-    known = _known(ledger, declared.name, [listed.name for listed in listing.files])
+    known = _known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
     files = {listed.name: listed for listed in listing.files}
     others = Others(declared, ledger, Twins(declared, ledger), files) if by_content else None
     proven = partial(holds_what_was_loaded, declared, ledger)
@@ -191,6 +193,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
             dict.fromkeys(
                 (
                     *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
+                    *_became_folders(listing, known),
                     *(each for each in found.values() if isinstance(each, Note)),
                     *_open_ends(found.values()),
                     *(waits[listed] for listed in found if listed in waits),
@@ -202,7 +205,46 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
 
 
 def _meant(listing: Listing, choice: Choice) -> Listing:
-    return replace(listing, files=tuple(listed for listed in listing.files if choice.means(listed.name)))
+    return replace(
+        listing,
+        files=tuple(listed for listed in listing.files if choice.means(listed.name)),
+        folders=tuple(filter(choice.means, listing.folders)),
+    )
+
+
+def _one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> Listing:
+    """Leave out all names of a file but one: that which it was loaded under, or the first that is no symbolic link."""
+    if not listing.names_of_one:
+        return listing
+    names = [each.name for group in listing.names_of_one for each in group]
+    known, files = _known(ledger, declared.name, names), {listed.name: listed for listed in listing.files}
+    others: dict[str, str] = {}
+    for group in listing.names_of_one:
+        loaded = (each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name)))
+        chosen = next(loaded, group[0]).name
+        others |= {each.name: chosen for each in group if each.name != chosen}
+    notes = ((repr(name), _OTHER_NAME.format(chosen)) for name, chosen in others.items())
+    return replace(
+        listing,
+        files=tuple(listed for listed in listing.files if listed.name not in others),
+        refused=tuple(sorted([*listing.refused, *notes])),
+    )
+
+
+_OTHER_NAME = "it is another name of the file {0} (a link). A file is loaded once, here as {0}"
+
+
+def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> bool:
+    """Whether a name is that of a producer, and not of another one by now: a symbolic link may lead elsewhere."""
+    if known is None:
+        return False
+    state, shared = known[1].state, known[1].shared
+    if not name.is_link or state.fingerprint is None or shared is not None:
+        return True
+    with suppress(OnceloadError):
+        return resemblance_of(declared.source, listed, state) not in (Resemblance.SHORTER, Resemblance.CHANGED)
+    # It cannot be read now, and what it was loaded as it is most likely still.
+    return True
 
 
 def depends_on_others(declared: Declared) -> bool:
@@ -217,12 +259,21 @@ def _is_by_content(declared: Declared) -> bool:
 def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
     """What there is to say of the listing itself."""
     yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
+    for name, fault in listing.misnamed:
+        yield Note(name=name, reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
     yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
     if choice.files and not listing.files:
         reason = "no file of the source is called so; names start below its root, as `onceload plan` shows them"
         yield Note(name=", ".join(choice.files), reason=reason)
-    elif listing == Listing(files=()):
+    elif listing.is_empty:
         yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
+
+
+def _became_folders(listing: Listing, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> Iterator[Note]:
+    for name in listing.folders:
+        # A producer that records name has no fingerprint.
+        if name in known and known[name][1].state.fingerprint is not None:
+            yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
 def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Listed]:
@@ -356,9 +407,8 @@ def _behind(
     A copy under way of a file that sorts after it does not count: each of the two would wait for the other.
     """
     not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
-    # The listing names these as Python writes a text. Of what it refuses, links show no records of their own.
-    unnamed = [each for each in listing.refused if each[1].startswith("its name ")]
-    not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *unnamed)]
+    # The listing names these as Python writes a text. What it refuses holds no records of its own.
+    not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *listing.misnamed)]
     if not not_whole:
         return {}
     first = min(not_whole)

@@ -60,7 +60,12 @@ def _new_files(declared: Declared, *, but: Container[str]) -> Iterator[Listed]:
     source = declared.source
     with suppress(OnceloadError):
         listing = list_files(source.path, root=source.root)
-        yield from (listed for listed in listing.files if listed.size and listed.name not in but)
+        # A file with several names is loaded under one of them.
+        groups = [[each.name for each in group] for group in listing.names_of_one]
+        others = {name for names in groups if any(name in but for name in names) for name in names}
+        yield from (
+            listed for listed in listing.files if listed.size and listed.name not in but and listed.name not in others
+        )
 
 
 class ComparedFiles:

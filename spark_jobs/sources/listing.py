@@ -7,7 +7,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,13 +46,31 @@ class Listed:
     etag: str | None = None
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class Name:
+    """One of several names of a file; those that are no symbolic links sort first."""
+
+    is_link: bool
+    name: str
+
+
 @dataclass(frozen=True)
 class Listing:
     files: tuple[Listed, ...]
     #: What the pattern means and nobody should read: the name as `repr` writes it, and why.
     refused: tuple[tuple[str, str], ...] = ()
+    #: Files that neither the ledger nor an address can name, told in the same way.
+    misnamed: tuple[tuple[str, str], ...] = ()
     #: What might be read with other rights, told in the same way.
     unreadable: tuple[tuple[str, str], ...] = ()
+    #: Folders whose names the pattern means too: they may have been files.
+    folders: tuple[str, ...] = ()
+    #: For each file of this machine that is listed under several names, all of them.
+    names_of_one: tuple[tuple[Name, ...], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.refused or self.misnamed or self.unreadable)
 
 
 def root_of(pattern: str, *, root: str | None = None) -> str:
@@ -91,14 +109,38 @@ def _list_local(pattern: Pattern) -> Listing:
         raise _folder_refused(folder, error) from error
     while walk.folders:
         walk.deeper()
-    return _listing(walk.files, refused=walk.refused, unreadable=walk.unreadable)
+    return walk.found.listing()
 
 
-def _listing(
-    files: Sequence[Listed], *, refused: Sequence[tuple[str, str]], unreadable: Sequence[tuple[str, str]]
-) -> Listing:
-    by_name = sorted(files, key=lambda file: file.name)
-    return Listing(tuple(by_name), refused=tuple(sorted(refused)), unreadable=tuple(sorted(unreadable)))
+@dataclass
+class _Found:
+    """What a walk has met so far, in any order."""
+
+    files: list[Listed] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    misnamed: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    #: By device and inode.
+    linked: dict[tuple[int, int], set[Name]] = field(default_factory=dict)
+
+    def listing(self) -> Listing:
+        return Listing(
+            files=tuple(sorted(self.files, key=lambda file: file.name)),
+            refused=tuple(sorted(self.refused)),
+            misnamed=tuple(sorted(self.misnamed)),
+            unreadable=tuple(sorted(self.unreadable)),
+            folders=tuple(sorted(self.folders)),
+            names_of_one=tuple(sorted(self._names_of_one())),
+        )
+
+    def _names_of_one(self) -> Iterator[tuple[Name, ...]]:
+        """What a link leads to need not be listed."""
+        listed = {file.name for file in self.files} if self.linked else set[str]()
+        for names in self.linked.values():
+            there = tuple(sorted(each for each in names if each.name in listed))
+            if len(there) > 1:
+                yield there
 
 
 @dataclass
@@ -108,9 +150,7 @@ class _Walk:
     pattern: Pattern
     root: str
     real_root: str
-    files: list[Listed] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    found: _Found = field(default_factory=_Found)
     folders: list[tuple[str, frozenset[int]]] = field(default_factory=list)
 
     def deeper(self) -> None:
@@ -127,26 +167,36 @@ class _Walk:
                         self._meet(entry, name=below + entry.name, reached=reached)
 
     def _meet(self, entry: os.DirEntry[str], *, name: str, reached: frozenset[int]) -> None:
-        is_folder = entry.is_dir()
+        is_folder, full_name = entry.is_dir(), self.pattern.prefix + name
+        misnamed = _fault_of(full_name)
         if is_folder and self.pattern.is_one_name:
             raise path_refused(entry.path, "a pattern of files, such as folder/*.jsonl")
+        if is_folder and self.pattern.end in reached and not misnamed:
+            self.found.folders.append(full_name)
         if reached == {self.pattern.end} if is_folder else self.pattern.end not in reached:
             return
-        if (
-            fault := _fault_of(self.pattern.prefix + name)
-            or (entry.is_symlink() and self._fault_of_link(entry))
-            or None
-        ):
-            self.refused.append((repr(self.pattern.prefix + name), fault))
+        if misnamed:
+            self.found.misnamed.append((repr(full_name), misnamed))
+        elif fault := self._fault_of_link(entry) if entry.is_symlink() else None:
+            self.found.refused.append((repr(full_name), fault))
         elif is_folder:
             self.folders.append((name + "/", reached))
         else:
-            found = entry.stat()
-            if stat.S_ISREG(found.st_mode):
-                url = path_below(self.root, name)
-                self.files.append(Listed(self.pattern.prefix + name, url, found.st_size, found.st_mtime))
-            else:
-                self.refused.append((repr(self.pattern.prefix + name), "it is no regular file"))
+            self._meet_file(entry, name)
+
+    def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
+        found, full_name = entry.stat(), self.pattern.prefix + name
+        if not stat.S_ISREG(found.st_mode):
+            self.found.refused.append((repr(full_name), "it is no regular file"))
+            return
+        self.found.files.append(Listed(full_name, path_below(self.root, name), found.st_size, found.st_mtime))
+        # Some disks number no files.
+        if found.st_ino and (found.st_nlink > 1 or entry.is_symlink()):
+            names = self.found.linked.setdefault((found.st_dev, found.st_ino), set())
+            names.add(Name(entry.is_symlink(), full_name))
+            if entry.is_symlink():
+                target = os.path.relpath(os.path.realpath(entry.path), self.real_root)
+                names.add(Name(is_link=False, name=self.pattern.prefix + target))
 
     def _fault_of_link(self, entry: os.DirEntry[str]) -> str | None:
         target = os.path.realpath(entry.path)
@@ -164,13 +214,12 @@ class _Walk:
             pass
         except OSError as error:
             # A link that leads to itself stays one; all else may be readable when somebody calls again.
-            told = self.refused if error.errno == errno.ELOOP else self.unreadable
+            told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable
             told.append((repr(self.pattern.prefix + name), in_words(error)))
 
 
 def _list_remote(pattern: Pattern) -> Listing:
-    refused: list[tuple[str, str]] = []
-    unreadable: list[tuple[str, str]] = []
+    listing = _Found()
     with told(pattern.folder):
         backend, base = backend_of(pattern.folder)
         # A backend remembers listings for as long as the process lives.
@@ -181,7 +230,7 @@ def _list_remote(pattern: Pattern) -> Listing:
                 found = _by_name(base, backend.find(base, detail=True).values())
                 missing = not found and not _exists(backend, base)
             else:
-                found, missing = dict(_walk_remote(backend, base, pattern, unreadable)), False
+                found, missing = dict(_walk_remote(backend, base, pattern, listing.unreadable)), False
         except PermissionError as error:
             raise _folder_refused(pattern.folder, error) from error
         except FileNotFoundError:
@@ -191,15 +240,14 @@ def _list_remote(pattern: Pattern) -> Listing:
         # Of a million files that is a gigabyte, and nobody asks for it again.
         backend.invalidate_cache()
     meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.means(name)}
-    files: list[Listed] = []
     for name, facts in meant.items():
         if fault := _fault_of(pattern.prefix + name) or _fault_of_address(name):
-            refused.append((repr(pattern.prefix + name), fault))
+            listing.misnamed.append((repr(pattern.prefix + name), fault))
         elif fault := _find_size(backend, facts):
-            unreadable.append((repr(pattern.prefix + name), fault))
+            listing.unreadable.append((repr(pattern.prefix + name), fault))
         else:
-            files.append(_listed(pattern, name, facts, etag=etag_of(backend, facts)))
-    return _listing(files, refused=refused, unreadable=unreadable)
+            listing.files.append(_listed(pattern, name, facts, etag=etag_of(backend, facts)))
+    return listing.listing()
 
 
 def _walk_remote(
@@ -240,7 +288,7 @@ def _by_name(base: str, entries: Iterable[dict[str, Any]]) -> Mapping[str, dict[
 def _fault_of_address(name: str) -> str | None:
     """Names become part of an address, in which these would lead elsewhere."""
     found = next((each for each in ("::", "://") if each in name), None)
-    return None if found is None else f"its name holds {found!r}, which leads elsewhere in an address: rename it"
+    return None if found is None else f"its name holds {found!r}, which leads elsewhere in an address"
 
 
 def _folder_refused(folder: str, error: OSError) -> SettingRefused:

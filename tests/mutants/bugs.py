@@ -1233,8 +1233,8 @@ RECORD_BUGS = (
     Bug(
         name="a file that its disk does not show is refused for good",
         file="spark_jobs/sources/listing.py",
-        correct="told = self.refused if error.errno == errno.ELOOP else self.unreadable",
-        wrong="told = self.refused",
+        correct="told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable",
+        wrong="told = self.found.refused",
         tests=("tests/unit/files/test_listing.py",),
     ),
     Bug(
@@ -1364,6 +1364,108 @@ TARGET_BUGS = (
     ),
 )
 
+OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
+OF_NAMES = "tests/loads/test_names.py"
+UNCLOSED = f"{OF_BROKEN_FILES}::test_a_quote_that_is_not_closed_in_all_that_a_record_may_have_needs_a_person"
+NO_TEXT = f"{OF_BROKEN_FILES}::test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed"
+GOES_ON = (
+    "tests/loads/test_changed_meanwhile.py::test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet"
+)
+
+FILE_BUGS = (
+    Bug(
+        name="a quote that is never closed is waited for as long as the file is there",
+        file="spark_jobs/sources/pieces.py",
+        correct="    if rest.size < _held_max(source):\n",
+        wrong="    if True:\n",
+        tests=(UNCLOSED,),
+    ),
+    Bug(
+        name="the second of two quotes is told as the one that opens",
+        file="spark_jobs/sources/csv.py",
+        correct="opening = quotes[opens & (",
+        wrong="opening = quotes[opens | (",
+        tests=("tests/unit/sources/test_csv.py::test_an_open_quote_is_found_wherever_the_blocks_are_cut",),
+    ),
+    Bug(
+        name="a sealed last line is taken though it goes on",
+        file="spark_jobs/read.py",
+        correct="        if part.is_tail and _look_again(chunk).size > part.end:\n",
+        wrong="        if False:\n",
+        tests=(GOES_ON,),
+    ),
+    Bug(
+        name="a sealed last line of a packed file is taken though it goes on",
+        file="spark_jobs/read.py",
+        correct="    if held and held[0].is_tail and now.size > chunk.size:\n",
+        wrong="    if False and held:\n",
+        tests=(GOES_ON,),
+    ),
+    Bug(
+        name="what is no text is read as text",
+        file="spark_jobs/sources/signatures.py",
+        correct="        if begins.startswith(signature):\n",
+        wrong="        if False:\n",
+        tests=(NO_TEXT,),
+    ),
+    Bug(
+        name="a file whose lines end in carriage returns waits for a newline",
+        file="spark_jobs/sources/signatures.py",
+        correct="    if _ends_in_returns(begins):\n",
+        wrong="    if False:\n",
+        tests=(NO_TEXT,),
+    ),
+    Bug(
+        name="the first load says nothing of a last line that waits",
+        file="spark_jobs/plan.py",
+        correct="                    *_open_ends(found.values()),\n",
+        wrong="",
+        tests=("tests/loads/test_load.py::test_a_last_line_that_waits_for_its_newline_is_told_by_each_load",),
+    ),
+    Bug(
+        name="a link is loaded as a file of its own",
+        file="spark_jobs/plan.py",
+        correct="    if not listing.names_of_one:\n",
+        wrong="    if True:\n",
+        tests=(f"{OF_NAMES}::test_a_file_is_loaded_once_whatever_links_lead_to_it",),
+    ),
+    Bug(
+        name="a link that comes later takes the place of a loaded file",
+        file="spark_jobs/plan.py",
+        correct="        chosen = next(loaded, group[0]).name\n",
+        wrong="        chosen = group[0].name\n",
+        tests=(f"{OF_NAMES}::test_a_link_that_comes_later_takes_the_place_of_no_loaded_file",),
+    ),
+    Bug(
+        name="a rewritten file is loaded by the name of a link",
+        file="spark_jobs/plan.py",
+        correct="    if not name.is_link or state.fingerprint is None",
+        wrong="    if state.fingerprint is None",
+        tests=(f"{OF_NAMES}::test_a_rewritten_file_is_not_loaded_by_the_name_of_a_link",),
+    ),
+    Bug(
+        name="a symbolic link that leads to another file keeps that from being loaded",
+        file="spark_jobs/plan.py",
+        correct="not in (Resemblance.SHORTER, Resemblance.CHANGED)\n",
+        wrong="is not None\n",
+        tests=(f"{OF_NAMES}::test_a_symbolic_link_that_leads_to_another_file_by_now_gives_way_to_it",),
+    ),
+    Bug(
+        name="a file that cannot be named needs nobody",
+        file="spark_jobs/plan.py",
+        correct='Nothing of it is loaded. Rename it", needs_a_person=True)',
+        wrong='Nothing of it is loaded. Rename it")',
+        tests=(f"{OF_NAMES}::test_a_name_that_the_ledger_cannot_keep_needs_a_person_at_each_load",),
+    ),
+    Bug(
+        name="a loaded file that became a folder is forgotten",
+        file="spark_jobs/plan.py",
+        correct="                    *_became_folders(listing, known),\n",
+        wrong="",
+        tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -1380,4 +1482,5 @@ BUGS = (
     *PAST_ONE_MACHINE_BUGS,
     *RECORD_BUGS,
     *TARGET_BUGS,
+    *FILE_BUGS,
 )

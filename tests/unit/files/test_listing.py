@@ -233,7 +233,7 @@ def test_names_that_no_ledger_could_hold_are_refused_one_by_one(tmp_path):
     listing = list_files(f"{tmp_path}/*.csv")
 
     assert [file.name for file in listing.files] == ["good.csv"]
-    assert listing.refused == (
+    assert listing.misnamed == (
         (r"'caf\udce9.csv'", "its name is not valid UTF-8"),
         (r"'two\nlines.csv'", "its name holds a NUL or a newline"),
     )
@@ -248,7 +248,7 @@ def test_a_name_that_is_longer_than_the_ledger_keeps_is_refused_alone(tmp_path):
     listing = list_files(f"{tmp_path}/**/*.csv")
 
     assert [file.name for file in listing.files] == ["good.csv"]
-    assert [why for _, why in listing.refused] == ["its name has 2008 bytes, and at most 2000 are kept"]
+    assert [why for _, why in listing.misnamed] == ["its name has 2008 bytes, and at most 2000 are kept"]
 
 
 def test_symbolic_links_stay_below_the_root(tmp_path):
@@ -264,6 +264,33 @@ def test_symbolic_links_stay_below_the_root(tmp_path):
 
     assert [file.name for file in listing.files] == ["b.csv", "folder/c.csv", "near.csv"]
     assert [name for name, _ in listing.refused] == ["'away.csv'", "'awry'", "'round'"]
+
+
+def test_the_names_of_one_file_are_told_and_first_those_that_are_no_symbolic_links(tmp_path):
+    write(tmp_path, "disk/b.csv", "disk/f/c.csv", "disk/alone.csv", "disk/elsewhere")
+    (tmp_path / "landing").symlink_to("disk")
+    root = tmp_path / "landing"
+    (root / "a.csv").symlink_to("b.csv")
+    os.link(root / "f" / "c.csv", root / "d.csv")
+    (root / "0.csv").symlink_to("f/c.csv")
+    os.link(root / "elsewhere", root / "only.csv")
+    (root / "y.csv").symlink_to("elsewhere")
+
+    groups = list_files(f"{root}/**/*.csv").names_of_one
+
+    assert [[each.name for each in group] for group in groups] == [
+        ["b.csv", "a.csv"],
+        ["d.csv", "f/c.csv", "0.csv"],
+        ["only.csv", "y.csv"],
+    ]
+    assert list_files(f"{root}/f/*.csv", root=str(root)).names_of_one == ()
+
+
+def test_folders_that_a_pattern_of_files_means_are_told(tmp_path):
+    write(tmp_path, "a.csv/b.csv", "c/d.csv")
+
+    assert list_files(f"{tmp_path}/*.csv").folders == ("a.csv",)
+    assert list_files(f"{tmp_path}/**/*.csv").folders == ("a.csv",)
 
 
 def test_the_root_itself_may_be_a_symbolic_link(tmp_path):
