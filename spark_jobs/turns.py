@@ -1,4 +1,4 @@
-"""What takes effect in order: nothing overtakes what could not be read.
+"""What has to wait for a later load: what would overtake something that could not be read, and a line that goes on.
 
 Where records are ordered, these are all files by their names; where they are merged, the parts of each file. An
 overtaken record would be lost, because its producer has gone on, or would undo a later one. What a plan sees is left
@@ -16,6 +16,7 @@ from spark_jobs.declared import Declared, Write
 from spark_jobs.offers import Bundle
 from spark_jobs.plan import Note, waits_for
 from spark_jobs.publish import merged
+from spark_jobs.read import goes_on
 from spark_jobs.sources.records import Chunk
 from spark_jobs.stage import StagedPart
 
@@ -27,11 +28,20 @@ class Overtaking:
     chunks: frozenset[Chunk]
     #: The files that wait, each with the one that it waits for; that one has notes of its own.
     waiting: Mapping[str, str]
+    #: Files that go on in a last line that counted as sealed.
+    gone_on: Sequence[str] = ()
 
     def notes(self, declared: Declared) -> Iterator[Note]:
         """Why those files wait."""
+        yield from (Note(name=name, reason=_GOES_ON) for name in self.gone_on)
         for name, other in sorted(self.waiting.items()):
             yield waits_for(declared, name, other)
+
+
+_GOES_ON = (
+    "it grew after it was read, in a last line that counted as sealed (source.sealed). The part with that line is not "
+    "loaded. The next load reads it again"
+)
 
 
 def overtaking(
@@ -41,7 +51,9 @@ def overtaking(
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in merged(parts)}
-    behind, waiting = set[Chunk](), dict[str, str]()
+    gone_on = {chunk for chunk in in_order if _is_read_to_end(chunk, read) and goes_on(chunk, declared.source)}
+    noted = noted | {chunk.name for chunk in gone_on}
+    behind, waiting = set(gone_on), dict[str, str]()
     for line in _lines(declared, in_order):
         # What was noted of a file may be behind all that was planned of it.
         first = next(
@@ -52,7 +64,8 @@ def overtaking(
             late = [chunk for chunk in line if _place(chunk) > _place(first)]
             behind.update(late)
             waiting |= {chunk.name: first.name for chunk in late if chunk.name != first.name}
-    return Overtaking(chunks=frozenset(behind), waiting=waiting) if behind else None
+    names = sorted({chunk.name for chunk in gone_on})
+    return Overtaking(chunks=frozenset(behind), waiting=waiting, gone_on=names) if behind else None
 
 
 def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
@@ -71,6 +84,11 @@ def _file(chunk: Chunk) -> str:
 
 def _place(chunk: Chunk) -> tuple[str, int]:
     return chunk.name, chunk.first
+
+
+def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
+    advance = read.get(chunk.producer_id)
+    return advance is not None and bool(advance.spans) and advance.spans.end >= chunk.size
 
 
 def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:

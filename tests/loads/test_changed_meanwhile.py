@@ -11,6 +11,7 @@ from spark_jobs import read as reading
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish
 from spark_jobs.sources.pieces import pieces as cut_into_pieces
+from spark_jobs.stage import is_whole
 from tests.loads.conftest import line
 
 
@@ -115,6 +116,33 @@ def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet(loads
     assert "its last line (2 bytes) was still being written" in report.notes[0].reason
     assert loads.load(columns=columns, source=source).notes == ()
     assert loads.rows() == [1, 5, 1234]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+@pytest.mark.parametrize(
+    ("more", "noted", "rows", "in_the_end"),
+    [(b"34\n", ["a.csv"], [2], [1, 2, 1234]), (b"\n4\n", [], [1, 2, 12], [1, 2, 4, 12])],
+)
+def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_out(
+    *, loads, monkeypatch, more, noted, rows, in_the_end
+):
+    source = replace(loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv"), sealed_after_s=0)
+    source, columns = replace(source, csv=CsvOptions(header=False)), (parse_column("id", "bigint"),)
+    path = loads.write("a.csv", b"1\n12")
+    loads.write("b.csv", b"2\n")
+
+    def grown(*arguments, **named):
+        path.write_bytes(b"1\n12" + more)
+        return is_whole(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.load.is_whole", grown)
+        report = loads.load(columns=columns, source=source)
+
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]
+    assert loads.rows() == rows
+    assert loads.load(columns=columns, source=source).notes == ()
+    assert loads.rows() == in_the_end
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

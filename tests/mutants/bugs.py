@@ -1402,6 +1402,16 @@ FILE_BUGS = (
         tests=(GOES_ON,),
     ),
     Bug(
+        name="a sealed last line is published though it went on since it was staged",
+        file="spark_jobs/read.py",
+        correct="    with suppress(Unreadable):\n        has_grown = ",
+        wrong="    with suppress(Unreadable):\n        has_grown = False and ",
+        tests=(
+            "tests/loads/test_changed_meanwhile.py"
+            "::test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_out",
+        ),
+    ),
+    Bug(
         name="what is no text is read as text",
         file="spark_jobs/sources/signatures.py",
         correct="        if begins.startswith(signature):\n",

@@ -159,6 +159,17 @@ def test_a_stream_that_breaks_off_gives_its_whole_records_first(folder, suffix):
     assert failure.end - len(read) < 10
 
 
+def test_a_last_line_without_newline_waits_for_the_trailer_of_its_stream(folder):
+    path, content = folder / "trailer.gz", packed(b"one\ntwo", ".gz")
+
+    path.write_bytes(content[:-8])
+    parts, failure = parts_before_failure(pieces(chunk(path, sealed=True), source(1000)))
+    assert ([part.raw for part in parts], type(failure)) == ([b"one\n"], Incomplete)
+    path.write_bytes(content)
+    parts = list(pieces(chunk(path, sealed=True), source(1000)))
+    assert [(part.raw, part.is_tail) for part in parts] == [(b"one\n", False), (b"two", True)]
+
+
 @pytest.mark.parametrize("suffix", PACKS)
 @pytest.mark.parametrize(("first", "end"), [(0, 12), (8, 12), (12, 16), (12, None)])
 def test_a_file_that_became_shorter_than_its_chunk_gives_no_half_record(folder, suffix, first, end):
