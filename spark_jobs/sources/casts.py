@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
-from spark_jobs.sources.records import Mask
+from spark_jobs.sources.records import Indices, Mask
 from spark_jobs.sources.values import DAYS, MICROSECONDS, ValueRefused, from_text
 
 #: What an Arrow decimal of 256 bits holds.
@@ -70,10 +70,18 @@ def cast_texts(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask
             values = cast(texts, arrow_type(column_type))
         except pa.ArrowInvalid:
             continue
-        if pa.types.is_floating(values.type) and mask_of(pc.invert(pc.is_finite(values))).any():
+        if pa.types.is_floating(values.type) and _may_be_out_of_range(texts, values):
             break
         return values, np.zeros(len(texts), np.bool_)
     return _cast_one_by_one(texts, column_type)
+
+
+def _may_be_out_of_range(texts: pa.Array, floats: pa.Array) -> bool:
+    """Whether one is too large to be finite, or too small to be anything but zero."""
+    zeros = texts.filter(pc.equal(floats, 0))
+    return bool(
+        mask_of(pc.invert(pc.is_finite(floats))).any() or mask_of(pc.match_substring_regex(zeros, "^[^eE]*[1-9]")).any()
+    )
 
 
 def _cast_one_by_one(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
@@ -111,8 +119,33 @@ def numerics(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return texts.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
 
 
+def _moments(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    if _have_times_of_arrow(texts):
+        raise pa.ArrowInvalid("hours alone, or zones beyond 15:59")
+    return texts.cast(target)
+
+
 def _without_zone(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    return texts.cast(pa.timestamp("us")).cast(target)
+    return _moments(texts, pa.timestamp("us")).cast(target)
+
+
+def _have_times_of_arrow(texts: pa.Array) -> bool:
+    """Whether one has an hour without minutes, or a zone up to 23:59: that is a time for Arrow only."""
+    octets, offsets = octets_of(texts), _offsets_of(texts)
+    starts, ends = offsets[:-1], offsets[1:]
+    has_time = ends - starts > len("2024-01-01")
+    starts, ends = starts[has_time], ends[has_time]
+    behind_hours = np.minimum(starts + len("2024-01-01T00"), len(octets) - 1)
+    return bool((octets[behind_hours] != ord(":")).any()) or any(
+        _far_zones(octets, ends - len(zone)).any() for zone in ("+00", "+0000", "+00:00")
+    )
+
+
+def _far_zones(octets: npt.NDArray[np.uint8], at: Indices) -> Mask:
+    sign, tens, ones = octets[at], octets[at + 1], octets[at + 2]
+    is_far = (tens > ord("1")) | ((tens == ord("1")) & (ones > ord("5")))
+    far: Mask = ((sign == ord("+")) | (sign == ord("-"))) & is_far
+    return far
 
 
 def _times(texts: pa.Array, target: pa.DataType) -> pa.Array:
@@ -147,8 +180,8 @@ _CASTS: dict[Kind, tuple[Callable[[pa.Array, pa.DataType], pa.Array], ...]] = {
     Kind.NUMERIC: (numerics,),
     Kind.DATE: (_simply,),
     Kind.TIME: (_times,),
-    Kind.TIMESTAMP: (_simply,),
-    Kind.TIMESTAMPTZ: (_simply, _without_zone),
+    Kind.TIMESTAMP: (_moments,),
+    Kind.TIMESTAMPTZ: (_moments, _without_zone),
     Kind.UUID: (_uuids,),
 }
 
@@ -211,6 +244,15 @@ def octets_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
         return np.zeros(0, np.uint8)
     bounds = np.frombuffer(offsets, np.int32)
     return np.frombuffer(octets, np.uint8)[bounds[texts.offset] : bounds[texts.offset + len(texts)]]
+
+
+def _offsets_of(texts: pa.Array) -> Indices:
+    """Where each of the texts starts in their bytes, and the last one ends."""
+    if not len(texts):
+        return np.zeros(1, np.int64)
+    bounds = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    offsets: Indices = bounds.astype(np.int64) - int(bounds[0])
+    return offsets
 
 
 def mask_of(booleans: pa.Array) -> Mask:

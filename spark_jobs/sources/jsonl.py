@@ -30,7 +30,6 @@ _BLANKS = b" \t\r"
 _BLOCK_BYTES_MAX = 2**30
 #: What is computed of so many bytes fits in the processor's cache.
 _SLAB_BYTES = 2**16
-_MANY = 1000
 #: The types that Arrow reads from JSON by itself; the rest it reads as texts, to be cast.
 _DIRECT = {
     Kind.TEXT,
@@ -45,6 +44,8 @@ _DIRECT = {
 }
 #: What Arrow multiplies and divides decimals of so many bits by: ten to the power of this, at most.
 _POWERS = {128: 38, 256: 76}
+#: How many zeros a number may have behind its point, and how small an exponent besides, before it may become zero.
+_HALF_WAY = {Kind.REAL: 22, Kind.DOUBLE: 160}
 _DIGITS = re.compile(rb"0*([0-9]{0,9})")
 _ESCAPED = re.compile(rb"\\u00(?:3[0-9]|2[bdeBDE]|[46]5)")
 _BIGINT = re.compile(r"-?[0-9]{1,19}")
@@ -63,8 +64,8 @@ def read_jsonl(
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
     reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
     suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
-    if numerics := [column.type.element for column in columns if column.type.kind is Kind.NUMERIC]:
-        suspects |= _may_lead_astray(lines, numerics)
+    if fractions := [column.type.element for column in columns if column.type.kind in (Kind.NUMERIC, *_HALF_WAY)]:
+        suspects |= _may_be_too_small(lines, fractions)
     records = read_in_tiers(
         lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
     )
@@ -76,15 +77,23 @@ def _looks_unlike_an_object(lines: Lines) -> Mask:
     return unlike
 
 
-def _may_lead_astray(lines: Lines, numerics: Sequence[ColumnType]) -> Mask:
-    """Which lines may hold a number of so small an exponent that Arrow looks beyond the end of its powers of ten."""
-    types = [_roomy(arrow_type(numeric)) for numeric in numerics]
-    harmless = min(_POWERS[each.bit_width] - (each.precision - each.scale) for each in types)
+def _may_be_too_small(lines: Lines, types: Sequence[ColumnType]) -> Mask:
+    """Which lines may hold a number so small that Arrow makes it zero, or looks beyond the end of its powers of ten."""
+    harmless = min(map(_harmless_exponent, types))
     exponents = _negative_exponents(lines.octets).tolist()
     far = [at for at in exponents if _number_at(lines.block, at) > harmless]
     # No writer escapes what numbers are made of, but every reader takes it.
     hidden = [found.start() for found in _ESCAPED.finditer(lines.block)] if b"\\" in lines.block else []
-    return lines.within(np.array([*far, *hidden], np.int64))
+    zeros = {b"0" * _HALF_WAY[each.kind] for each in types if each.kind in _HALF_WAY}
+    tiny = [found.start() for run in zeros if run in lines.block for found in re.finditer(run, lines.block)]
+    return lines.within(np.array([*far, *hidden, *tiny], np.int64))
+
+
+def _harmless_exponent(column_type: ColumnType) -> int:
+    if column_type.kind is not Kind.NUMERIC:
+        return _HALF_WAY[column_type.kind]
+    decimal = _roomy(arrow_type(column_type))
+    return _POWERS[decimal.bit_width] - int(decimal.precision - decimal.scale)
 
 
 def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
@@ -233,8 +242,6 @@ class _Way:
     unexpected: str
     #: Look at every line for raw JSON and for unknown fields as well.
     scans: bool
-    #: Read points in time as texts: that takes more ways to write them.
-    times_as_texts: bool = False
 
 
 @dataclass(kw_only=True)
@@ -251,8 +258,8 @@ class _Reader:
         block = self.lines.together(group)
         if block.size > _BLOCK_BYTES_MAX:
             return None
-        for way in self._ways(len(group)):
-            table = _parse(block, self._schema(way), unexpected=way.unexpected)
+        for way in self._ways():
+            table = _parse(block, self._schema, unexpected=way.unexpected)
             if table is not None and table.num_rows == len(group):
                 self.has_unknown = way.unexpected == "ignore"
                 settled = settle(self._arrays(table), self._without_scanned(), count=len(group))
@@ -266,25 +273,18 @@ class _Reader:
         self._note_unknown(found)
         return row
 
-    def _ways(self, count: int) -> Iterator[_Way]:
+    def _ways(self) -> Iterator[_Way]:
         ignores = self.unknown_fields is UnknownFields.IGNORE
         has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
         # Arrow is quickest where it has nothing to pass over.
         if not has_raw and not (ignores and self.has_unknown):
             yield _Way(unexpected="error", scans=False)
         yield _Way(unexpected="ignore", scans=has_raw or not ignores)
-        # A few lines are as quickly read one by one as tried in yet another way.
-        if count >= _MANY and any(column.type.kind is Kind.TIMESTAMPTZ for column in self.columns):
-            yield _Way(unexpected="ignore", scans=has_raw or not ignores, times_as_texts=True)
 
-    def _schema(self, way: _Way) -> pa.Schema:
-        return pa.schema(
-            [
-                pa.field(column.name, _read_type(column.type, times_as_texts=way.times_as_texts))
-                for column in self.columns
-                if column.type.kind is not Kind.JSONB
-            ]
-        )
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        read = (column for column in self.columns if column.type.kind is not Kind.JSONB)
+        return pa.schema([pa.field(column.name, _read_type(column.type)) for column in read])
 
     def _arrays(self, table: pa.Table) -> list[pa.Array]:
         return [
@@ -349,13 +349,12 @@ class _Reader:
         self.unknown.see(unknown)
 
 
-def _read_type(column_type: ColumnType, *, times_as_texts: bool) -> pa.DataType:
+def _read_type(column_type: ColumnType) -> pa.DataType:
     if column_type.is_array:
-        return pa.list_(_read_type(column_type.element, times_as_texts=times_as_texts))
+        return pa.list_(_read_type(column_type.element))
     if column_type.kind is Kind.NUMERIC:
         return _roomy(arrow_type(column_type))
-    is_direct = column_type.kind in _DIRECT or (column_type.kind is Kind.TIMESTAMPTZ and not times_as_texts)
-    return arrow_type(column_type) if is_direct else pa.string()
+    return arrow_type(column_type) if column_type.kind in _DIRECT else pa.string()
 
 
 def _roomy(decimal: pa.DataType) -> pa.DataType:

@@ -320,13 +320,15 @@ def _from_bytes(value: bytes, column_type: ColumnType) -> object:
 
 
 def _from_float(value: float, column_type: ColumnType) -> float:
-    if column_type.kind is Kind.REAL and math.isfinite(value) and abs(value) > _REAL_MAX:
+    if column_type.kind is Kind.REAL and math.isfinite(value) and value and not _REAL_MIN < abs(value) <= _REAL_MAX:
         raise ValueRefused(f"{value} is no {column_type}: out of range")
     return value
 
 
 #: The first double that rounds to no finite real is half a step behind the last one.
 _REAL_MAX = math.nextafter(float(np.finfo(np.float32).max) + 2.0**103, 0)
+#: Up to half of the smallest real, a double rounds to zero.
+_REAL_MIN = 2.0**-150
 
 
 def _kept(value: object, column_type: ColumnType | None) -> str:
@@ -447,9 +449,11 @@ _CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] 
 
 
 def _lost(array: pa.Array, values: pa.Array) -> Mask:
-    """What a cast that Arrow calls safe changed: times cut off dates, and numbers made infinite."""
+    """What a cast that Arrow calls safe changed: times cut off dates, and numbers made infinite or zero."""
     if pa.types.is_floating(values.type) and pa.types.is_floating(array.type):
-        return mask_of(pc.and_(pc.is_inf(values), pc.invert(pc.is_inf(array))))
+        made_infinite = pc.and_(pc.is_inf(values), pc.invert(pc.is_inf(array)))
+        made_zero = pc.and_(pc.equal(values, 0), pc.not_equal(array, 0))
+        return mask_of(pc.or_(made_infinite, made_zero))
     if pa.types.is_date(values.type) and pa.types.is_timestamp(array.type):
         clock = pc.local_timestamp(array) if array.type.tz else array
         return mask_of(pc.not_equal(values.cast(clock.type), clock))

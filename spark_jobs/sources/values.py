@@ -2,8 +2,9 @@
 
 This is the slow tier of every format, and the reference for the fast one: whatever that reads, this reads alike.
 A value comes back as Arrow takes it for the column's type: points in time as microseconds, days and times as numbers.
-Three rules differ from Postgres' own on purpose: nothing is rounded into a numeric, nothing is infinitely far in
-time, and a timestamptz without a zone is in UTC, because the session's zone would make the result depend on who loads.
+What is taken is what Postgres' own cast makes of the same text. A timestamptz without a zone is in UTC, because the
+session's zone would make the result depend on who loads. Three forms are taken that the cast refuses: integers with a
+point or an exponent, base64, and JSON arrays. Much is refused that the cast takes: docs/values.md shows it.
 """
 
 import base64
@@ -39,7 +40,7 @@ def from_json(raw: str, column_type: ColumnType) -> object:
         return from_text(string_of(raw), column_type)
     if raw[0] in "[{":
         raise ValueRefused(f"{'an array' if raw[0] == '[' else 'an object'} is no {column_type}")
-    if column_type.kind not in _WRITTEN_BARE:
+    if column_type.kind not in (_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE):
         raise _refused(raw, column_type)
     return from_text(raw, column_type)
 
@@ -92,10 +93,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
+_NOT_ZERO = re.compile(r"[^eE]*[1-9]")
 _TRUE = ("t", "true", "y", "yes", "on", "1")
 _FALSE = ("f", "false", "n", "no", "off", "0")
 _BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _BITS = {Kind.SMALLINT: 15, Kind.INTEGER: 31, Kind.BIGINT: 63}
+#: The types that have values for NaN and Infinity, which are no JSON.
+_FLOATS = (Kind.REAL, Kind.DOUBLE)
 _EXACT = Context(prec=PRECISION_MAX, traps=[])
 
 
@@ -160,7 +164,7 @@ def _floating(text: str, column_type: ColumnType) -> float:
         raise _refused(text, column_type)
     # Rounding to double first would round twice.
     number = pa.scalar(written).cast(pa.float32()).as_py() if column_type.kind is Kind.REAL else float(written)
-    if math.isinf(number):
+    if math.isinf(number) or (not number and _NOT_ZERO.match(written)):
         raise _refused(text, column_type, "out of range")
     return float(number)
 
@@ -174,12 +178,12 @@ DAY_US = 86_400 * _SECOND
 DAYS = (1 - _EPOCH, date.max.toordinal() - _EPOCH)
 MICROSECONDS = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _DATE_PATTERN = r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
-_SECONDS_PATTERN = r":(?P<second>[0-9]{2})(?:[.,](?P<fraction>[0-9]+))?"
+_SECONDS_PATTERN = r":(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?"
 _ZONE_PATTERN = r"(?P<zone>[ ]?(?:[Zz]|(?P<sign>[+-])(?P<hours>[0-9]{2})(?::?(?P<minutes>[0-9]{2}))?))?"
 _DATE = re.compile(_DATE_PATTERN)
 _TIME = re.compile(rf"(?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}})(?:{_SECONDS_PATTERN})?{_ZONE_PATTERN}")
 _TIMESTAMP = re.compile(
-    rf"{_DATE_PATTERN}(?:[Tt ](?P<hour>[0-9]{{2}})(?::(?P<minute>[0-9]{{2}})(?:{_SECONDS_PATTERN})?)?{_ZONE_PATTERN})?"
+    rf"{_DATE_PATTERN}(?:[Tt ](?P<hour>[0-9]{{2}}):(?P<minute>[0-9]{{2}})(?:{_SECONDS_PATTERN})?{_ZONE_PATTERN})?"
 )
 
 
@@ -242,8 +246,8 @@ def _offset(parts: re.Match[str], column_type: ColumnType) -> int:
     if not parts["sign"]:
         return 0
     hours, minutes = int(parts["hours"]), int(parts["minutes"] or 0)
-    if hours > 23 or minutes > 59:
-        raise _refused(parts[0], column_type, "there is no such zone")
+    if hours > 15 or minutes > 59:
+        raise _refused(parts[0], column_type, "zones end at 15:59")
     offset = (hours * 60 + minutes) * 60 * _SECOND
     return -offset if parts["sign"] == "-" else offset
 
@@ -257,24 +261,24 @@ def _in_range(microseconds: int, parts: re.Match[str], column_type: ColumnType) 
 # Bytes.
 
 _UUID = re.compile(r"(?:[0-9a-f]{4}-?){7}[0-9a-f]{4}", re.IGNORECASE)
+#: Base64 comes in groups of four characters; these say other bytes in hex.
+_HEX_OR_BASE64 = re.compile(r"(?:[0-9a-f]{4})+", re.IGNORECASE)
 
 
 def _uuid(text: str, column_type: ColumnType) -> bytes:
-    digits = text.strip(_BLANKS)
-    if digits.startswith("{") and digits.endswith("}"):
-        digits = digits[1:-1]
+    digits = text[1:-1] if text.startswith("{") and text.endswith("}") else text
     if not _UUID.fullmatch(digits):
         raise _refused(text, column_type)
     return bytes.fromhex(digits.replace("-", ""))
 
 
 def _bytea(text: str, column_type: ColumnType) -> bytes:
-    r"""Hex after `\x`, as Postgres writes it, or else base64."""
+    r"""Hex after `\x`, as Postgres writes it, or else base64; a text that is hex and base64 is neither."""
+    if _HEX_OR_BASE64.fullmatch(text):
+        raise _refused(text, column_type, r"it may be hex or base64; write the bytes as \x and their hex digits")
     try:
-        if text.startswith("\\x"):
-            return bytes.fromhex(text[2:])
-        return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
+        return binascii.unhexlify(text[2:]) if text.startswith("\\x") else base64.b64decode(text, validate=True)
+    except ValueError:
         raise _refused(text, column_type, r"it is neither hex after \x nor base64") from None
 
 
@@ -438,7 +442,7 @@ def _without_blanks(bare: str) -> str:
 
 
 #: The types whose values JSON may write without quotes.
-_WRITTEN_BARE = {Kind.TEXT, Kind.VARCHAR, Kind.BOOLEAN, *_BITS, Kind.REAL, Kind.DOUBLE, Kind.NUMERIC}
+_WRITTEN_BARE = {Kind.TEXT, Kind.VARCHAR, Kind.BOOLEAN, *_BITS, *_FLOATS, Kind.NUMERIC}
 _READERS: dict[Kind, Callable[[str, ColumnType], object]] = {
     Kind.TEXT: _text,
     Kind.VARCHAR: _text,

@@ -42,7 +42,8 @@ KILLED_REPLACING = (
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_TURNS = "tests/loads/test_turns.py"
-OF_NUMERICS = "tests/unit/sources/test_numerics.py"
+OF_SOURCES = "tests/unit/sources"
+OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -648,6 +649,55 @@ LOAD_BUGS = (
         correct="if _number_at(lines.block, at) > harmless]",
         wrong="if _number_at(lines.block, at) > 1000]",
         tests=(OF_NUMERICS,),
+    ),
+    Bug(
+        name="a number that is too small for its type becomes zero in lines of JSON",
+        file="spark_jobs/sources/jsonl.py",
+        correct="if column.type.kind in (Kind.NUMERIC, *_HALF_WAY)]:",
+        wrong="if column.type.kind is Kind.NUMERIC]:",
+        tests=(f"{OF_SOURCES}/test_jsonl.py::test_both_tiers_read_a_value_alike",),
+    ),
+    Bug(
+        name="a text that is too small for its type becomes zero among others",
+        file="spark_jobs/sources/casts.py",
+        correct="    zeros = texts.filter(pc.equal(floats, 0))\n",
+        wrong="    zeros = texts.filter(pc.is_nan(floats))\n",
+        tests=(f"{OF_SOURCES}/test_csv.py::test_both_tiers_read_a_value_alike",),
+    ),
+    Bug(
+        name="a stored number that is too small for its column becomes zero",
+        file="spark_jobs/sources/parquet.py",
+        correct="        return mask_of(pc.or_(made_infinite, made_zero))\n",
+        wrong="        return mask_of(made_infinite)\n",
+        tests=(f"{OF_SOURCES}/test_parquet.py::test_a_value_is_read_alike_by_both_tiers_and_alone",),
+    ),
+    Bug(
+        name="a time that Postgres refuses is taken among others",
+        file="spark_jobs/sources/casts.py",
+        correct="    if _have_times_of_arrow(texts):\n",
+        wrong="    if not texts:\n",
+        tests=(f"{OF_SOURCES}/test_jsonl.py::test_both_tiers_read_a_value_alike",),
+    ),
+    Bug(
+        name="a zone that Postgres refuses is taken",
+        file="spark_jobs/sources/values.py",
+        correct="    if hours > 15 or minutes > 59:\n",
+        wrong="    if hours > 23 or minutes > 59:\n",
+        tests=(f"{OF_SOURCES}/test_values.py",),
+    ),
+    Bug(
+        name="hex without its mark becomes other bytes",
+        file="spark_jobs/sources/values.py",
+        correct="    if _HEX_OR_BASE64.fullmatch(text):\n",
+        wrong="    if not text.isascii():\n",
+        tests=(f"{OF_SOURCES}/test_values.py",),
+    ),
+    Bug(
+        name="NaN that is no JSON is taken by a column of texts",
+        file="spark_jobs/sources/values.py",
+        correct='(_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE)',
+        wrong="_WRITTEN_BARE",
+        tests=(f"{OF_SOURCES}/test_values.py",),
     ),
     Bug(
         name="a copy is not found for a record that is too long to be held",

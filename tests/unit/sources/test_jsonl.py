@@ -31,6 +31,7 @@ DECLARED = {
     "u": "uuid",
     "raw": "bytea",
     "many": "bigint[]",
+    "floats": "double precision[]",
     "words": "date[]",
 }
 
@@ -66,8 +67,32 @@ VALUES = {
     "t": ['"a"', '""', '"\\u00e9"', '"\\u0000"', '"\\ud800"', "1", "1.50", "true", "{}", "NaN", '"}{"', '"\x7f"'],
     "v": ['"abc"', '"äöü"', '"abcd"', '"äöüß"', "12345", '"😀😀😀"'],
     "i": ["1", "-0", "1.0", "1e3", "2147483648", '"7"', '" 7"', "1.5", "true", "00", "NaN"],
-    "d": ["1", "-0.0", "1e308", "1e309", "NaN", "-Infinity", "Inf", '"NaN"', '"1"', "1e-999"],
-    "r": ["1.1", "1e39", "3.4028235677973366e38", "3.4028235e38", "NaN", "0.1", '"1.5"'],
+    "d": [
+        "1",
+        "-0.0",
+        "1e308",
+        "1e309",
+        "NaN",
+        "-Infinity",
+        "Inf",
+        '"NaN"',
+        '"1"',
+        "1e-999",
+        "0e-999",
+        f"-0.{'0' * 330}1",
+    ],
+    "r": [
+        "1.1",
+        "1e39",
+        "3.4028235677973366e38",
+        "3.4028235e38",
+        "NaN",
+        "0.1",
+        '"1.5"',
+        "1e-45",
+        "7e-46",
+        f"0.{'0' * 25}1e-21",
+    ],
     "n": ["1", "1.1", "1.1000", "1.105", "12345678901.5", '"3.5"', "1e3", "1e40", "NaN", "-0", "0e-9", '""', '"+.5"'],
     "b": ["true", "false", '"yes"', "1", "2", '"T"'],
     "day": ['"2024-02-29"', '"2023-02-29"', '"0000-01-01"', '"2024-1-1"', "5", '"infinity"', '" 2024-02-29"'],
@@ -77,7 +102,11 @@ VALUES = {
         '"2024-01-01T10:00:00.1234567Z"',
         '"2024-01-01"',
         '"2024-01-01T10"',
-        '"2024-01-01T10:00+23:59"',
+        '"2024-01-01T10+05"',
+        '"2024-01-01T10:00+15:59"',
+        '"2024-01-01T10:00+16:00"',
+        '"2024-01-01T10:00:00.5-2359"',
+        '"2024-01-01T10:00+20"',
         '"9999-12-31T23:59:59-05:00"',
         '"0001-01-01T00:00:00+05"',
         '"0000-05-05"',
@@ -88,8 +117,9 @@ VALUES = {
     "local": ['"2024-01-01T10:00:00"', '"2024-01-01T10:00:00+05:00"', '"2024-01-01T10:00:00Z"', '"0000-01-01"'],
     "clock": ['"10:00"', '"10:00:00.5"', '"10"', '"24:00:00"', '"10:00:00+02"', '""'],
     "u": ['"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"', '"a0eebc999c0b4ef8bb6d6bb9bd380a11"', '"no"'],
-    "raw": ['"\\\\xdead"', '"3q0="', '"?"', "5"],
+    "raw": ['"\\\\xdead"', '"3q0="', '"deadbeef"', '"?"', "5"],
     "many": ["[1,null,2]", "[]", "[1.0]", "[[1]]", '["5"]', "1", '"{1,2}"', "{}"],
+    "floats": ["[1.5,NaN]", "[1,1e-400]", "[]"],
     "words": ['["2024-01-01",null]', '["x"]', "[]", '["0000-01-01"]'],
     "other": ["1", "[[[]]]", '"\\ud800"', "Inf", "1e999", '{"t":1}', "null"],
 }
@@ -329,6 +359,9 @@ def test_undeclared_fields_are_offered_with_a_type_that_takes_all_their_values()
         (["12345678901234567.89"], "text"),
         (["1e400"], "text"),
         (["0.1", "1e300", "NaN", "-Infinity"], "double precision"),
+        (["NaN"], "double precision"),
+        (["NaN", "{}"], "jsonb"),
+        (["NaN", '"a"'], "text"),
         (["18446744073709551615"], "text"),
     ],
 )
@@ -338,6 +371,13 @@ def test_no_digit_of_an_undeclared_number_is_lost(values, expected):
     records = read(part(lines.encode()), unknown_fields=UnknownFields.ADD)
 
     assert [str(column.type) for column in records.unknown] == [expected]
+
+
+@pytest.mark.parametrize(("declared", "count"), [("double precision", 1), ("jsonb", 0), ("text", 0)])
+def test_a_column_that_was_added_takes_nan_as_a_declared_one_does(declared, count):
+    records = read(part(b'{"z":NaN}\n'), declared={"z": declared}, unknown_fields=UnknownFields.ADD)
+
+    assert (records.rows.num_rows, len(records.bad)) == (count, 1 - count)
 
 
 @pytest.mark.parametrize("name", ["", "_sequence", "ctid", "tableoid", "xmin", "a" * 64, "\\u0000", "\\ud800"])

@@ -70,7 +70,9 @@ def by_sequence_id(records: Records) -> dict[int, object]:
 STORED = {
     "int": pa.array([1, -1, None, 2**40, 40_000]),
     "uint64": pa.array([0, 2**64 - 1], pa.uint64()),
-    "double": pa.array([1.0, 1.1, 1e39, float("nan"), float("inf"), None, 0.1 + 0.2, 1e20]),
+    "double": pa.array(
+        [1.0, 1.1, 1e39, float("nan"), float("inf"), None, 0.1 + 0.2, 1e20, 1e-45, -1e-46, 2.0**-150, 0.0]
+    ),
     "float": pa.array([1.0, 1.1, float("inf"), 3e38], pa.float32()),
     "half": pa.array([1.0, 0.1, 1e-3], pa.float16()),
     "bool": pa.array([True, False, None]),
