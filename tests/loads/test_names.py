@@ -9,6 +9,7 @@ import pytest
 from dedup_core.errors import ExitCode
 from onceload.load_commands import code_of
 from spark_jobs.declared import Identity, Publish
+from spark_jobs.verify import verify
 from tests.loads.conftest import Loads, line
 from tests.loads.test_broken_files import counts, notes
 
@@ -34,6 +35,8 @@ def test_a_file_is_loaded_once_whatever_links_lead_to_it(loads, identity):
     assert links_of(loads) == [("'a.jsonl'", False), ("'c.jsonl'", False)]
     assert loads.rows() == [1, 2, 3]
     assert code_of(loads.load().notes, is_idle=True) is ExitCode.DONE
+    verification = verify(loads.declared, loads.engine)
+    assert (verification.differences, verification.not_compared) == ((), ())
 
 
 @pytest.mark.parametrize("publish", ONE)

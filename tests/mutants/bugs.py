@@ -1490,6 +1490,13 @@ FILE_BUGS = (
         tests=(f"{OF_NAMES}::test_a_file_is_loaded_once_whatever_links_lead_to_it",),
     ),
     Bug(
+        name="verify takes the other names of a file for files that are not loaded",
+        file="spark_jobs/verify_files.py",
+        correct=" and listed.name not in others",
+        wrong="",
+        tests=(f"{OF_NAMES}::test_a_file_is_loaded_once_whatever_links_lead_to_it",),
+    ),
+    Bug(
         name="a link that comes later takes the place of a loaded file",
         file="spark_jobs/plan.py",
         correct="        chosen = next(loaded, group[0]).name\n",
