@@ -32,7 +32,8 @@ CREATE TABLE onceload.pipeline (
     CONSTRAINT pipeline_guarantee_is_known CHECK (guarantee IN ('exactly_once', 'at_least_once'))
 );
 
--- What a pipeline file said, as far as it decides which records exist and what they mean: each version that a load took.
+-- What a pipeline file said, as far as it decides which records exist and what they mean: each version that a load
+-- took.
 CREATE TABLE onceload.declaration (
     pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
     version      integer NOT NULL,
@@ -81,8 +82,8 @@ CREATE TABLE onceload.session (
     CONSTRAINT session_epochs_count_up_from_one CHECK (epoch >= 1)
 );
 
--- Work that is handed to sessions, and claims. A claim has no work: its spans are its holder's while the deadline has not
--- passed. What was acked or abandoned goes from here; what was acked is in the ledger.
+-- Work that is handed to sessions, and claims. A claim has no work: its spans are its holder's while the deadline has
+-- not passed. What was acked or abandoned goes from here; what was acked is in the ledger.
 CREATE TABLE onceload.delivery (
     delivery_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
@@ -92,7 +93,8 @@ CREATE TABLE onceload.delivery (
     epoch        bigint,
     tries        integer NOT NULL DEFAULT 0,
     deadline_at  timestamptz,
-    -- Of a batch that is published at once: the claim that holds the spans of all of it, and that its deliveries go with.
+    -- Of a batch that is published at once: the claim that holds the spans of all of it, and that its deliveries go
+    -- with.
     parent_id    bigint REFERENCES onceload.delivery ON DELETE CASCADE,
     -- What a worker has to know, in words of its own.
     work         text,
@@ -197,7 +199,8 @@ CREATE TABLE onceload.ledger_span (
     condition    text NOT NULL,
     -- How many records a load read in a file's spans, whatever became of them; of other receipts, none.
     records      bigint NOT NULL DEFAULT 0,
-    -- The producer that loaded the records of these spans, where they are the beginning that a former copy shares with it.
+    -- The producer that loaded the records of these spans, where they are the beginning that a former copy shares with
+    -- it.
     shares_with  bigint,
     CONSTRAINT ledger_span_producers_have_no_twins PRIMARY KEY (pipeline_id, position, producer_id),
     CONSTRAINT ledger_span_rows_are_not_negative CHECK (rows >= 0 AND records >= 0)

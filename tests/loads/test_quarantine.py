@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import text
 
 from dedup_core.errors import CommitOutcomeUnknown, ExitCode, NotFound, SettingRefused
 from dedup_core.names import Position
-from dedup_core.ports import CommitStep, QuarantineState
+from dedup_core.ports import CommitStep
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
 from dedup_core.postgres.quarantine import QuarantineId, Selection, choose, find_records
 from dedup_core.replay import EntryKind, replay
-from onceload import schema
 from onceload.cli import main
 from onceload.quarantine_commands import readable
 from onceload.quarantine_file import check_mended, read_mended, write_records
@@ -522,31 +519,3 @@ def test_text_is_shown_as_text_and_bytes_are_escaped():
     assert readable("ä\tb\nc".encode()) == ["ä\\tb", "c"]
     assert readable("ää".encode()[:3], is_cut=True) == ["ä"]
     assert readable(b"\x00\x9b") == ["\\x00\\x9b"]
-
-
-# The schema.
-
-
-def test_records_that_were_quarantined_before_there_were_states_are_held_since_their_commit(dsn):
-    engine = connect(LedgerSettings(dsn=dsn))
-    with engine.begin() as connection:
-        connection.execute(text("CREATE SCHEMA onceload"))
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(schema.MIGRATIONS))
-        command.upgrade(config, "0002")
-        for statement in (
-            "INSERT INTO onceload.pipeline (name, position, producers_max, islands_max, message_keep_days,"
-            " snapshot_every_commits, snapshot_every_s, snapshots_kept) VALUES ('events', 1, 9, 9, 0, 9, 9, 9)",
-            "INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, committed_at)"
-            " SELECT pipeline_id, 1, 'load', 'b', '2026-01-02' FROM onceload.pipeline",
-            "INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, reason)"
-            " SELECT pipeline_id, 1, 1, 5, '', 'old' FROM onceload.pipeline",
-        ):
-            connection.execute(text(statement))
-
-    schema.upgrade(engine)
-
-    (record,) = find_records(engine, Selection(pipeline="events"))
-    engine.dispose()
-    assert (record.state, record.settled_position, record.reason) == (QuarantineState.HELD, None, "old")
-    assert f"{record.quarantined_at:%Y-%m-%d}" == "2026-01-02"

@@ -3,10 +3,8 @@
 import threading
 
 import pytest
-from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import SchemaRefused
 from dedup_core.postgres import LedgerSettings, connect
@@ -85,34 +83,6 @@ def test_four_upgrades_at_once_make_one_schema(dsn):
         each.dispose()
 
     assert sorted(results, key=str) == [(schema.head(), schema.head())] * 3 + [(None, schema.head())]
-
-
-def test_receipts_of_an_earlier_revision_count_what_is_known_of_them_and_stay_append_only(engine, monkeypatch):
-    with monkeypatch.context() as earlier:
-        upgrade = command.upgrade
-        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0004"))
-        with engine.begin() as connection:
-            connection.execute(text("CREATE SCHEMA onceload"))
-            schema._migrate(connection)
-            connection.exec_driver_sql(_THREE_ROWS_AND_A_BAD_RECORD)
-
-    schema.upgrade(engine)
-
-    with engine.begin() as connection:
-        assert connection.execute(text("SELECT rows, records FROM onceload.ledger_span")).all() == [(3, 4)]
-    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.ledger_span SET records = 5"))
-
-
-_THREE_ROWS_AND_A_BAD_RECORD = """
-INSERT INTO onceload.pipeline (name, producers_max, islands_max, message_keep_days, snapshot_every_commits,
-                               snapshot_every_s, snapshots_kept) VALUES ('events', 1, 1, 0, 1, 1, 1);
-INSERT INTO onceload.ledger (pipeline_id, position, kind, batch) VALUES (1, 1, 'load', 'batch');
-INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows, condition)
-VALUES (1, 1, 7, 'a.jsonl', 1, '{[0,40)}', 3, 'open');
-INSERT INTO onceload.quarantine (pipeline_id, position, producer_id, sequence_id, raw, reason)
-VALUES (1, 1, 7, 10, 'x', 'bad');
-"""
 
 
 def test_a_missing_schema_is_refused_with_the_command_that_makes_it(engine):

@@ -10,7 +10,7 @@ RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
 SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
 DELIVERY = "dedup_core/delivery.py"
 BOARD_SQL = "dedup_core/postgres/deliveries.sql"
-CLAIM_VIEW = "migrations/versions/0007_expand_delivery.py"
+CLAIM_VIEW = "migrations/versions/0001_first_version.py"
 
 CONTRACT = "tests/contract/test_ledger.py"
 KILL_POINTS = "tests/fault/test_kill_points.py"
