@@ -53,9 +53,7 @@ def settled(before: Declaration | None, after: Declaration) -> Declaration:
 
 def names_other_messages(before: Declaration | None, after: Declaration) -> bool:
     """Whether business ids are those of other columns from now on, so that none of those remembered means anything."""
-    new = after.terms.get(MESSAGE_ID)
-    # Pipelines declared before versions existed have no recorded columns of business ids.
-    return before is not None and before.terms.get(MESSAGE_ID, new) != new
+    return before is not None and before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID)
 
 
 def refuse_edit(

@@ -171,7 +171,6 @@ SELECT copy.copy_of, copy.producer_id, copy.name, copy.generation, copy.fingerpr
 SELECT version, terms, rest FROM onceload.declaration WHERE pipeline_id = :pipeline_id;
 
 -- name: positions_of_other_versions
--- What was loaded before there were versions counts as loaded by any.
 SELECT position FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND kind = 'load' AND version <> ALL (CAST(:versions AS integer[]));
 

@@ -17,8 +17,8 @@ from spark_jobs.sources.files import open_stream, read_at
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Incomplete
 
-#: By whether a name of the content comes before the marks, and whether the tail is a whole footer.
-_VERSIONS = {(False, False): b"\x01", (True, False): b"\x02", (False, True): b"\x03", (True, True): b"\x04"}
+#: By whether a name of the content comes before the marks.
+_VERSIONS = {False: b"\x01", True: b"\x02"}
 _NAME_BYTES = 16
 EDGE_BYTES = 4096
 _READ_BYTES = 2**20
@@ -61,8 +61,6 @@ class Fingerprint:
     packed: Marks | None = None
     #: The name that the store has for the content, in short.
     content: bytes | None = None
-    #: Of a Parquet file: the tail is all of its footer. Earlier releases took the last bytes, as of any file.
-    has_footer: bool = False
 
     def named(self, etag: str | None) -> "Fingerprint":
         """The same, of a content that a store names so."""
@@ -70,21 +68,20 @@ class Fingerprint:
 
     def to_bytes(self) -> bytes:
         parts = (self.stream,) if self.packed is None else (self.stream, self.packed)
-        start = _VERSIONS[self.content is not None, self.has_footer] + (self.content or b"")
+        start = _VERSIONS[self.content is not None] + (self.content or b"")
         return start + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "Fingerprint":
-        is_named, has_footer = {code: told for told, code in _VERSIONS.items()}.get(stored[:1], (False, False))
-        first = 1 + _NAME_BYTES if is_named else 1
+        first = 1 + _NAME_BYTES if stored[:1] == _VERSIONS[True] else 1
         is_known = stored[:1] in _VERSIONS.values()
         if not is_known or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
-            raise ValueError(f"no fingerprint of version 1 to 4: {stored[:8].hex()}… of {len(stored)} bytes")
+            raise ValueError(f"no fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
         stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[first:]))
         if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
             raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
         content = stored[1:first] or None
-        return cls(stream=stream, packed=packed[0] if packed else None, content=content, has_footer=has_footer)
+        return cls(stream=stream, packed=packed[0] if packed else None, content=content)
 
 
 @dataclass
@@ -113,7 +110,7 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
 
 def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
     """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
-    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)), has_footer=True)
+    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)))
 
 
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
@@ -137,7 +134,7 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
         return Resemblance.CHANGED
     if _is_named_alike(listed, fingerprint):
         return Resemblance.SAME
-    tail_bytes = _footer_bytes(listed.url, size=marks.end) if fingerprint.has_footer else EDGE_BYTES
+    tail_bytes = _footer_bytes(listed.url, size=marks.end)
     is_same = _find_marks(listed.url, end=marks.end, tail_bytes=tail_bytes) == marks
     return Resemblance.SAME if is_same else Resemblance.CHANGED
 

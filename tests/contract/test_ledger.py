@@ -315,18 +315,6 @@ def test_business_ids_go_on_with_the_same_columns_or_begin_again(world):
     world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
 
 
-def test_business_ids_of_a_release_without_versions_are_remembered(world):
-    """Of its pipelines only the folder was kept."""
-    limits = {"message_keep_days": 2}
-    world.ledger.declare(declared({"source.root": "in"}, **limits))
-    producer = world.producer()
-    world.ledger.commit(world.commit_of(world.session(), producer, TEN, message_ids=("m",)))
-    world.ledger.declare(declared({"source.root": "in", "message_id": "order_id text"}, **limits))
-
-    with pytest.raises(AlreadyConsumed, match="1 business ids"):
-        world.ledger.commit(world.commit_of(world.session(), producer, TWENTY, message_ids=("m",)))
-
-
 def test_the_proof_of_a_producer_is_all_that_its_loads_read(world):
     producer, session = world.producer(), world.session()
     first, second = (

@@ -438,7 +438,7 @@ def test_what_an_earlier_version_has_loaded_is_not_verified_by_the_rules_of_a_la
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
-def test_business_ids_that_an_earlier_revision_remembered_are_still_known(loads):
+def test_business_ids_are_remembered_in_a_form_that_stays(loads):
     """They are the SHA-256 of a JSON array of the values as texts; another form would load repeats again."""
     with_ids = edited(loads, message_id=MessageId(columns=("id",), keep_days=2))
     loads.write("a.jsonl", lines(1, 2))

@@ -1288,20 +1288,6 @@ RECORD_BUGS = (
         tests=("tests/unit/files/test_listing.py",),
     ),
     Bug(
-        name="an upgrade takes business ids for those of other columns",
-        file="dedup_core/declaration.py",
-        correct="before.terms.get(MESSAGE_ID, new) != new",
-        wrong="before.terms.get(MESSAGE_ID) != new",
-        tests=(CONTRACT,),
-    ),
-    Bug(
-        name="an upgrade takes a Parquet file with a long footer for another one",
-        file="spark_jobs/sources/fingerprints.py",
-        correct="if fingerprint.has_footer else EDGE_BYTES",
-        wrong="if True else EDGE_BYTES",
-        tests=("tests/unit/files/test_fingerprints.py",),
-    ),
-    Bug(
         name="a batch of ordered records is published without its dead letters",
         file="spark_jobs/declared.py",
         correct="return self.is_in_turn or (is_of_all and not self.is_direct)",
