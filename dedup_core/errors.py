@@ -10,6 +10,7 @@ OnceloadError
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
+│   ├── UpgradeUnfinished    the schema and this installation are of releases that do not go together
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── NothingKept          no rows of this batch wait to be published
 │   ├── NotStarted           a part of Airflow or Spark ended, or did not answer in time
@@ -28,7 +29,7 @@ OnceloadError
 │   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
 │   ├── DatabaseUnreachable  wrong address, password, rights, or no server
-│   └── SchemaRefused        the schema is missing, older, newer or somebody else's
+│   └── SchemaRefused        the schema is missing, unreleased or somebody else's
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)
@@ -255,6 +256,20 @@ class DatabaseLost(CallAgain):
 
     def __str__(self) -> str:
         return f"the database failed while {self.doing}: {self.reason}; no row was committed: call again"
+
+
+@dataclass(eq=False)
+class UpgradeUnfinished(CallAgain):
+    installed: str
+    found: str
+    fix: str
+
+    def __str__(self) -> str:
+        return (
+            f"an upgrade is not finished: the schema onceload is at revision {self.found}, but this installation is "
+            f"made for revision {self.installed}. Nothing was changed. {self.fix} Then retry. Airflow retries its "
+            "tasks by itself."
+        )
 
 
 @dataclass(eq=False)

@@ -3,6 +3,13 @@
 
 CREATE SCHEMA onceload;
 
+-- Which migration the schema is at, and the oldest code that runs on it: by the newest migration that this code knows.
+CREATE TABLE onceload.schema_version (
+    version_num      varchar(32) NOT NULL CONSTRAINT schema_version_pkc PRIMARY KEY,
+    -- A migration that takes away what older code needs raises it; one that only adds leaves it.
+    compatible_from  text NOT NULL DEFAULT '0001'
+);
+
 -- Staged rows: two tables for each batch that is being loaded, unlogged, gone with it.
 CREATE SCHEMA IF NOT EXISTS onceload_stage;
 

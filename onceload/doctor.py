@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from dedup_core.errors import OnceloadError, SchemaRefused
+from dedup_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
 from onceload import schema
 from onceload.settings import Settings
 
@@ -125,9 +125,8 @@ def _clock(engine: Engine) -> Check:
 
 def _schema(engine: Engine) -> Check:
     try:
-        schema.check(engine)
+        found = f"revision {schema.check(engine)}"
     except OnceloadError as error:
-        found = error.found if isinstance(error, SchemaRefused) else "none that can be read"
+        found = error.found if isinstance(error, SchemaRefused | UpgradeUnfinished) else "none that can be read"
         return Check(name="schema", healthy=False, expected=f"revision {schema.head()}", found=found, fix=str(error))
-    found = f"revision {schema.head()}"
     return Check(name="schema", healthy=True, expected=found, found=found, fix="")

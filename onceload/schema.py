@@ -1,15 +1,36 @@
-"""The schema: made and changed by migrations alone, and refused where it does not fit this code."""
+"""The schema: made and changed by migrations alone, and refused where it does not fit this code.
 
-from collections.abc import Iterator
+Beside its revision it keeps `compatible_from`, the oldest revision whose code runs on it. A migration that only adds
+leaves that as it is, so that code of the release before runs on. One that takes something away raises it, a release
+after the code that needed it. Code that does not fit writes nothing, and is called again: somebody is at the upgrade.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.errors import SchemaRefused
+from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres.connection import translated
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
+#: How long an upgrade tries to get all tables for itself, in between of what loads and snapshots do.
+_PATIENCE_S = 600.0
+_PAUSE_S = 1.0
+#: Loads that come to a table meanwhile wait behind us. This is shorter than the server waits before it looks for a
+#: deadlock (1 s), so no load ends in one.
+_LOCK_TIMEOUT = text("SET LOCAL statement_timeout = '500ms'")
+_NO_TIMEOUT = text("SET LOCAL statement_timeout = 0")
+_LOCK_ALL = text("""
+    DO $$ BEGIN
+        EXECUTE (SELECT 'LOCK TABLE ' || string_agg(format('onceload.%I', relname), ', ') || ' IN ACCESS EXCLUSIVE MODE'
+                   FROM pg_class
+                  WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v')
+                    AND NOT relispartition);
+    END $$""")
 #: Two commands that bring the schema up to date at once must not run the same migration.
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
 
@@ -24,6 +45,7 @@ _MAY_GRANT = text("""
 _HAS_ROLES = text("""
     SELECT coalesce(has_table_privilege(to_regrole('onceload_loader'), 'onceload.ledger', 'INSERT'), false)""")
 
+_BEFORE = "no release upgrades it. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
 _THEIRS = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
 _TABLES = text("""
     SELECT relname AS name, EXISTS (
@@ -31,20 +53,44 @@ _TABLES = text("""
       FROM pg_class
      WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v', 'm', 'f')
      ORDER BY relname""")
+_VERSION = text("SELECT to_jsonb(schema_version) FROM onceload.schema_version")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Version:
+    revision: str
+    #: The oldest revision whose code runs on this one.
+    compatible_from: str
 
 
 def head() -> str:
     """The revision that this code is written for."""
-    return max(_known())
+    # Files are named by their revision, so that looking at them needs no Alembic, which is slow to import.
+    return max(path.name.split("_", 1)[0] for path in (MIGRATIONS / "versions").glob("*.py"))
 
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
     """Bring the schema to this code's revision, in one transaction; answers with the revisions before and after."""
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _upgrade(engine)
+        except PipelineBusy:
+            if time.monotonic() > give_up_at:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _upgrade(engine: Engine) -> tuple[str | None, str]:
     with _transaction(engine, doing="changing the schema") as connection:
         connection.execute(_ONE_AT_A_TIME)
-        before = _found(connection)
-        if before is not None and before not in _known():
-            raise _newer(before)
+        found = _found(connection)
+        before = found.revision if found else None
+        if found and found.revision > head():
+            _refuse_misfit(found)
+            return before, found.revision
+        if found and found.revision < head():
+            _lock_all(connection)
         if not connection.execute(text("SELECT to_regnamespace('onceload')")).scalar_one():
             # An administrator may have made it for a user who may make no schemas.
             connection.execute(text("CREATE SCHEMA onceload"))
@@ -53,6 +99,13 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
             roles = (MIGRATIONS / "roles.sql").read_text(encoding="utf-8")
             connection.execution_options(no_parameters=True).exec_driver_sql(roles)
     return before, head()
+
+
+def _lock_all(connection: Connection) -> None:
+    """Take all tables at once, or none, so that no load is in the middle of a transaction while they change."""
+    connection.execute(_LOCK_TIMEOUT)
+    connection.execute(_LOCK_ALL)
+    connection.execute(_NO_TIMEOUT)
 
 
 @contextmanager
@@ -77,19 +130,22 @@ def make_if_missing(engine: Engine) -> None:
         upgrade(engine)
 
 
-def check(engine: Engine) -> None:
-    """Raise unless the schema is just the one that this code is written for."""
+def check(engine: Engine) -> str:
+    """Raise unless this code runs on the schema; answers with its revision."""
     with _transaction(engine, doing="looking at the schema") as connection:
         found = _found(connection)
-    if found == head():
-        return
     if found is None:
         raise SchemaRefused(f"revision {head()}", "not there yet", "run `onceload init`")
-    if found in _known():
-        raise SchemaRefused(
-            f"revision {head()}", f"older, revision {found}", "run `onceload init` to bring it up to date"
-        )
-    raise _newer(found)
+    _refuse_misfit(found)
+    return found.revision
+
+
+def _refuse_misfit(found: _Version) -> None:
+    if found.revision < head():
+        raise UpgradeUnfinished(head(), found.revision, "Run `onceload init` with this installation.")
+    if found.compatible_from > head():
+        fix = "Install the release that changed the schema, or a later one, and restart the processes of this one."
+        raise UpgradeUnfinished(head(), found.revision, fix)
 
 
 def _migrate(connection: Connection) -> None:
@@ -101,27 +157,23 @@ def _migrate(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _newer(found: str) -> SchemaRefused:
-    expected = f"revision {head()}"
-    if not found.isdigit():
-        return SchemaRefused(expected, f"at {found!r}, which no release of Onceload made", _THEIRS)
-    fix = "install the Onceload release that made it, or a later one"
-    return SchemaRefused(expected, f"newer than this code, revision {found}", fix)
-
-
-def _known() -> set[str]:
-    """Files are named by their revision, so that looking at them needs no Alembic, which is slow to import."""
-    return {path.name.split("_", 1)[0] for path in (MIGRATIONS / "versions").glob("*.py")}
-
-
-def _found(connection: Connection) -> str | None:
-    """The revision that the database is at; somebody else's schema of the same name is refused."""
+def _found(connection: Connection) -> _Version | None:
+    """What the database is at; somebody else's schema of the same name is refused."""
     tables = {row.name: row.is_ours for row in connection.execute(_TABLES)}
     if tables.pop("schema_version", False):
-        revision = connection.execute(text("SELECT version_num FROM onceload.schema_version")).scalar_one_or_none()
-        if revision or not tables:
-            return revision
+        version = connection.execute(_VERSION).scalar_one_or_none()
+        if version or not tables:
+            return _released(version) if version else None
     if tables:
         found = f"somebody else's (it holds {', '.join(tables)})"
         raise SchemaRefused("made by `onceload init`", found, _THEIRS)
     return None
+
+
+def _released(version: Mapping[str, str]) -> _Version:
+    revision, compatible_from = version["version_num"], version.get("compatible_from")
+    if not revision.isdigit():
+        raise SchemaRefused(f"revision {head()}", f"at {revision!r}, which no release of Onceload made", _THEIRS)
+    if compatible_from is None:
+        raise SchemaRefused(f"revision {head()}", f"at revision {revision} from before the first release", _BEFORE)
+    return _Version(revision=revision, compatible_from=compatible_from)

@@ -11,6 +11,9 @@ branch_labels = None
 depends_on = None
 
 SCHEMA = """
+-- Which migration the schema is at, and the oldest code that runs on it: by the newest migration that this code knows.
+ALTER TABLE onceload.schema_version ADD COLUMN compatible_from text NOT NULL DEFAULT '0001';
+
 -- Staged rows: two tables for each batch that is being loaded, unlogged, gone with it.
 -- An administrator may have made it for a user who may make no schemas.
 CREATE SCHEMA IF NOT EXISTS onceload_stage;

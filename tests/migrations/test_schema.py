@@ -1,14 +1,16 @@
 """The schema: what the migrations make is what schema.sql says, and what does not fit this code is refused."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from dedup_core.errors import SchemaRefused
+from dedup_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
+from tests.migrations import with_migration
 
 pytestmark = pytest.mark.every_postgres
 
@@ -31,6 +33,23 @@ ORDER BY 1, 2, 3
 """
 
 
+GAINED = "ALTER TABLE onceload.ledger ADD COLUMN remark text"
+LOST = "UPDATE onceload.schema_version SET compatible_from = '0002'"
+
+
+@pytest.fixture
+def release_after(tmp_path, monkeypatch):
+    """Code of the next release, which has one migration more; outside of the block it is that of this release."""
+
+    @contextmanager
+    def installed(statement):
+        with monkeypatch.context() as patched:
+            patched.setattr(schema, "MIGRATIONS", with_migration(tmp_path / "migrations", statement))
+            yield
+
+    return installed
+
+
 @pytest.fixture
 def engine(dsn):
     engine = connect(LedgerSettings(dsn=dsn))
@@ -40,8 +59,7 @@ def engine(dsn):
 
 def catalog(engine):
     with engine.begin() as connection:
-        rows = [tuple(row) for row in connection.execute(text(CATALOG))]
-    return [row for row in rows if "schema_version" not in row[1]]
+        return [tuple(row) for row in connection.execute(text(CATALOG))]
 
 
 def test_the_migrations_make_what_the_readable_schema_says(engine):
@@ -60,7 +78,8 @@ def test_the_files_are_named_by_the_revisions_that_they_hold():
     script = ScriptDirectory(str(schema.MIGRATIONS))
 
     assert script.get_heads() == [schema.head()]
-    assert {each.revision for each in script.walk_revisions()} == schema._known()
+    files = {path.name.split("_", 1)[0] for path in (schema.MIGRATIONS / "versions").glob("*.py")}
+    assert {each.revision for each in script.walk_revisions()} == files
 
 
 def test_upgrading_again_changes_nothing(engine):
@@ -90,22 +109,80 @@ def test_a_missing_schema_is_refused_with_the_command_that_makes_it(engine):
         schema.check(engine)
 
 
-def test_an_older_schema_is_refused_with_the_command_that_upgrades_it(engine, monkeypatch):
-    _, now = schema.upgrade(engine)
-    monkeypatch.setattr(schema, "head", lambda: "9999")
-
-    with pytest.raises(SchemaRefused, match=f"older, revision {now}; nothing was changed: run `onceload init`"):
-        schema.check(engine)
-
-
-def test_a_newer_schema_is_refused_and_not_touched(engine):
+def test_a_worker_of_the_release_before_runs_on_a_schema_that_only_gained(engine, release_after):
     schema.upgrade(engine)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.schema_version SET version_num = '9999'"))
+    with release_after(GAINED):
+        upgraded = schema.upgrade(engine)
+    before = catalog(engine)
+
+    assert (upgraded, schema.check(engine)) == (("0001", "0002"), "0002")
+    assert schema.upgrade(engine) == ("0002", "0002")
+    assert catalog(engine) == before
+
+
+def test_a_worker_that_the_schema_has_left_behind_writes_nothing_and_is_called_again(engine, release_after):
+    schema.upgrade(engine)
+    with release_after(LOST):
+        schema.upgrade(engine)
     before = catalog(engine)
 
     for use in (schema.check, schema.upgrade):
-        with pytest.raises(SchemaRefused, match=r"newer than this code, revision 9999.*install the Onceload release"):
+        with pytest.raises(UpgradeUnfinished, match=r"at revision 0002, but.*for revision 0001.*Install") as told:
+            use(engine)
+        assert told.value.exit_code is ExitCode.CALL_AGAIN
+
+    assert catalog(engine) == before
+
+
+def test_a_worker_that_the_schema_does_not_know_yet_is_called_again(engine, release_after):
+    schema.upgrade(engine)
+
+    with (
+        release_after(GAINED),
+        pytest.raises(UpgradeUnfinished, match=r"at revision 0001.*Run `onceload init`") as told,
+    ):
+        schema.check(engine)
+
+    assert told.value.exit_code is ExitCode.CALL_AGAIN
+
+
+def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, dsn, release_after):
+    schema.upgrade(engine)
+    others, upgraded = connect(LedgerSettings(dsn=dsn, lock_timeout_s=2)), []
+    with release_after(GAINED), others.connect() as slow:
+        slow.execute(text("SELECT FROM onceload.ledger"))
+        upgrade = threading.Thread(target=lambda: upgraded.append(schema.upgrade(engine)))
+        upgrade.start()
+        wait_for_an_upgrade(others)
+        # Whoever asks now is behind the upgrade, and the slow one asks for what the upgrade may have by now.
+        for connection in (others.connect(), slow):
+            for table in ("delivery", "ledger", "pipeline", "producer", "schema_version", "session"):
+                connection.execute(text(f"SELECT FROM onceload.{table}"))
+            connection.close()
+        upgrade.join(timeout=60)
+    others.dispose()
+
+    assert upgraded == [("0001", "0002")]
+
+
+def wait_for_an_upgrade(engine):
+    """Until it waits for a table."""
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'")
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        while not connection.execute(waits).scalar_one():
+            pass
+
+
+def test_a_schema_from_before_the_first_release_is_refused_and_not_touched(engine):
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA onceload"))
+        connection.execute(text("CREATE TABLE onceload.schema_version (version_num varchar(32) PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO onceload.schema_version VALUES ('0012')"))
+        connection.execute(text("CREATE TABLE onceload.pipeline ()"))
+    before = catalog(engine)
+
+    for use in (schema.check, schema.upgrade):
+        with pytest.raises(SchemaRefused, match=r"0012 from before the first release.*Load all files into a new"):
             use(engine)
 
     assert catalog(engine) == before

@@ -44,6 +44,7 @@ OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
+OF_SCHEMA = "tests/migrations/test_schema.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -1286,6 +1287,48 @@ RECORD_BUGS = (
         correct="told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable",
         wrong="told = self.found.refused",
         tests=("tests/unit/files/test_listing.py",),
+    ),
+    Bug(
+        name="an upgrade ends the loads of the release before",
+        file="onceload/schema.py",
+        correct="    if found.compatible_from > head():\n",
+        wrong="    if found.revision > head():\n",
+        tests=(f"{OF_SCHEMA}::test_a_worker_of_the_release_before_runs_on_a_schema_that_only_gained",),
+    ),
+    Bug(
+        name="code runs on a schema that lost what this code needs",
+        file="onceload/schema.py",
+        correct="    if found.compatible_from > head():\n",
+        wrong="    if not head():\n",
+        tests=(f"{OF_SCHEMA}::test_a_worker_that_the_schema_has_left_behind_writes_nothing_and_is_called_again",),
+    ),
+    Bug(
+        name="a worker that comes during an upgrade fails for good",
+        file="dedup_core/errors.py",
+        correct="class UpgradeUnfinished(CallAgain):\n",
+        wrong="class UpgradeUnfinished(WrongUse):\n",
+        tests=(f"{OF_SCHEMA}::test_a_worker_that_the_schema_does_not_know_yet_is_called_again",),
+    ),
+    Bug(
+        name="an upgrade that waits holds up all commits",
+        file="onceload/schema.py",
+        correct="statement_timeout = '500ms'",
+        wrong="statement_timeout = '500s'",
+        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long",),
+    ),
+    Bug(
+        name="an upgrade that could not wait any longer is not tried again",
+        file="onceload/schema.py",
+        correct="_PATIENCE_S = 600.0\n",
+        wrong="_PATIENCE_S = 0.0\n",
+        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long",),
+    ),
+    Bug(
+        name="a schema from before the first release is taken for that of the first",
+        file="onceload/schema.py",
+        correct='version.get("compatible_from")',
+        wrong='version.get("compatible_from", "0001")',
+        tests=(f"{OF_SCHEMA}::test_a_schema_from_before_the_first_release_is_refused_and_not_touched",),
     ),
     Bug(
         name="a batch of ordered records is published without its dead letters",
