@@ -24,6 +24,7 @@ from onceload import (
     suggest_commands,
     verify_commands,
 )
+from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, database, read_settings, without_password
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from onceload.terminal import on_terminal, progress, show_json, show_table, words
@@ -36,28 +37,31 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     parsed = build_parser().parse_args(arguments)
     try:
         run: Callable[[Arguments, Settings], ExitCode] = parsed.run
-        return run(parsed, read_settings(environment))
+        outcome = Outcome(exit_code=run(parsed, read_settings(environment)))
     except OnceloadError as error:
-        return _said(error, str(error), error.exit_code, json=parsed.json)
+        outcome = _said(error, str(error), error.exit_code, json=parsed.json)
     except DBAPIError as error:
-        return _said(error, f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE, json=parsed.json)
+        outcome = _said(error, f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE, json=parsed.json)
     except BrokenPipeError:
         raise
     except (OSError, UnicodeError, RuntimeError) as error:
         # What was done before the answer could not be written stays done; asking again tells.
-        return _said(error, f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN, json=parsed.json)
+        outcome = _said(error, f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN, json=parsed.json)
     except KeyboardInterrupt:
-        words("onceload: interrupted; what was not committed was rolled back, and the call may be made again")
-        return ExitCode.CALL_AGAIN
+        message = "interrupted; what was not committed was rolled back, and the call may be made again"
+        words(f"onceload: {message}")
+        outcome = Outcome(exit_code=ExitCode.CALL_AGAIN, message=message)
+    write_outcome(outcome, environment)
+    return outcome.exit_code
 
 
-def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> ExitCode:
+def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
     for line in f"onceload: {message}".split("\n"):
         words(line)
     if json:
         with suppress(OSError):
             show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
-    return exit_code
+    return Outcome(exit_code=exit_code, message=message)
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """The steps of a run: context in, one call, result out. What they may do, and refuse, is decided below them."""
 
 import os
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -25,6 +25,7 @@ import onceload.__main__
 from dedup_core.errors import ExitCode, OnceloadError
 from dedup_core.names import Batch
 from onceload.cli import opened
+from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
@@ -47,10 +48,6 @@ MISSING, REPLACE = MODES = ("missing", "replace")
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
 #: What the report fails for, told by the tasks before it.
 _OF_PEOPLE = "needs_a_person"
-_EXITED = re.compile(r"Error code is: (-?\d+)")
-#: How what our own processes say of an error begins.
-_OURS = "onceload: "
-_OF_SPARKS_LOG = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} ")
 
 
 @contextmanager
@@ -260,20 +257,24 @@ class Load(SparkSubmitOperator):
         self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
         self.application_args += ["--batch", batch_of(context)]
         hook = OnceloadHook(self.onceload_conn_id)
-        # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
-        with in_airflows_words(), hook.opened() as dsn, _inherited({**hook.environment(dsn), **access}):
+        with in_airflows_words(), hook.opened() as dsn:
+            self._launch(context, {**hook.environment(dsn), **access})
+
+    def _launch(self, context: "Context", environment: Mapping[str, str]) -> None:
+        """Run it, and judge its end by what it wrote itself: its exit code comes through Spark in a sentence."""
+        with TemporaryDirectory(prefix="onceload-") as folder:
+            file = Path(folder) / "outcome.json"
             try:
-                super().execute(context)
+                # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
+                with _inherited({**environment, OUTCOME_FILE: str(file)}):
+                    super().execute(context)
             except AirflowException as error:
-                code = _EXITED.search(str(error))
-                if code and int(code[1]) == ExitCode.NEEDS_A_PERSON and self.is_direct:
+                outcome = find_outcome(file)
+                if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
                     # What could be loaded is in; the report says that this needs somebody.
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
-                why = _last_words(str(error), code=code and code[1])
-                if code and int(code[1]) in _FINAL:
-                    raise AirflowFailException(why) from error
-                raise AirflowException(why) from error
+                raise _failure(outcome, str(error)) from error
 
     def command(self, context: "Context") -> list[str]:
         """What is called, besides the placeholders of the file and the batch."""
@@ -299,14 +300,13 @@ class Load(SparkSubmitOperator):
             ) from error
 
 
-def _last_words(told: str, *, code: str | None) -> str:
-    """Why a load has failed, as it said itself at the end of its output, of which Airflow's error has the last part."""
-    lines = [line for line in told.splitlines() if not _OF_SPARKS_LOG.match(line)]
-    ours = [number for number, line in enumerate(lines) if line.startswith(_OURS)]
-    if ours:
-        return "\n".join(lines[ours[-1] :]).removeprefix(_OURS)
-    end = "; ".join(line.strip() for line in lines[1:][-3:]) or "nothing was said"
-    return f"the load ended with {code or 'no exit code'} before it could say why, which its log may tell: {end}"
+def _failure(outcome: Outcome | None, told: str) -> AirflowException:
+    """What the load itself wrote decides whether it is tried again; one that was killed wrote nothing, and is."""
+    if outcome is None or outcome.exit_code is ExitCode.DONE:
+        end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "nothing was said"
+        return AirflowException(f"Spark ended before the load could report how it ended. The end of its log: {end}")
+    why = outcome.message or f"the load ended with exit code {outcome.exit_code}, and its log says why"
+    return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)
 
 
 class Audit(_OfPipeline):

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from dedup_core.errors import ExitCode
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.spans import SpanSet
 from onceload import schema
+from onceload.outcome import Outcome, find_outcome
 
 COMMANDS = [
     ["init"],
@@ -124,6 +126,19 @@ def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
 
     assert done.returncode == 2
     assert f"\n{tmp_path}/p.yaml:2: quality.suite: {tmp_path}/a.yaml:1: expected a file that can be" in done.stderr
+
+
+def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(dsn, tmp_path):
+    file = tmp_path / "outcome.json"
+    told = {"ONCELOAD_DSN": dsn, "ONCELOAD_OUTCOME_FILE": str(file)}
+
+    refused = onceload("status", **told)
+    outcome = find_outcome(file)
+    assert outcome == Outcome(exit_code=ExitCode.WRONG_USE, message=refused.stderr.strip().removeprefix("onceload: "))
+
+    onceload("init", **told)
+    assert find_outcome(file) == Outcome(exit_code=ExitCode.DONE)
+    assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
 
 
 def test_init_makes_the_schema_and_may_be_repeated(dsn):

@@ -44,6 +44,7 @@ OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
+OF_OUTCOMES = "tests/dags/test_outcomes.py"
 OF_SCHEMA = "tests/migrations/test_schema.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
@@ -1329,6 +1330,27 @@ RECORD_BUGS = (
         correct='version.get("compatible_from")',
         wrong='version.get("compatible_from", "0001")',
         tests=(f"{OF_SCHEMA}::test_a_schema_from_before_the_first_release_is_refused_and_not_touched",),
+    ),
+    Bug(
+        name="a command keeps how it ended to itself",
+        file="onceload/cli.py",
+        correct="    write_outcome(outcome, environment)\n",
+        wrong="",
+        tests=("tests/integration/test_cli.py::test_a_command_writes_how_it_ended_into_the_file_that_it_is_told",),
+    ),
+    Bug(
+        name="an error of a load under Spark that no retry changes is retried",
+        file="plugins/onceload_airflow/operators.py",
+        correct="return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)",
+        wrong="return AirflowException(why)",
+        tests=(f"{OF_OUTCOMES}::test_wrong_use_fails_for_good_in_the_words_of_the_load",),
+    ),
+    Bug(
+        name="a load under Spark that was killed fails for good",
+        file="plugins/onceload_airflow/operators.py",
+        correct='return AirflowException(f"Spark ended',
+        wrong='return AirflowFailException(f"Spark ended',
+        tests=(f"{OF_OUTCOMES}::test_a_load_that_was_killed_is_tried_again",),
     ),
     Bug(
         name="a batch of ordered records is published without its dead letters",

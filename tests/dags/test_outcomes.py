@@ -1,0 +1,100 @@
+"""What becomes of a load task is decided by what the load itself wrote, whatever Airflow's Spark provider says."""
+
+import pytest
+
+from dedup_core.names import Batch
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
+from onceload.pipeline_file import read_pipeline
+from spark_jobs.load import LoadSettings, load
+from tests.dags.stand import Airflow
+from tests.loads.conftest import InThisProcess
+from tests.servers import execute
+
+PIPELINE = """\
+pipeline: readings
+source: {{path: "{folder}/*.jsonl", format: jsonl, sealed: always}}
+columns: {{n: bigint not null}}
+target: {{table: public.readings}}
+publish: direct
+"""
+#: A provider that reports in words of its own, and a load in a process as real as Spark's driver.
+_TASK = """
+import os, subprocess, sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+from onceload_airflow.operators import Load
+
+def submit(self, context):
+    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    command = killed if os.environ.get("KILLED") else [sys.executable, self.application, *self.application_args]
+    if subprocess.run(command).returncode:
+        raise AirflowException("The driver is unwell.\\nno more memory")
+
+SparkSubmitOperator.execute = submit
+at = datetime(2026, 3, 1, tzinfo=UTC)
+run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
+ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed))
+try:
+    Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True).execute(
+        {"dag_run": run, "params": {}, "run_id": "r", "ti": ti}
+    )
+    print("went on")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def task(tmp_path, dsn):
+    """What a task of the only pipeline comes to."""
+    (tmp_path / "landing").mkdir()
+    file = tmp_path / "readings.yaml"
+    file.write_text(PIPELINE.format(folder=tmp_path / "landing"))
+    airflow = Airflow(home=tmp_path / "airflow", pipelines=tmp_path, dsn=dsn)
+
+    def run(**environment):
+        done = airflow.python(_TASK, FILE=str(file), **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def made(dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    schema.upgrade(engine)
+    engine.dispose()
+
+
+def test_wrong_use_fails_for_good_in_the_words_of_the_load(task):
+    (said,) = task()[-1:]
+
+    assert said.startswith("AirflowFailException the schema onceload should be")
+    assert "run `onceload init`" in said
+
+
+def test_what_may_be_called_again_is_tried_again(task, made, dsn):
+    execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
+
+    assert task()[-1].startswith("AirflowException an upgrade is not finished")
+
+
+def test_a_load_that_was_killed_is_tried_again(task, made):
+    (said,) = task(KILLED="yes")[-1:]
+
+    assert said == (
+        "AirflowException Spark ended before the load could report how it ended. The end of its log: no more memory"
+    )
+
+
+def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, made, dsn, tmp_path):
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+    declared = read_pipeline(tmp_path / "readings.yaml", offered={})
+    load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())
+    (tmp_path / "landing" / "a.jsonl").write_text('{"n": 2}\n')
+
+    assert task()[-2:] == ["pushed {'key': 'needs_a_person', 'value': 'see the log of the task load'}", "went on"]
