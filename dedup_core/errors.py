@@ -266,8 +266,8 @@ class UpgradeUnfinished(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"an upgrade is not finished: the schema onceload is at revision {self.found}, but this installation is "
-            f"made for revision {self.installed}. Nothing was changed. {self.fix} Then retry. Airflow retries its "
+            f"an upgrade is not finished: the schema onceload is {self.found}, and this installation is made for "
+            f"revision {self.installed}. Nothing was changed. {self.fix} Then retry. Airflow retries its "
             "tasks by itself."
         )
 

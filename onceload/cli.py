@@ -47,10 +47,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     except (OSError, UnicodeError, RuntimeError) as error:
         # What was done before the answer could not be written stays done; asking again tells.
         outcome = _said(error, f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN, json=parsed.json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         message = "interrupted; what was not committed was rolled back, and the call may be made again"
         words(f"onceload: {message}")
-        outcome = Outcome(exit_code=ExitCode.CALL_AGAIN, message=message)
+        outcome = Outcome(exit_code=ExitCode.CALL_AGAIN, error=type(interrupt).__name__, message=message)
     write_outcome(outcome, environment)
     return outcome.exit_code
 
@@ -61,7 +61,7 @@ def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) ->
     if json:
         with suppress(OSError):
             show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
-    return Outcome(exit_code=exit_code, message=message)
+    return Outcome(exit_code=exit_code, error=type(error).__name__, message=message)
 
 
 @contextmanager

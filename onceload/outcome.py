@@ -18,7 +18,8 @@ OUTCOME_FILE = "ONCELOAD_OUTCOME_FILE"
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     exit_code: ExitCode
-    #: The error; empty if there was none, also where notes on files decided about the exit code.
+    #: The class of the error; empty if there was none, also where notes on files decided about the exit code.
+    error: str = ""
     message: str = ""
 
 
@@ -36,4 +37,4 @@ def find_outcome(file: Path) -> Outcome | None:
         said = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Outcome(exit_code=ExitCode(said["exit_code"]), message=said["message"])
+    return Outcome(exit_code=ExitCode(said["exit_code"]), error=said["error"], message=said["message"])

@@ -132,8 +132,12 @@ def make_if_missing(engine: Engine) -> None:
 
 def check(engine: Engine) -> str:
     """Raise unless this code runs on the schema; answers with its revision."""
-    with _transaction(engine, doing="looking at the schema") as connection:
-        found = _found(connection)
+    try:
+        with _transaction(engine, doing="looking at the schema") as connection:
+            found = _found(connection)
+    except PipelineBusy as error:
+        # Only an upgrade takes the table of the revision for itself.
+        raise UpgradeUnfinished(head(), "being changed now", "Wait until `onceload init` has ended.") from error
     if found is None:
         raise SchemaRefused(f"revision {head()}", "not there yet", "run `onceload init`")
     _refuse_misfit(found)
@@ -142,10 +146,11 @@ def check(engine: Engine) -> str:
 
 def _refuse_misfit(found: _Version) -> None:
     if found.revision < head():
-        raise UpgradeUnfinished(head(), found.revision, "Run `onceload init` with this installation.")
+        fix = "Run `onceload init` with this installation."
+        raise UpgradeUnfinished(head(), f"at revision {found.revision}", fix)
     if found.compatible_from > head():
         fix = "Install the release that changed the schema, or a later one, and restart the processes of this one."
-        raise UpgradeUnfinished(head(), found.revision, fix)
+        raise UpgradeUnfinished(head(), f"at revision {found.revision}", fix)
 
 
 def _migrate(connection: Connection) -> None:

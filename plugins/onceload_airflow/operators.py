@@ -1,5 +1,6 @@
 """The steps of a run: context in, one call, result out. What they may do, and refuse, is decided below them."""
 
+import logging
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, get_current_context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
+    AirflowRescheduleException,
     AirflowSkipException,
 )
 
 import onceload.__main__
-from dedup_core.errors import ExitCode, OnceloadError
+from dedup_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 from dedup_core.names import Batch
 from onceload.cli import opened
 from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
@@ -41,11 +43,15 @@ if TYPE_CHECKING:
     from spark_jobs.load import LoadSettings
     from spark_jobs.load import Report as LoadReport
 
+_LOG = logging.getLogger(__name__)
 SPARK_CONNECTION = "onceload_spark"
 #: What may be done with what is in already: leave it, or load it anew in place of its rows.
 MISSING, REPLACE = MODES = ("missing", "replace")
 #: Nothing gets better by trying these again.
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
+#: How often a task looks again whether an upgrade is finished, before that counts as a failure.
+_UPGRADE_LOOKS_MAX = 60
+_UPGRADE_LOOKS_EVERY = timedelta(minutes=1)
 #: What the report fails for, told by the tasks before it.
 _OF_PEOPLE = "needs_a_person"
 
@@ -107,10 +113,21 @@ def in_airflows_words() -> Iterator[None]:
     """Airflow tries again what may be tried again, and nothing else."""
     try:
         yield
+    except UpgradeUnfinished as error:
+        raise _during_an_upgrade(str(error)) from error
     except OnceloadError as error:
         if error.exit_code in _FINAL:
             raise AirflowFailException(str(error)) from error
         raise AirflowException(str(error)) from error
+
+
+def _during_an_upgrade(why: str) -> AirflowException:
+    """To wait for the end of an upgrade is no try; after an hour it is one, so that somebody is told."""
+    if get_current_context().get("task_reschedule_count", 0) >= _UPGRADE_LOOKS_MAX:
+        return AirflowException(why)
+    _LOG.warning("%s; looking again in %s", why, _UPGRADE_LOOKS_EVERY)
+    next_look = datetime.now(UTC) + _UPGRADE_LOOKS_EVERY
+    return AirflowRescheduleException(next_look)  # type: ignore[no-untyped-call] # Airflow's own.
 
 
 class _OfPipeline(BaseOperator):
@@ -305,6 +322,8 @@ def _failure(outcome: Outcome | None, told: str) -> AirflowException:
     if outcome is None or outcome.exit_code is ExitCode.DONE:
         end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "nothing was said"
         return AirflowException(f"Spark ended before the load could report how it ended. The end of its log: {end}")
+    if outcome.error == UpgradeUnfinished.__name__:
+        return _during_an_upgrade(outcome.message)
     why = outcome.message or f"the load ended with exit code {outcome.exit_code}, and its log says why"
     return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)
 

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
+from onceload_airflow import operators
 from onceload_airflow.operators import Load
 
 def submit(self, context):
@@ -34,6 +35,7 @@ def submit(self, context):
         raise AirflowException("The driver is unwell.\\nno more memory")
 
 SparkSubmitOperator.execute = submit
+operators.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed))
@@ -43,7 +45,7 @@ try:
     )
     print("went on")
 except Exception as error:
-    print(type(error).__name__, error)
+    print(type(error).__name__, getattr(error, "reschedule_date", at) > datetime.now(UTC), error)
 """
 
 
@@ -73,22 +75,24 @@ def made(dsn):
 def test_wrong_use_fails_for_good_in_the_words_of_the_load(task):
     (said,) = task()[-1:]
 
-    assert said.startswith("AirflowFailException the schema onceload should be")
+    assert said.startswith("AirflowFailException False the schema onceload should be")
     assert "run `onceload init`" in said
 
 
-def test_what_may_be_called_again_is_tried_again(task, made, dsn):
+@pytest.mark.parametrize(
+    ("looks", "error"), [("0", "AirflowRescheduleException True"), ("60", "AirflowException False an upgrade is not")]
+)
+def test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one(task, made, dsn, looks, error):
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
 
-    assert task()[-1].startswith("AirflowException an upgrade is not finished")
+    assert task(LOOKS=looks)[-1].startswith(error)
 
 
 def test_a_load_that_was_killed_is_tried_again(task, made):
     (said,) = task(KILLED="yes")[-1:]
 
-    assert said == (
-        "AirflowException Spark ended before the load could report how it ended. The end of its log: no more memory"
-    )
+    assert said.startswith("AirflowException False Spark ended before the load could report")
+    assert said.endswith("The end of its log: no more memory")
 
 
 def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, made, dsn, tmp_path):

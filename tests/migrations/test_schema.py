@@ -127,7 +127,7 @@ def test_a_worker_that_the_schema_has_left_behind_writes_nothing_and_is_called_a
     before = catalog(engine)
 
     for use in (schema.check, schema.upgrade):
-        with pytest.raises(UpgradeUnfinished, match=r"at revision 0002, but.*for revision 0001.*Install") as told:
+        with pytest.raises(UpgradeUnfinished, match=r"at revision 0002, and.*for revision 0001.*Install") as told:
             use(engine)
         assert told.value.exit_code is ExitCode.CALL_AGAIN
 
@@ -144,6 +144,16 @@ def test_a_worker_that_the_schema_does_not_know_yet_is_called_again(engine, rele
         schema.check(engine)
 
     assert told.value.exit_code is ExitCode.CALL_AGAIN
+
+
+def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine, dsn):
+    schema.upgrade(engine)
+    impatient = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.1))
+    with engine.begin() as upgrading:
+        schema._lock_all(upgrading)
+        with pytest.raises(UpgradeUnfinished, match="is being changed now"):
+            schema.check(impatient)
+    impatient.dispose()
 
 
 def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, dsn, release_after):

@@ -1353,6 +1353,13 @@ RECORD_BUGS = (
         tests=(f"{OF_OUTCOMES}::test_a_load_that_was_killed_is_tried_again",),
     ),
     Bug(
+        name="a task under Airflow counts an upgrade as a failed try",
+        file="plugins/onceload_airflow/operators.py",
+        correct="_UPGRADE_LOOKS_MAX = 60\n",
+        wrong="_UPGRADE_LOOKS_MAX = 0\n",
+        tests=(f"{OF_OUTCOMES}::test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one",),
+    ),
+    Bug(
         name="a batch of ordered records is published without its dead letters",
         file="spark_jobs/declared.py",
         correct="return self.is_in_turn or (is_of_all and not self.is_direct)",
