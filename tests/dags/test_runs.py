@@ -3,6 +3,8 @@
 import json
 import socket
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -183,6 +185,24 @@ def test_a_load_that_fails_says_why_in_its_own_words(airflow, dsn, tmp_path):
     failed = [line for line in (done.stdout + done.stderr).splitlines() if "AirflowFailException" in line]
     assert any("pipeline readings" in line and "1 of 2" in line for line in failed), failed
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
+
+
+def test_a_run_that_comes_during_an_upgrade_waits_for_its_end_and_needs_no_second_try(airflow, dsn):
+    execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
+    with ThreadPoolExecutor() as beside:
+        running = beside.submit(run, airflow, "2026-03-01")
+        while plan_and_its_try(airflow) != [("up_for_reschedule", 1)]:
+            assert not running.done(), running.result().stderr
+            time.sleep(0.1)
+        execute(dsn, f"UPDATE onceload.schema_version SET version_num = '{schema.head()}', compatible_from = '0001'")
+
+    assert plan_and_its_try(airflow) == [("success", 1)]
+    assert states(airflow)[0]["report"] == "skipped"
+
+
+def plan_and_its_try(airflow):
+    with closing(sqlite3.connect(airflow.home / "airflow.db")) as connection:
+        return connection.execute("SELECT state, try_number FROM task_instance WHERE task_id = 'plan'").fetchall()
 
 
 _KILL = """
