@@ -11,7 +11,7 @@ from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from spark_jobs.declared import Publish
 from tests.loads.conftest import line
-from tests.migrations import with_migration
+from tests.migrations import NEXT, THIS, with_migration
 from tests.servers import as_member
 
 ROWS, CHUNK_BYTES = 4_000, 500
@@ -80,7 +80,7 @@ def test_loads_of_the_release_before_go_on_through_an_upgrade_and_after_it(loads
 
     ended = [(process.communicate(timeout=300), process.returncode) for process in (begun, later)]
     assert [code for _, code in ended] == [0, 0], ended
-    assert revisions == ("0001", "0002")
+    assert revisions == (THIS, NEXT)
     assert loads.ask("SELECT count(*) FROM onceload.ledger WHERE session = 'begun'") > [loaded_by_then]
     assert sum(json.loads(said)["loaded"] for (said, _), _ in ended) == ROWS
     assert loads.rows() == list(range(ROWS))

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from onceload import schema
 
+THIS = schema.head()
+NEXT = f"{int(THIS) + 1:04}"
 _MIGRATION = """
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = {next!r}
+down_revision = {this!r}
 branch_labels = None
 depends_on = None
 
@@ -22,5 +24,6 @@ def upgrade() -> None:
 def with_migration(folder: Path, statement: str) -> Path:
     """A copy of the migrations, with one more that runs this statement."""
     shutil.copytree(schema.MIGRATIONS, folder)
-    (folder / "versions" / "0002_later.py").write_text(_MIGRATION.format(statement=statement))
+    migration = _MIGRATION.format(next=NEXT, this=THIS, statement=statement)
+    (folder / "versions" / f"{NEXT}_later.py").write_text(migration)
     return folder

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from dedup_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from tests.migrations import with_migration
+from tests.migrations import NEXT, THIS, with_migration
 
 pytestmark = pytest.mark.every_postgres
 
@@ -34,7 +34,7 @@ ORDER BY 1, 2, 3
 
 
 GAINED = "ALTER TABLE onceload.ledger ADD COLUMN remark text"
-LOST = "UPDATE onceload.schema_version SET compatible_from = '0002'"
+LOST = f"UPDATE onceload.schema_version SET compatible_from = '{NEXT}'"
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_a_worker_of_the_release_before_runs_on_a_schema_that_only_gained(engine
         upgraded = schema.upgrade(engine)
     before = catalog(engine)
 
-    assert (upgraded, schema.check(engine)) == (("0001", "0002"), "0002")
-    assert schema.upgrade(engine) == ("0002", "0002")
+    assert (upgraded, schema.check(engine)) == ((THIS, NEXT), NEXT)
+    assert schema.upgrade(engine) == (NEXT, NEXT)
     assert catalog(engine) == before
 
 
@@ -127,7 +127,7 @@ def test_a_worker_that_the_schema_has_left_behind_writes_nothing_and_is_called_a
     before = catalog(engine)
 
     for use in (schema.check, schema.upgrade):
-        with pytest.raises(UpgradeUnfinished, match=r"at revision 0002, and.*for revision 0001.*Install") as told:
+        with pytest.raises(UpgradeUnfinished, match=rf"at revision {NEXT}, and.*for revision {THIS}.*Install") as told:
             use(engine)
         assert told.value.exit_code is ExitCode.CALL_AGAIN
 
@@ -139,7 +139,7 @@ def test_a_worker_that_the_schema_does_not_know_yet_is_called_again(engine, rele
 
     with (
         release_after(GAINED),
-        pytest.raises(UpgradeUnfinished, match=r"at revision 0001.*Run `onceload init`") as told,
+        pytest.raises(UpgradeUnfinished, match=rf"at revision {THIS}.*Run `onceload init`") as told,
     ):
         schema.check(engine)
 
@@ -172,7 +172,7 @@ def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, dsn, relea
         upgrade.join(timeout=60)
     others.dispose()
 
-    assert upgraded == [("0001", "0002")]
+    assert upgraded == [(THIS, NEXT)]
 
 
 def wait_for_an_upgrade(engine):
