@@ -30,6 +30,7 @@ from dedup_core.postgres.quarantine import (
 from dedup_core.replay import EntryKind
 from onceload.load_commands import file_arguments, read_as_loaded
 from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
+from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
@@ -48,21 +49,22 @@ def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
     """Show which records are in quarantine, and how many there are of each reason."""
     selection = _selection(arguments, arguments.pipeline, state=_state(arguments.state))
     reasons = count_by_reason(engine, selection, at_most=_REASONS_SHOWN + 1)
-    records = list(find_records(engine, selection, raw_bytes_max=0, at_most=arguments.limit + 1))
+    records = list(find_records(engine, selection, raw_bytes_max=COMPARED_BYTES, at_most=arguments.limit + 1))
     if len(records) > arguments.limit:
         records.pop()
         words(f"only the first {arguments.limit} are shown; --limit shows more")
+    lines = find_lines(engine, records)
     if arguments.json:
         show_json(
             {
                 "pipeline": arguments.pipeline,
                 "reasons": reasons[:_REASONS_SHOWN],
-                "records": [_summary(record) for record in records],
+                "records": [_summary(record, lines) for record in records],
             }
         )
         return ExitCode.DONE
     _show_reasons(reasons)
-    show_table([_row(record) for record in records], nothing=_nothing_selected(selection))
+    show_table([_row(record, lines) for record in records], nothing=_nothing_selected(selection))
     return ExitCode.DONE
 
 
@@ -71,10 +73,11 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
     wanted = None if arguments.all else _SHOWN_BYTES
     record = get_record(engine, QuarantineId(arguments.id), raw_bytes_max=wanted)
     is_cut = len(record.raw) < record.raw_bytes
+    summary = _summary(record, find_lines(engine, [record]))
     if arguments.json:
-        show_json(_summary(record) | raw_fields(_whole_characters(record.raw, is_cut=is_cut)) | {"raw_is_cut": is_cut})
+        show_json(summary | raw_fields(_whole_characters(record.raw, is_cut=is_cut)) | {"raw_is_cut": is_cut})
         return ExitCode.DONE
-    lines = [f"{name.replace('_', ' '):<17} {_harmless(value)}" for name, value in _summary(record).items()]
+    lines = [f"{name.replace('_', ' '):<17} {_harmless(value)}" for name, value in summary.items()]
     _print([*lines, "raw", *(f"  {line}" for line in readable(record.raw, is_cut=is_cut))])
     if is_cut:
         words(f"the first {len(record.raw):,} of {record.raw_bytes:,} bytes; --all shows the rest")
@@ -206,7 +209,11 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
 
 
 def _selection_arguments(command: argparse.ArgumentParser, *, by_id: bool = False) -> None:
-    command.add_argument("--reason", metavar="TEXT", help="those whose reason holds this text, in whatever case")
+    command.add_argument(
+        "--reason",
+        metavar="TEXT",
+        help="those whose reason holds this text, in whatever case, with its values or with … in their place",
+    )
     command.add_argument("--file", metavar="NAME", dest="producer", help="those of this file, by its whole name")
     if by_id:
         teaches = "this record; may be given several times"
@@ -259,7 +266,8 @@ def _state(word: str) -> QuarantineState | None:
 def _show_reasons(reasons: Sequence[dict[str, object]]) -> None:
     if not reasons:
         return
-    show_table(reasons[:_REASONS_SHOWN], nothing="")
+    shown = ("records", "column", "reason", "example")
+    show_table([{name: reason[name] for name in shown} for reason in reasons[:_REASONS_SHOWN]], nothing="")
     if len(reasons) > _REASONS_SHOWN:
         words("there are more reasons; --reason TEXT looks for one")
     _print([""])
@@ -311,24 +319,26 @@ def _some_ids(records: Sequence[KeptRecord]) -> str:
     return ", ".join(str(record.quarantine_id) for record in records[:5])
 
 
-def _row(record: KeptRecord) -> dict[str, object]:
+def _row(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str, object]:
     return {
         "id": record.quarantine_id,
         "file": record.file,
         "sequence_id": record.sequence_id,
+        "line": lines.get(record.quarantine_id),
         "column": record.column,
         "reason": record.reason,
         "when": record.quarantined_at,
     }
 
 
-def _summary(record: KeptRecord) -> dict[str, object]:
+def _summary(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str, object]:
     return {
         "id": record.quarantine_id,
         "pipeline": record.pipeline,
         "file": record.file,
         "generation": record.generation,
         "sequence_id": record.sequence_id,
+        "line": lines.get(record.quarantine_id),
         "column": record.column,
         "reason": record.reason,
         "quarantined_at": record.quarantined_at,

@@ -4,6 +4,7 @@ The ledger is authoritative: a record is held until one commit settles it, and t
 settled a moment later, so that whoever acts on it is checked again by `PostgresLedger.settle`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +22,12 @@ SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)
 _RECORDS_PER_READ = 1_000
 _RAW_BYTES_MAX = 2**31 - 1
+#: What makes two reasons of one kind differ: a value as Python or the server quotes it, or a number that stands alone.
+#: The server reads this pattern too, and takes the longest match where Python takes the first one that it finds.
+VALUES = (
+    r"""'(?:[^'\\]|\\.)*'|^"(?:[^"\\]|\\.)*"|(?<=: )"[^"]*"$"""
+    r"""|(?<![\w("'-])[-+]?\d[\d.eE+-]*(?![\w)])"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,7 @@ class Selection:
 
     pipeline: str | None
     ids: tuple[QuarantineId, ...] | None = None
-    #: A part of the reason, in whatever case.
+    #: A part of the reason, in whatever case, with its values or with `…` in their place.
     reason: str | None = None
     #: The producer's name.
     file: str | None = None
@@ -120,10 +127,22 @@ def get_record(engine: Engine, quarantine_id: QuarantineId, *, raw_bytes_max: in
 
 
 def count_by_reason(engine: Engine, selection: Selection, *, at_most: int) -> list[dict[str, object]]:
-    """How many records there are of each reason, the most common first."""
+    """How many records there are of each kind of reason, the most common first."""
     with translated(pipeline=selection.pipeline or "(any)", doing="counting reasons"), engine.begin() as connection:
         rows = connection.execute(SQL["reasons"], _binds(selection) | {"at_most": at_most})
         return [dict(row) for row in rows.mappings()]
+
+
+def find_root(engine: Engine, pipeline: str) -> str | None:
+    """The folder that names of files start below, if sequence ids are places in those files and names say where."""
+    with translated(pipeline=pipeline, doing="looking for the source"), engine.begin() as connection:
+        root: str | None = connection.execute(SQL["root"], {"pipeline": pipeline}).scalar_one_or_none()
+    return root
+
+
+def kind_of(reason: str) -> str:
+    """A reason without the values in it, as the server groups reasons too."""
+    return re.sub(VALUES, "…", reason)
 
 
 def note_reasons(engine: Engine, pipeline: str, refusals: Mapping[QuarantineId, Refusal]) -> None:
@@ -169,6 +188,7 @@ def _binds(selection: Selection) -> dict[str, object]:
         "reason": selection.reason,
         "file": selection.file,
         "state": selection.state,
+        "values": VALUES,
     }
 
 

@@ -16,12 +16,15 @@ SELECT quarantine.quarantine_id, quarantine.position, quarantine.producer_id, qu
    AND (:state IS NULL OR quarantine.state = :state)
    AND (:ids IS NULL OR quarantine.quarantine_id = ANY(CAST(:ids AS bigint[])))
    AND (:file IS NULL OR receipt.producer = :file)
-   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0)
+   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0
+        OR strpos(lower(regexp_replace(quarantine.reason, :values, '…', 'g')), lower(:reason)) > 0)
  ORDER BY quarantine.quarantine_id LIMIT :at_most;
 
 -- name: reasons
--- The same records, counted.
-SELECT count(*) AS records, quarantine.column_name AS column, quarantine.reason
+-- The same records, counted by what is left of their reasons without values; each with its oldest one as an example.
+WITH kind AS (
+SELECT count(*) AS records, quarantine.column_name, regexp_replace(quarantine.reason, :values, '…', 'g') AS reason,
+       min(quarantine.quarantine_id) AS example_id
   FROM onceload.quarantine
   JOIN onceload.pipeline USING (pipeline_id)
   LEFT JOIN onceload.ledger_span AS receipt ON receipt.pipeline_id = quarantine.pipeline_id
@@ -30,9 +33,18 @@ SELECT count(*) AS records, quarantine.column_name AS column, quarantine.reason
    AND (:state IS NULL OR quarantine.state = :state)
    AND (:ids IS NULL OR quarantine.quarantine_id = ANY(CAST(:ids AS bigint[])))
    AND (:file IS NULL OR receipt.producer = :file)
-   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0)
- GROUP BY quarantine.column_name, quarantine.reason
- ORDER BY count(*) DESC, quarantine.reason LIMIT :at_most;
+   AND (:reason IS NULL OR strpos(lower(quarantine.reason), lower(:reason)) > 0
+        OR strpos(lower(regexp_replace(quarantine.reason, :values, '…', 'g')), lower(:reason)) > 0)
+ GROUP BY quarantine.column_name, regexp_replace(quarantine.reason, :values, '…', 'g')
+ ORDER BY records DESC, example_id LIMIT :at_most)
+SELECT kind.records, kind.column_name AS column, kind.reason, kind.example_id, example.reason AS example
+  FROM kind JOIN onceload.quarantine AS example ON example.quarantine_id = kind.example_id
+ ORDER BY kind.records DESC, kind.example_id;
+
+-- name: root
+-- The folder that the names of text files start below.
+SELECT declaration.terms ->> 'source.root' FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
+ WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' <> 'parquet';
 
 -- name: note_reasons
 -- Words for people: what is settled meanwhile keeps the reason that it had.

@@ -1,5 +1,6 @@
 """What a retry and a discard promise of records that could not be loaded."""
 
+import gzip
 import json
 import threading
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dedup_core.errors import CommitOutcomeUnknown, ExitCode, NotFound, SettingR
 from dedup_core.names import Position
 from dedup_core.ports import CommitStep
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
-from dedup_core.postgres.quarantine import QuarantineId, Selection, choose, find_records
+from dedup_core.postgres.quarantine import VALUES, QuarantineId, Selection, choose, find_records, kind_of
 from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
 from onceload.quarantine_commands import readable
@@ -29,6 +30,20 @@ from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line
 
 BROKEN = "{broken\n"
+#: With values as Python and as the server quote them, and with names that are none.
+REASONS = (
+    "'a\\'b\"c' is no bigint: out of range",
+    '"it\'s" is no bigint',
+    "'\\\\' is no numeric(12,2)",
+    "'a' and \"b\" and 'c'",
+    "-1.5e+300 is no real: out of range",
+    "no valid UTF-8 at byte 7 of the record",
+    "12 bytes, which are no text, are no varchar(10)",
+    'the server refused it: invalid input syntax for type inet: "10.0.0.300"',
+    'the server refused it: new row for relation "t 1" violates check constraint "c 2"',
+    "the server refused it: it isn't so",
+    "'ünï…' is no date",
+)
 
 
 def strange(number: int) -> str:
@@ -443,7 +458,7 @@ def test_from_looking_to_mending_to_retrying(loads, tmp_path, call):
     again, said, _ = call("retry", yaml, "--from", str(bad))
 
     assert (code, again) == (ExitCode.DONE, ExitCode.DONE)
-    assert table.splitlines()[0].split() == ["records", "column", "reason"]
+    assert table.splitlines()[0].split() == ["records", "column", "reason", "example"]
     assert [each["file"] for each in listed["records"]] == ["a.jsonl", "a.jsonl"]
     assert sum(each["records"] for each in listed["reasons"]) == exported["records"] == report["retried"] == 2
     assert "was retried at position 2 already" in said
@@ -490,6 +505,60 @@ def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_stra
     assert entry.session is not None
     assert " by " in entry.session
     assert is_sound(loads)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_reasons_that_differ_in_a_value_are_listed_as_one(loads, call):
+    values = [f"{number} x" for number in range(955)]
+    loads.write("a.jsonl", line(1) + "".join(line(number, value) for number, value in enumerate(values)) + BROKEN)
+    loads.load()
+
+    reasons = call("list", "--json")[2]["reasons"]
+    same = call("list", "--json", "--reason", "… IS no numeric", "--limit", "1000")[2]
+    _, _, table = call("list")
+
+    ids = held(loads)
+    assert [(each["records"], each["column"], each["reason"]) for each in reasons] == [
+        (955, "amount", "… is no numeric(12,2)"),
+        (1, None, "invalid JSON at character …"),
+    ]
+    assert (reasons[0]["example"], reasons[0]["example_id"]) == ("'0 x' is no numeric(12,2)", ids[0])
+    assert (len(same["records"]), len(same["reasons"])) == (955, 1)
+    assert table.splitlines()[1].split()[0] == "955"
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_the_server_groups_reasons_as_python_does(loads):
+    with loads.engine.begin() as connection:
+        found = connection.execute(
+            text("SELECT regexp_replace(reason, :values, '…', 'g') FROM unnest(CAST(:reasons AS text[])) AS reason"),
+            {"values": VALUES, "reasons": list(REASONS)},
+        )
+
+        assert list(found.scalars()) == [kind_of(reason) for reason in REASONS]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_records_are_listed_with_their_lines_while_the_file_holds_them(loads, call, suffix):
+    content = line(1) + "\n" + BROKEN + line(2, note="é") + "  {}\n"
+    path = loads.write(f"a.jsonl{suffix}", gzip.compress(content.encode()) if suffix else content)
+    loads.load()
+    first, second = map(str, held(loads))
+
+    records = call("list", "--json")[2]["records"]
+    assert [(each["sequence_id"], each["line"]) for each in records] == [
+        (content.index("{broken"), 3),
+        (len((line(1) + "\n" + BROKEN + line(2, note="é")).encode()), 5),
+    ]
+    assert call("show", second, "--json")[2]["line"] == 5
+    assert "line              5" in call("show", second)[2]
+
+    written = content.replace("{}", "[]").encode()
+    path.write_bytes(gzip.compress(written) if suffix else written)
+    assert [call("show", each, "--json")[2]["line"] for each in (first, second)] == [3, None]
+    path.unlink()
+    assert {each["line"] for each in call("list", "--json")[2]["records"]} == {None}
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])

@@ -41,6 +41,7 @@ KILLED_REPLACING = (
 )
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
+OF_QUARANTINE = "tests/loads/test_quarantine.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
@@ -1591,6 +1592,23 @@ FILE_BUGS = (
     ),
 )
 
+QUARANTINE_BUGS = (
+    Bug(
+        name="a value with quotes in it makes a reason of its own",
+        file="dedup_core/postgres/quarantine.py",
+        correct=r"""'(?:[^'\\]|\\.)*'|""",
+        wrong=r"""'[^'\\]*'|""",
+        tests=("tests/unit/sources/test_reasons.py",),
+    ),
+    Bug(
+        name="a quarantined record is shown with a line of a file that was rewritten",
+        file="onceload/quarantine_lines.py",
+        correct="            if found == raw:",
+        wrong="            if len(found) == len(raw):",
+        tests=(f"{OF_QUARANTINE}::test_records_are_listed_with_their_lines_while_the_file_holds_them",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -1608,4 +1626,5 @@ BUGS = (
     *RECORD_BUGS,
     *TARGET_BUGS,
     *FILE_BUGS,
+    *QUARANTINE_BUGS,
 )

@@ -1,0 +1,52 @@
+"""The lines that quarantined records start in, for those who look into the file with an editor.
+
+Only files of this machine are looked through, and only up to a bound. A line is named only where the file still holds
+the record's bytes there.
+"""
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import BinaryIO
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import OnceloadError
+from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, find_root
+from spark_jobs.sources.addresses import local_path
+from spark_jobs.sources.files import open_stream
+
+#: Of each record, so much has to be there still.
+COMPARED_BYTES = 64
+_LOOKED_THROUGH_BYTES = 256 * 2**20
+_BLOCK_BYTES = 2**20
+
+
+def find_lines(engine: Engine, records: Sequence[KeptRecord]) -> Mapping[QuarantineId, int]:
+    """The line of each record of one pipeline, where that can be told."""
+    root = find_root(engine, records[0].pipeline) if records else None
+    lines: dict[QuarantineId, int] = {}
+    if root is None or local_path(root) is None:
+        return lines
+    near = [record for record in records if record.sequence_id < _LOOKED_THROUGH_BYTES]
+    # Of several generations, the last one is the one that is there.
+    in_order = sorted(near, key=lambda record: (record.file, record.sequence_id, -record.quarantine_id))
+    for file, some in groupby(in_order, key=lambda record: record.file):
+        # A file that is gone, or that does not unpack any more, names no further lines.
+        with suppress(OnceloadError), open_stream(posixpath.join(root, file)) as stream:
+            lines.update(_lines(stream, some))
+    return lines
+
+
+def _lines(stream: BinaryIO, in_order: Iterator[KeptRecord]) -> Iterator[tuple[QuarantineId, int]]:
+    at, line = 0, 1
+    for record in in_order:
+        while at < record.sequence_id and (block := stream.read(min(_BLOCK_BYTES, record.sequence_id - at))):
+            at, line = at + len(block), line + block.count(b"\n")
+        if at == record.sequence_id:
+            raw = record.raw[:COMPARED_BYTES]
+            found = stream.read(len(raw))
+            if found == raw:
+                yield record.quarantine_id, line
+            at, line = at + len(found), line + found.count(b"\n")

@@ -1,0 +1,134 @@
+"""Reasons of bad records: those that differ in a value alone are of one kind."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_core.names import ProducerId
+from dedup_core.postgres.quarantine import kind_of
+from spark_jobs.columns import parse_column
+from spark_jobs.declared import CsvOptions, UnknownFields
+from spark_jobs.sources.csv import read_csv
+from spark_jobs.sources.jsonl import read_jsonl
+from spark_jobs.sources.parquet import read_parquet
+from spark_jobs.sources.records import Part
+
+#: A column's type, two JSON values that it does not take, and what both reasons are without them.
+OF_VALUES = [
+    ("bigint", '"x"', '"y;1"', "… is no bigint"),
+    ("bigint", '"it\'s"', '"a \\"b\\" c"', "… is no bigint"),
+    ("bigint", '"it\'s \\"b\\""', '"x"', "… is no bigint"),
+    ("bigint", "1.5", "2.25", "… is no bigint: it has a fraction"),
+    ("bigint", "99999999999999999999", "88888888888888888888", "… is no bigint: out of range"),
+    ("numeric(12,2)", '"1;50"', '"12;50"', "… is no numeric(12,2)"),
+    ("numeric(12,2)", "1.005", "2.125", "… is no numeric(12,2): it would be rounded to … digits after the point"),
+    ("numeric(12,2)", "99999999999", "1e30", "… is no numeric(12,2): too many digits before the point"),
+    ("varchar(3)", '"abcd"', '"abcde"', "… characters are too many for varchar(3)"),
+    ("date", '"24/12/2026"', '"31/01/2027"', "… is no date"),
+    ("date", '"2026-02-30"', '"2026-04-31"', "… is no date: there is no such day from year … to …"),
+    ("jsonb", "1e999999", "2e888888", "… is out of the range of numbers in jsonb"),
+    ("bigint[]", '["x"]', '["y"]', "… is no bigint"),
+]
+#: Whole lines.
+OF_LINES = [
+    (b'{"x": 1,,}', b'{"x": 1, "yy": 2,,}', "invalid JSON at character …"),
+    (b'{"x": 1} 2', b'{"x": 100} 2', "the line goes on after its object, at character …"),
+    (b'{"x": "\xff"}', b'{"x": "aaa\xff"}', "no valid UTF-8 at byte … of the record"),
+    (b'{"a": 1}', b'{"b": 1}', "the field … is not declared"),
+    (b'{"x": "' + b"z" * 300 + b'"}', b'{"x": "' + b"z" * 400 + b'"}', "… bytes are more than record_bytes_max"),
+]
+
+
+def part(raw: bytes) -> Part:
+    return Part(producer_id=ProducerId(1), first=0, end=len(raw), raw=raw)
+
+
+def kinds_of_json(raw: bytes, declared: str) -> list[str]:
+    columns, fail = (parse_column("x", declared),), UnknownFields.FAIL
+    records = read_jsonl([part(raw)], columns, unknown_fields=fail, record_bytes_max=200)
+    return [kind_of(each.reason) for each in records.bad]
+
+
+@pytest.mark.parametrize(("declared", "one", "other", "kind"), OF_VALUES)
+def test_refused_values_are_of_one_kind(declared, one, other, kind):
+    assert kinds_of_json(f'{{"x": {one}}}\n{{"x": {other}}}\n'.encode(), declared) == [kind, kind]
+
+
+@pytest.mark.parametrize(("one", "other", "kind"), OF_LINES)
+def test_refused_lines_are_of_one_kind(one, other, kind):
+    assert kinds_of_json(one + b"\n" + other + b"\n", "text") == [kind, kind]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (b"1,2,3\n1,2,3,4\n", "… values where … were expected"),
+        (b'1,a"\n1,aa"\n', "a stray quote in the value at character …"),
+        (b'1,"a"a\n1,"aa"a\n', "the value goes on after its end, at character …"),
+        (b'1,"a\n11,"aa\n', "the quote at character … is never closed"),
+    ],
+)
+def test_refused_lines_of_csv_are_of_one_kind(lines, kind):
+    records = read_csv(
+        [part(lines)],
+        (parse_column("x", "bigint"), parse_column("y", "text")),
+        header=("x", "y"),
+        options=CsvOptions(header=False),
+        unknown_fields=UnknownFields.IGNORE,
+        record_bytes_max=200,
+    )
+
+    assert [kind_of(each.reason) for each in records.bad] == [kind, kind]
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "kind"),
+    [
+        ("real", pa.array([1e300, -2e300]), "… is no real: out of range"),
+        ("bigint", pa.array(["x", "y"]), "… is no bigint"),
+        ("text", pa.array([b"\xff", b"\xff\xfe"]), "… bytes, which are no text, are no text"),
+    ],
+)
+def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
+    file = io.BytesIO()
+    pq.write_table(pa.table({"x": values}), file)
+    file.seek(0)
+
+    records = read_parquet(
+        file,
+        url="a.parquet",
+        producer_id=ProducerId(1),
+        first=0,
+        end=2,
+        columns=(parse_column("x", declared),),
+        unknown_fields=UnknownFields.IGNORE,
+    )
+
+    assert [kind_of(each.reason) for each in records.bad] == [kind, kind]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (
+            'the server refused it: invalid input syntax for type inet: "10.0.0.300"',
+            "the server refused it: invalid input syntax for type inet: …",
+        ),
+        (
+            'the server refused it: new row for relation "target" violates check constraint "target_check1"',
+            'the server refused it: new row for relation "target" violates check constraint "target_check1"',
+        ),
+        (
+            "the server refused it: value too long for type character varying(5)",
+            "the server refused it: value too long for type character varying(5)",
+        ),
+        (
+            "seq: -5 is no sequence id (0 to 9223372036854775806)",
+            "seq: … is no sequence id (0 to 9223372036854775806)",
+        ),
+    ],
+)
+def test_what_the_server_and_the_pipeline_are_called_stays(reason, kind):
+    assert kind_of(reason) == kind
