@@ -14,9 +14,10 @@ from uuid import uuid4
 from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch, Position, SessionName
+from dedup_core.names import Batch, Position
 from dedup_core.ports import QuarantineState, Settlement
 from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.deliveries import session_of
 from dedup_core.postgres.quarantine import (
     Chosen,
     KeptRecord,
@@ -165,7 +166,7 @@ def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Po
     ledger = PostgresLedger(engine)
     batch = Batch(f"discard-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
     # The ledger keeps who decided.
-    session = ledger.open_session(pipeline, SessionName(f"{batch} by {_user()}"))
+    session = ledger.open_session(pipeline, session_of(batch, f"discard by {_user()}"))
     return ledger.settle(
         Settlement(
             kind=EntryKind.DISCARD,

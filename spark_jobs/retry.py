@@ -24,10 +24,11 @@ from dedup_core.errors import (
     RowsRefused,
     SettingRefused,
 )
-from dedup_core.names import Batch, Position, ProducerId, SessionName
+from dedup_core.names import Batch, Position, ProducerId
 from dedup_core.ports import Session, Settlement
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.connection import first_line, translated
+from dedup_core.postgres.deliveries import session_of
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from dedup_core.replay import EntryKind, Run
 from spark_jobs.columns import Column
@@ -87,7 +88,9 @@ def retry(
         declared=declared,
         columns=columns,
         # It writes rows, as a load does, and by the file as it is now.
-        session=ledger.open_session(declared.name, SessionName(batch), version=ledger.declare(as_declared(declared))),
+        session=ledger.open_session(
+            declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
+        ),
         batch=batch,
         mended=mended or {},
         headers=_headers(declared, ledger, asked),

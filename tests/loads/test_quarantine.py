@@ -16,6 +16,7 @@ from dedup_core.names import Position
 from dedup_core.ports import CommitStep
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
 from dedup_core.postgres.quarantine import VALUES, QuarantineId, Selection, choose, find_records, kind_of
+from dedup_core.postgres.upkeep import tidy
 from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
 from onceload.quarantine_commands import readable
@@ -505,6 +506,22 @@ def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_stra
     assert entry.session is not None
     assert " by " in entry.session
     assert is_sound(loads)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_the_sessions_of_retries_and_discards_go_like_those_of_loads(two_strange, call, tmp_path):
+    loads = two_strange
+    first, second = map(str, held(loads))
+    call("retry", str(pipeline_file(loads, tmp_path)), "--id", first)
+    call("discard", "--id", second, "--yes")
+    with loads.engine.begin() as connection:
+        ages = "opened_at = opened_at - interval '31 days', lease_until = lease_until - interval '31 days'"
+        connection.execute(text(f"UPDATE onceload.session SET {ages}"))
+
+    tidy(loads.engine, "events")
+
+    assert states_of(loads) == [("retried", 2), ("discarded", 3)]
+    assert loads.ask("SELECT name FROM onceload.session") == []
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])

@@ -1607,6 +1607,20 @@ QUARANTINE_BUGS = (
         wrong="            if len(found) == len(raw):",
         tests=(f"{OF_QUARANTINE}::test_records_are_listed_with_their_lines_while_the_file_holds_them",),
     ),
+    Bug(
+        name="the sessions of retries are never dropped",
+        file="spark_jobs/retry.py",
+        correct='session_of(batch, "retry")',
+        wrong="batch",
+        tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
+    ),
+    Bug(
+        name="the sessions of discards are never dropped",
+        file="onceload/quarantine_commands.py",
+        correct='session_of(batch, f"discard by {_user()}")',
+        wrong='f"{batch} discard by {_user()}"',
+        tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
+    ),
 )
 
 BUGS = (
