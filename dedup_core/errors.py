@@ -38,6 +38,7 @@ OnceloadError
     ├── Damaged              a compressed file that does not unpack
     ├── FileRefused          a file that is not of its format, or not of the declared columns
     ├── LimitReached         producers_max or islands_max
+    ├── NothingGood          files of which every record is bad
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
     ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit would say
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse

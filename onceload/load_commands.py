@@ -173,6 +173,10 @@ def tell_report(report: "Report", *, and_then: str = "") -> None:
         f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
         f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s){and_then}"
     )
+    if report.quarantined:
+        which = "every record" if report.quarantined == report.records else f"{report.quarantined:,} records"
+        look = f"onceload quarantine list --pipeline {report.pipeline}"
+        words(f"{which} of this load went to quarantine: see `{look}`")
 
 
 @contextmanager

@@ -136,10 +136,14 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineLimit:
-    """More than this in one batch, and nothing of it is published."""
+    """More than this in one batch, and nothing of it is published; left out, a file may not be bad as a whole."""
 
     records: int | None = None
     share: float | None = None
+
+    @property
+    def is_declared(self) -> bool:
+        return (self.records, self.share) != (None, None)
 
     def __str__(self) -> str:
         return f"{self.records} records" if self.records is not None else f"{self.share:.4%} of the records"

@@ -27,18 +27,19 @@ from dedup_core.errors import (
 )
 from dedup_core.names import Batch, ProducerId
 from dedup_core.pipeline import Guarantee
-from dedup_core.ports import Advance, Claim, Commit, QuarantinedRecord, Session
+from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import first_line, translated
 from dedup_core.replay import Counts, Run
 from dedup_core.spans import SpanSet
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
+from spark_jobs.limits import NothingGood, bad_allowed, check_piece
 from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
 from spark_jobs.read import WrittenAnew, read_parts, read_records
 from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.records import BadRecord, Chunk, FileRefused, Records
+from spark_jobs.sources.records import Chunk, FileRefused, Records
 from spark_jobs.stage import (
     Made,
     Stage,
@@ -153,12 +154,12 @@ def _sparing_the_others(
         left = [each for each in parts if each.chunk.url not in refused]
         try:
             return take(left)
-        except FileRefused as error:
-            names = {each.chunk.name for each in left if each.chunk.url == error.url}
+        except (FileRefused, NothingGood) as error:
+            names = {each.chunk.url: each.chunk.name for each in left if each.chunk.url in error.refused}
             if not names:
                 raise
-            refused.add(error.url)
-            notes += [Note(name=name, reason=str(error), needs_a_person=True) for name in names]
+            refused.update(names)
+            notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
 
 
 def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[list[ReadPart], bool]]:
@@ -360,7 +361,7 @@ def _records(
         records = read_records(job.declared, job.columns, parts)
     if job.declared.producer is not None:
         records = without_strange_ids(records, job.declared.producer, [each.part for each in parts])
-    _check_piece(job, records)
+    check_piece(job.declared, records, parts)
     return records, writer
 
 
@@ -390,25 +391,12 @@ def read_adding(
     return replace(records, bad=tuple(bad), unknown=()), added
 
 
-def _check_piece(job: Job, records: Records) -> None:
-    """Refuse what is refused for sure; of a batch that is published at once, the share is known in the end."""
-    if job.declared.is_direct or job.declared.quarantine_limit.share is None:
-        check_quarantine(job, records.bad, records=records.count)
-
-
-def check_quarantine(job: Job, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:
-    """Refuse all of it if more is bad than the pipeline allows: then it is the source that is wrong."""
-    limit = job.declared.quarantine_limit
-    if limit.is_passed(quarantined=len(bad), records=records):
-        raise TooManyQuarantined(job.declared.name, len(bad), records, str(limit), bad[0].reason)
-
-
 def _without_refused(
     job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
 ) -> Records:
     """Quarantine the rows that the server refuses; whatever else it refused is not theirs."""
     try:
-        refused = refused_rows(engine, writer, records.rows, at_most=_allowed(job, records))
+        refused = refused_rows(engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
     except ColumnsDiffer:
         # They came just now, and the next try to write finds them too.
         return records
@@ -418,18 +406,8 @@ def _without_refused(
             raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
         raise cause
     left = without_rows(records, refused, [each.part for each in parts])
-    _check_piece(job, left)
+    check_piece(job.declared, left, parts)
     return left
-
-
-def _allowed(job: Job, records: Records) -> int | None:
-    """How many more records of a piece may be bad before all of it is refused; None where the piece cannot tell."""
-    limit = job.declared.quarantine_limit
-    if limit.records is not None:
-        return limit.records - len(records.bad)
-    if limit.share is not None and job.declared.is_direct:
-        return int(limit.share * records.count) - len(records.bad)
-    return None
 
 
 class Patience:

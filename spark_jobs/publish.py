@@ -27,7 +27,8 @@ from spark_jobs.columns import Column
 from spark_jobs.copy import quoted, run
 from spark_jobs.declared import Target, Write
 from spark_jobs.dedupe import WORK_MEMORY, new_rows
-from spark_jobs.loading import Job, Patience, Replacement, check_quarantine
+from spark_jobs.limits import check_quarantine
+from spark_jobs.loading import Job, Patience, Replacement
 from spark_jobs.plan import Note
 from spark_jobs.replace import replace_rows
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
@@ -63,7 +64,7 @@ def publish(
         return
     quarantined = tuple(record for part in parts for record in part.quarantined)
     staged, records = sum(part.rows for part in parts), sum(part.records for part in parts)
-    check_quarantine(job, quarantined, records=records + len(quarantined))
+    check_quarantine(job.declared, quarantined, records=records + len(quarantined))
     ids = {advance.producer_id for advance in read}
     replaced = [replacement.old for new, replacement in job.replaced.items() if new in ids]
     read += tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)

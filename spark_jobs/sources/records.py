@@ -1,5 +1,6 @@
 """What the formats have in common: parts of files in, rows with their sequence ids and bad records out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,11 @@ class FileRefused(NeedsAPerson):
     expected: str
     found: str
     fix: str
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why, by the file's address."""
+        return {self.url: str(self)}
 
     def __str__(self) -> str:
         return f"{shown(self.url)} should {self.expected}, but {self.found}; nothing more of it is loaded: {self.fix}"

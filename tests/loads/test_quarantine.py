@@ -22,7 +22,7 @@ from onceload.cli import main
 from onceload.quarantine_commands import readable
 from onceload.quarantine_file import check_mended, read_mended, write_records
 from spark_jobs.columns import parse_column
-from spark_jobs.declared import Format, Publish, Target, UnknownFields, Write
+from spark_jobs.declared import Format, Publish, QuarantineLimit, Target, UnknownFields, Write
 from spark_jobs.load import new_batch
 from spark_jobs.retry import RetryReport, retry
 from spark_jobs.sources.pieces import KEPT_BYTES
@@ -45,6 +45,8 @@ REASONS = (
     "the server refused it: it isn't so",
     "'ünï…' is no date",
 )
+#: A file may be bad as a whole.
+ANY_NUMBER = QuarantineLimit(share=1)
 
 
 def strange(number: int) -> str:
@@ -185,7 +187,7 @@ def test_two_retries_at_once_load_each_record_once(loads):
     """Both stand in front of the commit lock with all rows written; one of them gets them all."""
     count = 50
     loads.write("a.jsonl", "".join(strange(number) for number in range(count)))
-    loads.load(unknown_fields=UnknownFields.FAIL)
+    loads.load(unknown_fields=UnknownFields.FAIL, quarantine_limit=ANY_NUMBER)
     asked = choose(loads.engine, Selection(pipeline="events")).held
     meeting = threading.Barrier(2)
     reports: list[RetryReport] = []
@@ -244,7 +246,7 @@ def test_what_only_the_server_refuses_stays_held_and_the_rest_is_loaded(loads):
             " _producer_id bigint, _sequence bigint)"
         )
     loads.write("a.jsonl", "".join(strange(number) for number in range(20)))
-    loads.load(unknown_fields=UnknownFields.FAIL)
+    loads.load(unknown_fields=UnknownFields.FAIL, quarantine_limit=ANY_NUMBER)
 
     first = retry_all(loads)
     with loads.engine.begin() as connection:

@@ -41,6 +41,7 @@ KILLED_REPLACING = (
 )
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
+OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
 OF_QUARANTINE = "tests/loads/test_quarantine.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
@@ -1593,6 +1594,27 @@ FILE_BUGS = (
 )
 
 QUARANTINE_BUGS = (
+    Bug(
+        name="a file of which every record is bad is consumed without a word",
+        file="spark_jobs/limits.py",
+        correct="    if len(records.bad) < NOTHING_GOOD_MIN:",
+        wrong="    if records.bad:",
+        tests=(f"{OF_NOTHING_GOOD}::test_a_file_without_a_good_record_is_refused_and_the_others_load",),
+    ),
+    Bug(
+        name="many files of one bad record each are consumed without a word",
+        file="spark_jobs/limits.py",
+        correct="least = NOTHING_GOOD_MIN if good else 1",
+        wrong="least = NOTHING_GOOD_MIN",
+        tests=(f"{OF_NOTHING_GOOD}::test_files_of_one_record_each_are_judged_together",),
+    ),
+    Bug(
+        name="a packed file goes on behind a piece that was refused",
+        file="spark_jobs/loading.py",
+        correct="            refused.update(names)",
+        wrong="            refused = refused | names.keys()",
+        tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
+    ),
     Bug(
         name="a value with quotes in it makes a reason of its own",
         file="dedup_core/postgres/quarantine.py",

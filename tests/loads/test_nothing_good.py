@@ -1,0 +1,213 @@
+"""What becomes of files of which every record is bad, where the pipeline file sets no limit."""
+
+import gzip
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.errors import ExitCode
+from onceload.load_commands import code_of, tell_report
+from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish, QuarantineLimit, Target, Write
+from spark_jobs.limits import NOTHING_GOOD_MIN
+from tests.loads.conftest import Loads, line
+from tests.loads.test_load import counts
+
+ALL = QuarantineLimit(share=1)
+MERGE: dict[str, Any] = {
+    "publish": Publish.STAGED,
+    "target": Target(schema="public", table="target", write=Write.MERGE, key=("id",)),
+}
+
+
+def bad(number: int) -> str:
+    return line(number, f"{number};50")
+
+
+def bad_lines(count: int = NOTHING_GOOD_MIN, *, first: int = 1) -> str:
+    return "".join(bad(number) for number in range(first, first + count))
+
+
+def refused(report: Any) -> list[str]:
+    return [note.name for note in report.notes if note.needs_a_person]
+
+
+def is_untouched(loads: Loads, name: str) -> bool:
+    """Whether nothing of a file is consumed or in quarantine."""
+    receipts = loads.ask(f"SELECT * FROM onceload.ledger_span WHERE producer = '{name}'")
+    return not receipts and not loads.ask("SELECT * FROM onceload.quarantine")
+
+
+def test_a_file_without_a_good_record_is_refused_and_the_others_load(loads):
+    loads.write("a.jsonl", bad_lines())
+    loads.write("b.jsonl", line(100))
+
+    report = loads.load()
+
+    assert (counts(report), refused(report)) == ((1, 0, 0), ["a.jsonl"])
+    (note,) = report.notes
+    assert f"all {NOTHING_GOOD_MIN} records that were read of it are bad; {NOTHING_GOOD_MIN} of them" in note.reason
+    assert "line 1 (byte 0): amount: '1;50' is no numeric(12,2)" in note.reason
+    assert "None of them was loaded or quarantined" in note.reason
+    assert "quality.quarantined_max" in note.reason
+    assert (code_of(report.notes), is_untouched(loads, "a.jsonl")) == (ExitCode.NEEDS_A_PERSON, True)
+
+    assert refused(loads.load()) == ["a.jsonl"]
+    loads.write("a.jsonl", bad_lines().replace(";", "."))
+    assert counts(loads.load()) == (NOTHING_GOOD_MIN, 0, 0)
+
+
+@pytest.mark.parametrize("content", [bad_lines(NOTHING_GOOD_MIN - 1), bad_lines() + line(100)])
+def test_few_bad_records_and_those_beside_a_good_one_go_to_quarantine(loads, content):
+    loads.write("a.jsonl", content)
+
+    report = loads.load()
+
+    assert (report.quarantined, report.notes) == (content.count(";50"), ())
+
+
+@pytest.mark.parametrize("limit", [ALL, QuarantineLimit(records=NOTHING_GOOD_MIN)])
+def test_a_declared_limit_takes_the_place_of_the_default(loads, limit):
+    loads.write("a.jsonl", bad_lines())
+    loads.load()
+
+    assert counts(loads.load(quarantine_limit=limit)) == (0, 0, NOTHING_GOOD_MIN)
+
+
+def test_files_of_one_record_each_are_judged_together(loads):
+    for number in range(NOTHING_GOOD_MIN):
+        loads.write(f"{number}.jsonl", bad(number))
+
+    report = loads.load()
+
+    assert (counts(report), len(refused(report))) == ((0, 0, 0), NOTHING_GOOD_MIN)
+    assert "the record that was read of it is bad, and so are all 10 records of the files" in report.notes[0].reason
+    loads.write("good.jsonl", line(100))
+    assert (counts(loads.load()), loads.load().notes) == ((1, 0, NOTHING_GOOD_MIN), ())
+
+
+def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
+    from spark_jobs import loading
+
+    reads: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        reads.append(len(args[2]))
+        return read_adding(*args, **more)
+
+    read_adding = loading.read_adding
+    monkeypatch.setattr(loading, "read_adding", counted)
+    for number in range(5):
+        loads.write(f"{number}.jsonl", bad_lines())
+    loads.write("good.jsonl", line(100))
+
+    assert len(refused(loads.load())) == 5
+    assert reads == [6, 1]
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED, Mode.ORDERED])
+def test_a_chunk_without_a_good_record_waits_and_what_is_around_it_loads(loads, mode):
+    """With the hole closed later, by hand: no record is loaded twice or lost."""
+    good, later = line(1) * 20, line(2) * 20
+    loads.write("a.jsonl", good + bad_lines(20) + later)
+    source = replace(loads.declared.source, chunk_bytes=len(good) // 2)
+    changes: dict[str, Any] = {"source": source, "delivery": Rules(mode=mode)}
+
+    first, second = loads.load(**changes), loads.load(**changes)
+    closed = loads.load(**changes, quarantine_limit=ALL)
+
+    if loads.declared.publish is Publish.STAGED and mode is Mode.ORDERED:
+        # What stands behind in an ordered batch waits with it.
+        assert first.loaded == 20
+        assert (closed.loaded, loads.rows()) == (20, [1] * 20 + [2] * 20)
+    assert refused(first) == refused(second) != []
+    assert set(refused(first)) == {"a.jsonl"}
+    assert first.loaded + second.loaded + closed.loaded == 40
+    assert first.quarantined + second.quarantined + closed.quarantined == 20
+    assert loads.rows() == [1] * 20 + [2] * 20
+    assert loads.load(**changes).notes == ()
+
+
+def test_what_a_refused_chunk_stands_before_does_not_overtake_it_in_a_merge(loads):
+    good, later = line(1) * 20, line(2) * 20
+    loads.write("a.jsonl", good + bad_lines(20) + later)
+    changes = MERGE | {"source": replace(loads.declared.source, chunk_bytes=len(good) // 2)}
+
+    first = loads.load(**changes)
+
+    assert set(refused(first)) == {"a.jsonl"}
+    assert loads.rows() == [1]
+    loads.load(**changes, quarantine_limit=ALL)
+    assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_old_rows_stay_where_the_new_file_has_no_good_record(loads, suffix):
+    pack = gzip.compress if suffix else bytes
+    path = loads.write(f"a.jsonl{suffix}", pack(line(1).encode()))
+    staged: dict[str, Any] = {"publish": Publish.STAGED, "on_rewrite": OnRewrite.REPLACE}
+    loads.load(**staged)
+    path.write_bytes(pack(bad_lines().encode()))
+
+    for _ in range(2):
+        report = loads.load(**staged)
+        assert (counts(report), refused(report)) == ((0, 0, 0), [path.name])
+
+    assert loads.rows() == [1]
+    path.write_bytes(pack((line(5) * 2).encode()))
+    loads.load(**staged)
+    assert loads.rows() == [5, 5]
+
+
+def test_a_packed_file_stops_at_a_piece_without_a_good_record(loads):
+    content = line(1) * 20 + bad_lines(40) + line(2)
+    loads.write("a.jsonl.gz", gzip.compress(content.encode()))
+    changes = {"source": replace(loads.declared.source, chunk_bytes=len(line(1) * 20))}
+
+    report = loads.load(**changes)
+
+    assert (report.loaded, refused(report)) == (20, ["a.jsonl.gz"])
+    assert counts(loads.load(**changes)) == (0, 0, 0)
+    assert counts(loads.load(**changes, quarantine_limit=ALL)) == (1, 0, 40)
+
+
+def test_csv_and_parquet_are_refused_alike(loads):
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV, csv=CsvOptions())
+    loads.write("a.csv", "id,amount,note\n" + "1,1;50,x\n" * NOTHING_GOOD_MIN)
+    (note,) = loads.load(source=csv).notes
+    assert (note.name, note.needs_a_person) == ("a.csv", True)
+    assert "line 2 (byte 15): amount: '1;50'" in note.reason
+
+    parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
+    pq.write_table(pa.table({"id": ["x"] * NOTHING_GOOD_MIN}), loads.folder / "a.parquet")
+    (note,) = loads.load(source=parquet).notes
+    assert (note.name, note.needs_a_person) == ("a.parquet", True)
+    assert "row 0: id: 'x' is no bigint" in note.reason
+
+
+def test_a_file_of_which_the_server_refuses_every_row_is_refused(loads):
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE target (id bigint CHECK (id > 0), amount numeric(12,2), note text,"
+            " _producer_id bigint, _sequence bigint)"
+        )
+    loads.write("a.jsonl", "".join(line(-number) for number in range(1, NOTHING_GOOD_MIN + 1)))
+    loads.write("b.jsonl", line(5))
+
+    report = loads.load()
+
+    assert (counts(report), refused(report)) == ((1, 0, 0), ["a.jsonl"])
+    assert "target_id_check" in report.notes[0].reason
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize(("content", "said"), [(bad_lines(2), "every record"), (bad_lines(2) + line(3), "2 records")])
+def test_a_load_says_that_records_went_to_quarantine(loads, capsys, content, said):
+    loads.write("a.jsonl", content)
+
+    tell_report(loads.load())
+
+    assert f"{said} of this load went to quarantine: see `onceload quarantine list" in capsys.readouterr().err
