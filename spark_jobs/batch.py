@@ -183,8 +183,7 @@ def _held(
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         word = word_of(engine, declared.name, stage)
-        with engine.begin() as connection:
-            parts = staged_parts(connection, stage)
+        parts = staged_parts(engine, stage)
         if not is_whole(parts, deliveries=word.deliveries):
             raise StageLost(stage.parts)
         declared = with_lineage_of(declared, has_lineage=word.has_lineage)

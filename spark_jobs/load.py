@@ -620,9 +620,8 @@ class _Load:
             return staging.enter_context(open_stage(self._engine, job.written, target, lineage=job.has_lineage))
 
     def _parts(self, stage: Stage) -> tuple[StagedPart, ...]:
-        doing = "looking at staged pieces"
-        with translated(pipeline=self._declared.name, doing=doing), self._engine.begin() as connection:
-            return staged_parts(connection, stage)
+        with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
+            return staged_parts(self._engine, stage)
 
     def _set_aside(self, claim: Claim) -> set[int]:
         """Take dead letters out of the batch, unless it makes no sense without them."""

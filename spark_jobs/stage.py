@@ -302,7 +302,8 @@ def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
     """Keep what a piece proves while its rows go elsewhere; read again, it must be the same piece."""
     with engine.connect() as connection, connection.begin():
         if not _keep(connection, stage, part):
-            (kept,) = (each for each in staged_parts(connection, stage) if each.place == part.place)
+            rows = _staged_rows(connection, stage)
+            (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == part.place)
             if kept != part:
                 raise DatabaseLost(f"reading piece {part.place} again", "its file has changed since it was first read")
 
@@ -338,13 +339,20 @@ def still_there(stage: Stage) -> Iterator[None]:
         raise StageLost(stage.parts) from error
 
 
-def staged_parts(connection: Connection, stage: Stage) -> tuple[StagedPart, ...]:
+def staged_parts(engine: Engine, stage: Stage) -> tuple[StagedPart, ...]:
     """All that was staged, in order."""
+    with engine.begin() as connection:
+        rows = _staged_rows(connection, stage)
+    # Many bad records take long to decode, and the server ends a transaction that is idle meanwhile.
+    return tuple(map(_read, rows))
+
+
+def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     with still_there(stage):
         rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number").all()
     if not rows or rows[0].delivery != _OPENED:
         raise StageLost(stage.parts)
-    return tuple(_read(row) for row in rows[1:])
+    return rows[1:]
 
 
 def write_word(connection: Connection, stage: Stage, word: str) -> None:

@@ -12,6 +12,7 @@ from dedup_core.postgres import LedgerSettings, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
+from spark_jobs import stage as stage_module
 from spark_jobs.batch import NothingKept, give_up, publish_batch
 from spark_jobs.declared import OnRewrite, Publish, RecordProducer, Target, Write
 from spark_jobs.load import LoadSettings, load
@@ -53,6 +54,24 @@ def test_what_one_call_stages_another_publishes_once(loads):
     assert loads.rows() == [1, 2]
     assert loads.ask(STAGES) == [(0,)]
     assert loads.load().loaded == 0
+
+
+def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypatch):
+    """The server ends one that is idle for half a minute, and many bad records take longer than that."""
+    idle: list[tuple[str, ...]] = []
+
+    def read_now(row):
+        where = "datname = current_database() AND state = 'idle in transaction'"
+        idle.extend(loads.ask(f"SELECT query FROM pg_stat_activity WHERE {where}"))
+        return read(row)
+
+    read = stage_module._read
+    monkeypatch.setattr(stage_module, "_read", read_now)
+    loads.write("a.jsonl", line(1) + "not json\n")
+    stage(loads)
+    publish_now(loads)
+
+    assert (loads.rows(), idle) == ([1], [])
 
 
 def test_a_stage_that_a_worker_still_reads_is_swept_later(loads):

@@ -38,6 +38,7 @@ from spark_jobs.declared import (
     Format,
     OnRewrite,
     Publish,
+    QuarantineLimit,
     RecordProducer,
     Source,
     Target,
@@ -275,6 +276,8 @@ class World:
             # What a loader held that was killed is not waited for for long.
             delivery=Rules(ack_deadline_s=1),
             on_rewrite=kind.on_rewrite,
+            # The model knows no file that is refused as a whole; storms have such files.
+            quarantine_limit=QuarantineLimit(share=1),
         )
 
     def _compare(self, *loads: Told, handed_out: Set[str] = frozenset(), is_whole: bool) -> None:

@@ -366,8 +366,7 @@ def test_of_two_tries_only_that_counts_which_was_accepted(loads):
         accept(loads.engine, stage, [whole])
 
         assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(1,), (2,), (3,)]
-        with loads.engine.begin() as connection:
-            assert [part.rows for part in staged_parts(connection, stage)] == [3]
+        assert [part.rows for part in staged_parts(loads.engine, stage)] == [3]
 
 
 def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Array]:

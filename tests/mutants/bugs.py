@@ -1616,6 +1616,13 @@ QUARANTINE_BUGS = (
         tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
     ),
     Bug(
+        name="many bad records are decoded in a transaction that the server ends meanwhile",
+        file="spark_jobs/stage.py",
+        correct="        rows = _staged_rows(connection, stage)\n    #",
+        wrong="        rows = _staged_rows(connection, stage)\n        return tuple(map(_read, rows))\n    #",
+        tests=(f"{OF_KEPT}::test_no_transaction_is_open_while_staged_pieces_are_decoded",),
+    ),
+    Bug(
         name="a value with quotes in it makes a reason of its own",
         file="dedup_core/postgres/quarantine.py",
         correct=r"""'(?:[^'\\]|\\.)*'|""",

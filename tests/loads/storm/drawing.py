@@ -304,7 +304,8 @@ class _Drawing:
         return Append(
             name or self._name(),
             rng.choice(self._sizes),
-            bad=rng.choice((0, 0, 1, 2)) if not (named or words.transform or words.form is Form.PARQUET) else 0,
+            # So many that none is good are refused, until a good one comes.
+            bad=rng.choice((0, 0, 1, 2, 20)) if not (named or words.transform or words.form is Form.PARQUET) else 0,
             again=rng.choice((0, 0, 1, 2)) if named and not is_ordered else 0,
             late=rng.choice((0, 0, 2)) if words.producer and not is_ordered else 0,
             percent=rng.choice((100, 100, 100, 50)) if is_packed or not is_ordered else 100,
