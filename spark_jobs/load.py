@@ -202,6 +202,7 @@ class _Load:
         self._starting_s = 0.0
         self._planned: int | None = 0
         self._handed_out: dict[ProducerId, SpanSet] = {}
+        self._sizes: dict[ProducerId, int] = {}
         self._kept: int | None = None
         self._ledger = PostgresLedger(engine, switch=settings.switch)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
@@ -309,7 +310,9 @@ class _Load:
             if state is None or state.name in known or state.name in outlook.claimed:
                 continue
             is_open_ended = bool(spans) and spans.end == SEQUENCE_END
-            if not (spans.overlaps(state.consumed) or state.size if is_open_ended else state.consumed.covers(spans)):
+            # Of those, a size is noted with the last part that was read.
+            is_read = (state.size or 0) >= self._sizes[producer_id]
+            if not (is_read if is_open_ended else state.consumed.covers(spans)):
                 reason = "not all that was handed out of it is in: whoever took it says why; load again"
                 yield Note(name=state.name, reason=reason, is_unreadable=True)
 
@@ -376,6 +379,7 @@ class _Load:
                     self._board.offer(claim, offers_of(gathered), batch=self._batch)
                     for producer_id, some_spans in spans.items():
                         self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | some_spans
+                    self._sizes |= {chunk.producer_id: chunk.size for chunks in gathered for chunk in chunks}
                 elif gathered:
                     told += self._stage_and_publish(plan.to_read, ids, gathered, claim)
             finally:

@@ -1,6 +1,7 @@
 """What becomes of files of which every record is bad, where the pipeline file sets no limit."""
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,15 @@ import pytest
 
 from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import ExitCode
+from dedup_core.names import SessionName
+from dedup_core.postgres import LedgerSettings
 from onceload.load_commands import code_of, tell_report
 from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish, QuarantineLimit, Target, Write
 from spark_jobs.limits import NOTHING_GOOD_MIN
-from tests.loads.conftest import Loads, line
+from spark_jobs.load import LoadSettings, load, new_batch
+from spark_jobs.loading import Job
+from spark_jobs.plan import Note
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 
 ALL = QuarantineLimit(share=1)
@@ -172,6 +178,24 @@ def test_a_packed_file_stops_at_a_piece_without_a_good_record(loads):
     assert (report.loaded, refused(report)) == (20, ["a.jsonl.gz"])
     assert counts(loads.load(**changes)) == (0, 0, 0)
     assert counts(loads.load(**changes, quarantine_limit=ALL)) == (1, 0, 40)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_refused_file_is_noted_also_if_the_worker_died_before_it_said_so(loads, suffix):
+    class DiesInTheEnd(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            super().run(job, sessions)
+            return []
+
+    content = (line(1) * 20 + bad_lines(40)).encode()
+    path = loads.write(f"a.jsonl{suffix}", gzip.compress(content) if suffix else content)
+    declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=len(line(1) * 20)))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+
+    report = load(declared, settings, batch=new_batch(), tasks=DiesInTheEnd())
+
+    assert (report.loaded, [note.name for note in report.notes]) == (20, [path.name])
 
 
 def test_csv_and_parquet_are_refused_alike(loads):

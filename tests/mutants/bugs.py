@@ -1616,6 +1616,13 @@ QUARANTINE_BUGS = (
         tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
     ),
     Bug(
+        name="a compressed file of which the rest was refused passes for read, if the worker died before it said so",
+        file="spark_jobs/load.py",
+        correct="is_read = (state.size or 0) >= self._sizes[producer_id]",
+        wrong="is_read = spans.overlaps(state.consumed) or bool(state.size)",
+        tests=(f"{OF_NOTHING_GOOD}::test_a_refused_file_is_noted_also_if_the_worker_died_before_it_said_so",),
+    ),
+    Bug(
         name="many bad records are decoded in a transaction that the server ends meanwhile",
         file="spark_jobs/stage.py",
         correct="        rows = _staged_rows(connection, stage)\n    #",
