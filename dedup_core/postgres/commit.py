@@ -60,6 +60,14 @@ def lock_pipeline(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "lock_pipeline", pipeline)
 
 
+def lock_pipeline_against_snapshots(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "lock_pipeline_against_snapshots", pipeline)
+
+
+def hold_pipeline(connection: Connection, pipeline: str) -> Record:
+    return _one_pipeline(connection, "hold_pipeline", pipeline)
+
+
 def take_position(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "take_position", pipeline)
 

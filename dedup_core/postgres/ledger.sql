@@ -52,9 +52,20 @@ DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;
 SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline WHERE name = :pipeline;
 
 -- name: lock_pipeline
--- The lock that commits take by counting up: whoever holds it sees a state that does not move.
+-- The lock that commits take by counting up: a transaction that holds it sees a state that does not move.
+-- NO KEY: snapshots (hold_pipeline) and foreign keys do not wait for it, nor it for them.
 SELECT pipeline_id, position, producers, producers_max, version
-  FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
+  FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;
+
+-- name: lock_pipeline_against_snapshots
+-- The same for recovery and rewind: they also wait for each snapshot that is being taken, and no snapshot starts
+-- before they end.
+SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
+
+-- name: hold_pipeline
+-- The other side of it: a recovery or rewind waits for the snapshot that this transaction takes. If it came first, a
+-- view that is older than its end gets a serialization error here, so that no snapshot of the state before is kept.
+SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR KEY SHARE;
 
 -- name: pipeline_names
 SELECT name FROM onceload.pipeline ORDER BY name;

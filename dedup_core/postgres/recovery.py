@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
 from dedup_core.names import Position
-from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
 from dedup_core.postgres.connection import Record, statements, translated
 from dedup_core.postgres.snapshots import get_summary
 
@@ -70,7 +70,7 @@ def own_recovery(connection: Connection, pipeline: str) -> Record:
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     if not connection.execute(SQL["own_recovery"], {"pipeline_id": pipeline_id}).scalar_one():
         raise PipelineBusy(pipeline, "the recovery that is already running")
-    return lock_pipeline(connection, pipeline)
+    return lock_pipeline_against_snapshots(connection, pipeline)
 
 
 def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position | None) -> Recovery:

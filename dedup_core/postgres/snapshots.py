@@ -1,7 +1,8 @@
 """Snapshots in Postgres.
 
-Exact at their position without stopping anybody: position and states change in one transaction,
-and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither.
+Exact at their position, while commits, claims and registrations go on: position and states change in one transaction,
+and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither. Only a recovery and
+a rewind wait for it, and it for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from dedup_core.errors import NotFound, PipelineBusy
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
-from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.postgres.commit import get_pipeline, hold_pipeline, lock_pipeline
 from dedup_core.postgres.connection import CONCURRENT_CHANGE, array, in_batches, statements, translated
 from dedup_core.postgres.ledger import one_view
 from dedup_core.postgres.rows import page_of_entries, state_in
@@ -52,7 +53,7 @@ class PostgresSnapshots:
     def _take(self, pipeline: str) -> Position:
         with translated(pipeline=pipeline, doing="taking a snapshot"):
             with one_view(self._engine) as connection, connection.begin():
-                found = get_pipeline(connection, pipeline)
+                found = hold_pipeline(connection, pipeline)
                 binds = {"pipeline_id": found.pipeline_id, "position": found.position}
                 if connection.execute(SQL["take_snapshot"], binds).one_or_none():
                     connection.execute(SQL["take_snapshot_producers"], binds)

@@ -13,39 +13,10 @@ from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
-from onceload import schema
 
 pytestmark = pytest.mark.every_postgres
 
 FIRST = Position(0)
-
-
-@pytest.fixture
-def engine(dsn):
-    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
-    schema.upgrade(engine)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def ledger(engine):
-    """Three producers, six commits, a snapshot after the third."""
-    ledger = PostgresLedger(engine)
-    ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
-    session = ledger.open_session("events", SessionName("loader"))
-    ids = ledger.register("events", [("a", 1), ("b", 1), ("c", 1), ("only registered", 1)])
-    for number, name in enumerate(["a", "b", "a", "b", "c", "a"]):
-        advance = Advance(
-            producer_id=ids[name, 1],
-            spans=SpanSet.of((number * 10, number * 10 + 5)),
-            rows=5,
-            fingerprint=bytes([number]),
-        )
-        ledger.commit(Commit(session=session, batch=Batch(f"b{number}"), advances=(advance,), write_rows=lambda _: 0))
-        if number == 2:
-            PostgresSnapshots(engine).take("events")
-    return ledger
 
 
 DAMAGES = {
@@ -123,13 +94,13 @@ def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, w
     assert replay({}, ledger.entries("events", after=FIRST)) == ledger.states("events").states
 
 
-def test_two_recoveries_at_once_are_one_too_many(engine, ledger):
+def test_two_recoveries_at_once_are_one_too_many(engine, ledger, wait_until_blocked):
     """The first is stopped while it waits for a commit to end; the second is told so at once."""
     with engine.connect() as committer:
         committer.execute(text("UPDATE onceload.pipeline SET position = position"))
         first = threading.Thread(target=recover_state, args=(engine, "events"), kwargs={"dry_run": True})
         first.start()
-        wait_until_blocked(engine)
+        wait_until_blocked()
 
         with pytest.raises(PipelineBusy, match="the recovery that is already running"):
             recover_state(engine, "events", dry_run=True)
@@ -137,16 +108,6 @@ def test_two_recoveries_at_once_are_one_too_many(engine, ledger):
         committer.rollback()
         first.join(timeout=30)
     assert not first.is_alive()
-
-
-def wait_until_blocked(engine):
-    with engine.connect() as connection:
-        for _ in range(3000):
-            waiting = text("SELECT pg_sleep(0.01), count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            if connection.execute(waiting).one().count:
-                return
-            connection.rollback()
-    pytest.fail("nobody waited for the lock")
 
 
 def test_a_snapshot_of_a_later_position_than_the_ledger_has_is_refused(engine, ledger):

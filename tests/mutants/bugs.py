@@ -7,6 +7,7 @@ COMMIT = "dedup_core/postgres/commit.py"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
+SNAPSHOTS = "dedup_core/postgres/snapshots.py"
 SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
 DELIVERY = "dedup_core/delivery.py"
 BOARD_SQL = "dedup_core/postgres/deliveries.sql"
@@ -18,6 +19,7 @@ UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
 STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
 IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
 OF_RECOVERY = "tests/integration/test_recovery.py"
+OF_SNAPSHOTS = "tests/integration/test_snapshots.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_LOADS = "tests/loads/test_load.py"
@@ -478,6 +480,27 @@ RECOVERY_BUGS = (
         correct="    if after > reach.position:\n",
         wrong="    if after > reach.position + 1_000_000:\n",
         tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="claims and registrations wait for a snapshot",
+        file=LEDGER_SQL,
+        correct="FOR NO KEY UPDATE;",
+        wrong="FOR UPDATE;",
+        tests=(f"{OF_SNAPSHOTS}::test_a_snapshot_that_is_taken_makes_no_writer_wait",),
+    ),
+    Bug(
+        name="a recovery does not wait for the snapshot that is being taken",
+        file=LEDGER_SQL,
+        correct="SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;",
+        wrong="SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;",
+        tests=(OF_SNAPSHOTS,),
+    ),
+    Bug(
+        name="only a foreign key keeps recoveries and snapshots apart",
+        file=SNAPSHOTS,
+        correct="found = hold_pipeline(connection, pipeline)\n",
+        wrong="found = get_pipeline(connection, pipeline)\n",
+        tests=(OF_SNAPSHOTS,),
     ),
 )
 

@@ -1,0 +1,53 @@
+"""A pipeline with a history, for recovery and for snapshots."""
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.names import Batch, SessionName
+from dedup_core.pipeline import Pipeline
+from dedup_core.ports import Advance, Commit
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from dedup_core.spans import SpanSet
+from onceload import schema
+
+
+@pytest.fixture
+def engine(dsn):
+    engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
+    schema.upgrade(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def ledger(engine):
+    """Three producers, six commits, a snapshot after the third."""
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    session = ledger.open_session("events", SessionName("loader"))
+    ids = ledger.register("events", [("a", 1), ("b", 1), ("c", 1), ("only registered", 1)])
+    for number, name in enumerate(["a", "b", "a", "b", "c", "a"]):
+        advance = Advance(
+            producer_id=ids[name, 1],
+            spans=SpanSet.of((number * 10, number * 10 + 5)),
+            rows=5,
+            fingerprint=bytes([number]),
+        )
+        ledger.commit(Commit(session=session, batch=Batch(f"b{number}"), advances=(advance,), write_rows=lambda _: 0))
+        if number == 2:
+            PostgresSnapshots(engine).take("events")
+    return ledger
+
+
+@pytest.fixture
+def wait_until_blocked(engine):
+    def wait(backends=1):
+        with engine.connect() as connection:
+            for _ in range(3000):
+                waiting = text("SELECT pg_sleep(0.01), count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+                if connection.execute(waiting).one().count >= backends:
+                    return
+                connection.rollback()
+        pytest.fail("nobody waited for the lock")
+
+    return wait

@@ -1,0 +1,86 @@
+"""Snapshots beside everything else that a database does at the same time."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+
+from dedup_core.names import Batch, Position, SessionName
+from dedup_core.ports import Advance, Commit
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from dedup_core.spans import SpanSet
+
+pytestmark = pytest.mark.every_postgres
+
+
+def run(engine, statement):
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def commit_more(ledger, *, session="another"):
+    advance = Advance(producer_id=ledger.register("events", [("d", 1)])["d", 1], spans=SpanSet.of((0, 5)), rows=5)
+    session = ledger.open_session("events", SessionName(session))
+    return ledger.commit(Commit(session=session, batch=Batch("d"), advances=(advance,), write_rows=lambda _: 0))
+
+
+@contextmanager
+def stopped_snapshot(engine, wait_until_blocked):
+    """A snapshot that has its view and its place, and cannot copy the states yet."""
+    with ThreadPoolExecutor(1) as thread, engine.connect() as other:
+        other.execute(text("LOCK TABLE onceload.snapshot_producer IN SHARE MODE"))
+        taken = thread.submit(PostgresSnapshots(engine).take, "events")
+        wait_until_blocked()
+        try:
+            yield taken
+        finally:
+            other.rollback()
+
+
+def test_a_snapshot_that_is_taken_makes_no_writer_wait(dsn, engine, ledger, wait_until_blocked):
+    impatient = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2))
+    beside = PostgresLedger(impatient)
+    with stopped_snapshot(engine, wait_until_blocked) as taken:
+        ids = beside.register("events", [("e", 1)])
+        session = beside.open_session("events", SessionName("planner"))
+        beside.claim(session, {ids["e", 1]: SpanSet.of((0, 5))}, batch=Batch("e"), lease_s=60)
+        beside.drop_ended_claims("events")
+        assert commit_more(beside) == 7
+        assert not taken.done()
+    impatient.dispose()
+
+    assert taken.result(timeout=30) == 6
+    assert {state.name for state in PostgresSnapshots(engine).get("events").states.values()} == {"a", "b", "c"}
+
+
+def test_a_snapshot_that_was_begun_before_a_recovery_ended_is_taken_again(engine, ledger, wait_until_blocked):
+    """Its view shows the damage, and the snapshots that show it are dropped by then: its own lock keeps it out."""
+    proven = ledger.states("events").states
+    run(engine, "UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'")
+    run(engine, "ALTER TABLE onceload.snapshot DROP CONSTRAINT snapshot_pipeline_id_fkey")
+    taken = []
+    with ThreadPoolExecutor(1) as thread:
+
+        def take_now(doing):
+            if doing.startswith("setting"):
+                taken.append(thread.submit(PostgresSnapshots(engine).take, "events"))
+                wait_until_blocked()
+
+        assert recover_state(engine, "events", dry_run=False, tell=take_now).applied
+        assert taken[0].result(timeout=30) == 6
+
+    assert PostgresSnapshots(engine).get("events").states == proven
+
+
+def test_a_recovery_waits_for_a_snapshot_that_is_being_taken(engine, ledger, wait_until_blocked):
+    """Else it would not see that one when it drops what was taken of the damage."""
+    run(engine, "ALTER TABLE onceload.snapshot DROP CONSTRAINT snapshot_pipeline_id_fkey")
+    with ThreadPoolExecutor(1) as thread, stopped_snapshot(engine, wait_until_blocked) as taken:
+        run(engine, "UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'")
+        recovering = thread.submit(recover_state, engine, "events", snapshot_position=Position(0), dry_run=False)
+        wait_until_blocked(backends=2)
+    assert taken.result(timeout=30) == 6
+    assert recovering.result(timeout=30).applied
+
+    assert PostgresSnapshots(engine).list("events") == ()
