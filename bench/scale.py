@@ -42,10 +42,21 @@ columns: {{n: bigint not null}}
 target: {{table: public.scale}}
 """
 _NAME = "'device-' || to_char(number, 'FM000000000000')"
+#: One commit, written in bulk: a snapshot is taken only of what the ledger adds up to.
 _GROW = f"""
-INSERT INTO onceload.producer (pipeline_id, name, consumed)
-SELECT :pipeline_id, {_NAME}, int8multirange(int8range(0, 100 + number % 1000))
-  FROM generate_series(:first, :last) AS number
+WITH entry AS (
+    INSERT INTO onceload.ledger (pipeline_id, position, kind, batch)
+    SELECT :pipeline_id, coalesce(max(position), 0) + 1, 'load', 'grown'
+      FROM onceload.ledger WHERE pipeline_id = :pipeline_id
+    RETURNING position
+), grown AS (
+    INSERT INTO onceload.producer (pipeline_id, name, consumed)
+    SELECT :pipeline_id, {_NAME}, int8multirange(int8range(0, 100 + number % 1000))
+      FROM generate_series(:first, :last) AS number
+    RETURNING *
+)
+INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows, condition)
+SELECT pipeline_id, position, producer_id, name, generation, consumed, 0, condition FROM grown CROSS JOIN entry
 """
 _SOME = f"SELECT {_NAME} AS name FROM generate_series(1, :known, :known / :touched) AS number LIMIT :touched"
 _NEW = f"CREATE UNLOGGED TABLE named AS SELECT 'new-' || {_NAME} AS name FROM generate_series(1, :touched) AS number"
@@ -145,10 +156,13 @@ def _of_producers(engine: Engine, sizes: Sequence[int]) -> str:
     for size in sizes:
         _grow(engine, pipeline_id, known, size)
         known = size
+        # What the measured one is compared with.
+        PostgresSnapshots(engine).take("scale of producers")
         watch = _run(engine, ledger, pipeline_id, known)
         row = [f"{size:,}", *(f"{seconds[0]:.2f} s" for seconds in watch.seconds.values())]
-        taken = (_asked(engine, _SIZE, name=f"onceload.{name}") / 10**9 for name in ("producer", "snapshot_producer"))
-        rows.append([*row, *(f"{each:.1f} GB" for each in taken)])
+        their_table = _asked(engine, _SIZE, name="onceload.producer") / 10**9
+        both_snapshots = _asked(engine, _SIZE, name="onceload.snapshot_producer") / 10**9
+        rows.append([*row, f"{their_table:.1f} GB", f"{both_snapshots / 2:.1f} GB"])
         print(rows[-1], flush=True)
         _execute(engine, "TRUNCATE onceload.snapshot_producer, onceload.snapshot")
         _execute(engine, "DROP TABLE named, offered")
@@ -164,7 +178,11 @@ def _grow(engine: Engine, pipeline_id: int, known: int, size: int) -> None:
         _execute(engine, _GROW, pipeline_id=pipeline_id, first=first, last=last)
         print(f"{last:,} producers", end="\r", flush=True)
     counted = "(SELECT count(*) FROM onceload.producer WHERE producer.pipeline_id = pipeline.pipeline_id)"
-    _execute(engine, f"UPDATE onceload.pipeline SET producers = {counted} WHERE pipeline_id = {pipeline_id}")
+    newest = "(SELECT max(position) FROM onceload.ledger WHERE ledger.pipeline_id = pipeline.pipeline_id)"
+    _execute(
+        engine,
+        f"UPDATE onceload.pipeline SET producers = {counted}, position = {newest} WHERE pipeline_id = {pipeline_id}",
+    )
     _settle(engine)
 
 

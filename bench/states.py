@@ -27,9 +27,9 @@ PARTS = {
     AGAIN: "1 000 000 producers advanced in one commit, again",
     BARE: "the limit of that: the same rows updated and inserted, nothing checked",
     SNAPSHOT: "snapshot of 1 000 000 producers",
-    DRY_RUN: "`recover state --dry-run`: snapshot + 100 000 entries against an intact table",
-    TENTH: "`recover state`: every tenth producer was set back",
-    ALL: "`recover state`: all rows of the producers were gone",
+    DRY_RUN: "`recover state --position N --dry-run`: snapshot + 100 000 entries against an intact table",
+    TENTH: "`recover state --position N`: every tenth producer was set back",
+    ALL: "`recover state --position N`: all rows of the producers were gone",
     BARE_ROWS: "the limit of that: the same rows inserted, nothing replayed, compared or checked",
 }
 
@@ -141,6 +141,7 @@ def _check_consumed(engine: Engine, producers: str, end: int) -> None:
 
 def _rebuild(engine: Engine, pipeline: str, watch: Stopwatch) -> None:
     _add_entries(engine, pipeline)
+    start = PostgresSnapshots(engine).list(pipeline)[0].position
     damages = {
         DRY_RUN: "SELECT 1",
         TENTH: "UPDATE onceload.producer SET consumed = '{}' WHERE producer_id % 10 = 0",
@@ -150,7 +151,7 @@ def _rebuild(engine: Engine, pipeline: str, watch: Stopwatch) -> None:
         _execute(engine, damage)
         _settle(engine)
         with watch.timing(part):
-            recovery = recover_state(engine, pipeline, dry_run=part == DRY_RUN)
+            recovery = recover_state(engine, pipeline, snapshot_position=start, dry_run=part == DRY_RUN)
         _check_recovered(engine, recovery)
     _execute(engine, "CREATE TABLE bare_producer (LIKE onceload.producer INCLUDING ALL)")
     _settle(engine)

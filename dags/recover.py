@@ -9,7 +9,7 @@ from onceload_airflow.upkeep import Verify
 
 _ABOUT = """| what | when | what it does |
 | --- | --- | --- |
-| state | the producer table was damaged | snapshot + ledger, compared with what is live; what differs is set right |
+| state | the producer table was damaged | the whole ledger is compared with the live state; what differs is repaired |
 | rewind | rows were damaged, or loaded wrongly | rows and state after a position go, and are loaded again |
 | rebuild | the database is gone | in a new one, all is loaded, and compared with an exported snapshot |
 
@@ -41,8 +41,9 @@ with DAG(
             None,
             type=["null", "integer"],
             minimum=0,
-            description="state: the snapshot to start from. rewind: the position to go back to. Left out: the latest "
-            "snapshot. 0: from the beginning.",
+            description="state: leave it out, and the whole ledger is replayed. The position of a snapshot starts from "
+            "there: faster, but damage that is older than the snapshot is not found. rewind: the position to go back "
+            "to. Left out: that of the latest snapshot. 0: before everything.",
         ),
         "accept_differences": Param(
             default=False,

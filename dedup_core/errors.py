@@ -43,7 +43,8 @@ OnceloadError
     ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit would say
     ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
     ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
-    ├── StateDiffers         snapshot + ledger and the live state disagree
+    ├── StateDiffers         the ledger and the live state disagree
+    │   └── SnapshotRefused    the same, seen when a snapshot was due
     ├── StoryDiffers         something that the demo tells did not hold
     ├── TransformRefused     the transform makes values that their columns do not take
     ├── TooManyQuarantined   more bad records than the pipeline allows
@@ -411,6 +412,17 @@ class StateDiffers(NeedsAPerson):
             f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
             f"differs for {_some(self.producers)}; nothing was changed. Compare the producers with `onceload recover "
             f"state --pipeline {self.pipeline} --dry-run`, and the rows with `onceload verify`."
+        )
+
+
+@dataclass(eq=False)
+class SnapshotRefused(StateDiffers):
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
+            f"differs from the ledger for {_some(self.producers)}. Committed loads stay committed, but the next load "
+            "could lose or repeat records of these producers. Look at the differences with `onceload recover state "
+            f"--pipeline {self.pipeline} --dry-run`, and repair them without --dry-run."
         )
 
 

@@ -277,7 +277,7 @@ def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def recover(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Rebuild the producer states from a snapshot and the ledger after it."""
+    """Rebuild the producer states from the whole ledger."""
     with open_database(settings) as engine:
         arguments.pipeline = arguments.pipeline or _only_pipeline(engine)
         return recover_commands.state(arguments, engine)
@@ -579,15 +579,17 @@ def _recover_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     state = _command(
         actions, "state", recover,
-        "rebuild producer states from a snapshot and the ledger after it",
+        "rebuild producer states from the whole ledger",
         "onceload recover state --pipeline events --dry-run",
     )  # fmt: skip
     _pipeline_option(state)
     state.add_argument(
         "--position",
         type=_number,
+        default=0,
         metavar="N",
-        help="start from the snapshot at this position (default: the latest); 0: from none, with the whole ledger",
+        help="start from the snapshot at this position (default: 0, from none): faster, but damage that is older than "
+        "the snapshot is not found",
     )
     state.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
     back = _command(actions, "rewind", rewind, *recover_commands.TEACHES["rewind"])

@@ -60,10 +60,14 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
 
 
 def state(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Rebuild the producer states from a snapshot and the ledger after it."""
+    """Rebuild the producer states from the whole ledger, or from a snapshot and the ledger after it."""
     pipeline: str = arguments.pipeline
     found = recover_state(
-        engine, pipeline, snapshot_position=arguments.position, dry_run=arguments.dry_run, tell=on_terminal
+        engine,
+        pipeline,
+        snapshot_position=Position(arguments.position),
+        dry_run=arguments.dry_run,
+        tell=on_terminal,
     )
     if arguments.json:
         show_json(asdict(found))
@@ -75,10 +79,13 @@ def state(arguments: Arguments, engine: Engine) -> ExitCode:
 
 
 def state_in_words(found: Recovery) -> str:
+    start = f"snapshot at {found.snapshot_position} + " if found.snapshot_position else "whole ledger, "
     said = (
-        f"pipeline {found.pipeline}: snapshot at {found.snapshot_position} + {found.entries_replayed} entries = "
-        f"position {found.position} with {found.producers} producers"
+        f"pipeline {found.pipeline}: {start}{found.entries_replayed} entries = position {found.position} with "
+        f"{found.producers} producers"
     )
+    if found.snapshot_position:
+        said += "\ndamage that is older than the snapshot was not looked for; without --position it is"
     if found.applied:
         how = f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were"
     elif found.is_different:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 from sqlalchemy import Engine
 
 from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused, WrongUse
 from dedup_core.names import Batch, Position
-from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
+from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
 from dedup_core.postgres.connection import translated
 from dedup_core.postgres.deliveries import check_own_name
@@ -22,7 +21,7 @@ from dedup_core.replay import Run
 from spark_jobs.audit import audit_stage, check
 from spark_jobs.declared import Declared
 from spark_jobs.kept import Word, word_of
-from spark_jobs.load import LoadSettings, Report, what_came_of
+from spark_jobs.load import LoadSettings, Report, snapshot_if_due, what_came_of
 from spark_jobs.loading import Job
 from spark_jobs.publish import publish
 from spark_jobs.stage import Stage, StagedPart, StageLost, drop_stage, is_whole, staged_parts
@@ -92,9 +91,9 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
                 raise
             return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
         drop_stage(engine, waiting.kept.stage)
-        PostgresSnapshots(engine).take_if_due(declared.name, now=datetime.now(UTC))
+        notes = waiting.word.notes + snapshot_if_due(engine, declared.name)
         report = what_came_of(ledger, declared.name, batch, after=before)
-    return replace(report, seconds=time.monotonic() - started, notes=waiting.word.notes)
+    return replace(report, seconds=time.monotonic() - started, notes=notes)
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:

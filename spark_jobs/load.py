@@ -26,6 +26,7 @@ from dedup_core.errors import (
     NotAlone,
     OnceloadError,
     SettingRefused,
+    SnapshotRefused,
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee
@@ -176,6 +177,15 @@ def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: 
     )
 
 
+def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
+    """Take a snapshot if one is due. What is wrong with the state does not undo the load, and needs a person."""
+    try:
+        PostgresSnapshots(engine).take_if_due(pipeline, now=datetime.now(UTC))
+    except SnapshotRefused as error:
+        return (Note.of("snapshot", error),)
+    return ()
+
+
 def what_is_left_of(choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch) -> Choice:
     """What a batch has replaced it does not replace again, however often it is called."""
     return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice
@@ -221,7 +231,7 @@ class _Load:
             with suppress(OnceloadError):
                 if self._kept is None:
                     self._board.end_batch(self._batch, reason=None, life=self._session)
-        PostgresSnapshots(self._engine).take_if_due(self._declared.name, now=datetime.now(UTC))
+        notes += snapshot_if_due(self._engine, self._declared.name)
         report = what_came_of(self._ledger, self._declared.name, self._batch, after=self._before)
         seconds = time.monotonic() - self._started - self._starting_s
         return replace(

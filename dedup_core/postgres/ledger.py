@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import (
-    CommitOutcomeUnknown,
-    LimitReached,
-    SessionFenced,
-)
+from dedup_core.errors import LimitReached, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import (
@@ -44,6 +39,7 @@ from dedup_core.postgres.commit import (
     advance,
     check_session,
     check_transaction,
+    finish,
     get_pipeline,
     holder_binds,
     lock_pipeline,
@@ -55,17 +51,7 @@ from dedup_core.postgres.commit import (
     take_position,
     write_entry,
 )
-from dedup_core.postgres.connection import (
-    Record,
-    array,
-    first_line,
-    in_batches,
-    is_lost,
-    on_table,
-    severity,
-    sqlstate,
-    translated,
-)
+from dedup_core.postgres.connection import Record, array, in_batches, on_table, translated
 from dedup_core.postgres.declaring import declare, find_version
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Counts, Entry, EntryKind, Snapshot
@@ -105,12 +91,7 @@ class PostgresLedger:
             with self._engine.connect() as connection:
                 transaction = connection.begin()
                 position = fill(connection, commit)
-                try:
-                    transaction.commit()
-                except DBAPIError as error:
-                    if _refused_for_certain(error):
-                        raise
-                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error
+                finish(transaction, pipeline, commit.batch)
             self._reached(CommitStep.COMMITTED)
             return position
 
@@ -316,13 +297,14 @@ class PostgresLedger:
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
         with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
+            transaction = connection.begin()
             turn = take_position(connection, pipeline)
+            batch = Batch(f"forget-{turn.position}")
             binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
             forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
             if forgotten:
-                entry = {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": f"forget-{turn.position}"}
-                write_entry(connection, pipeline, entry)
-                connection.commit()
+                write_entry(connection, pipeline, {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": batch})
+                finish(transaction, pipeline, batch)
         # Nothing forgotten: the position goes back with the rollback, and the ledger stays as it was.
         return forgotten
 
@@ -373,12 +355,6 @@ def _count_producers(connection: Connection, found: Record, pipeline: str, produ
     if producers > found.producers_max:
         raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
     connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
-
-
-def _refused_for_certain(error: DBAPIError) -> bool:
-    """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
-    # The one refusal that says of itself that it does not know is "statement completion unknown".
-    return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
 
 
 def _outlook(connection: Connection, pipeline: Record, *, asking: SessionName) -> Outlook:

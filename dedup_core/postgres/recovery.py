@@ -1,18 +1,21 @@
-"""Recovery of producer states: the latest snapshot plus the ledger after it, compared with what is live, swapped in.
+"""Recovery of producer states: what the whole ledger proves is compared with what is live, and swapped in.
 
 One owner at a time, under the pipeline's commit lock: nothing is committed between the comparison and the swap.
 It is one transaction, so a recovery that is killed has changed nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotDamaged, StateDiffers
-from dedup_core.names import Position
-from dedup_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
+from dedup_core.errors import PipelineBusy, StateDiffers
+from dedup_core.names import Batch, Position
+from dedup_core.postgres.commit import finish, get_pipeline, lock_pipeline_against_snapshots
 from dedup_core.postgres.connection import Record, statements, translated
+from dedup_core.postgres.ledger import one_view
+from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states, use_memory
 from dedup_core.postgres.snapshots import get_summary
 
 SQL = statements("recovery.sql")
@@ -44,28 +47,51 @@ def recover_state(
     engine: Engine,
     pipeline: str,
     *,
-    snapshot_position: Position | None = None,
+    snapshot_position: Position = BEGINNING,
     dry_run: bool,
     tell: Callable[[str], None] = nobody,
 ) -> Recovery:
-    """Make the live states what snapshot and ledger prove; a dry run only says what differs."""
-    with translated(pipeline=pipeline, doing="recovering state"), engine.begin() as connection:
-        connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
-        tell("waiting for commits to end")
-        found = own_recovery(connection, pipeline)
-        tell("replaying the ledger on the snapshot, and comparing")
+    """Make the live states what the whole ledger proves; a dry run only says what differs.
+
+    From a snapshot it is faster, and takes for proven what the snapshot says.
+    """
+    with (
+        translated(pipeline=pipeline, doing="recovering state"),
+        recovering(engine, pipeline, batch=Batch("recover state"), dry_run=dry_run, tell=tell) as (connection, found),
+    ):
+        tell("replaying the ledger, and comparing")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or not recovery.is_different:
             return recovery
         tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
         _swap_in(connection, found.pipeline_id, recovery)
-        left = differing_producers(connection, found.pipeline_id)
+        left = differing_from_rebuilt(connection, found.pipeline_id)
         if left:
             raise StateDiffers(pipeline, recovery.position, left)
         return replace(recovery, applied=True)
 
 
-def own_recovery(connection: Connection, pipeline: str) -> Record:
+@contextmanager
+def recovering(
+    engine: Engine, pipeline: str, *, batch: Batch, dry_run: bool, tell: Callable[[str], None]
+) -> Iterator[tuple[Connection, Record]]:
+    """One transaction about a pipeline, in which nothing of it moves.
+
+    A dry run reads one view of the database, and makes nobody wait. All else is alone, and its end is certain or said
+    to be unknown.
+    """
+    with one_view(engine) if dry_run else engine.connect() as connection:
+        transaction = connection.begin()
+        use_memory(connection)
+        if dry_run:
+            yield connection, get_pipeline(connection, pipeline)
+            return
+        tell("waiting for commits to end")
+        yield connection, _own_recovery(connection, pipeline)
+        finish(transaction, pipeline, batch)
+
+
+def _own_recovery(connection: Connection, pipeline: str) -> Record:
     """Be the only one who recovers this pipeline, and let nobody commit to it meanwhile."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     if not connection.execute(SQL["own_recovery"], {"pipeline_id": pipeline_id}).scalar_one():
@@ -73,70 +99,23 @@ def own_recovery(connection: Connection, pipeline: str) -> Record:
     return lock_pipeline_against_snapshots(connection, pipeline)
 
 
-def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position | None) -> Recovery:
-    after = _snapshot_to_start_from(connection, found.pipeline_id, snapshot_position)
-    reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)
+def _compare(connection: Connection, pipeline: str, found: Record, snapshot_position: Position) -> Recovery:
+    if snapshot_position != BEGINNING:
+        get_summary(connection, found.pipeline_id, snapshot_position)
+    reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=snapshot_position)
     producers = rebuild_states(
-        connection, pipeline, pipeline_id=found.pipeline_id, after=after, up_to=Position(reach.position)
+        connection, pipeline, pipeline_id=found.pipeline_id, after=snapshot_position, up_to=Position(reach.position)
     )
     return Recovery(
         pipeline=pipeline,
-        snapshot_position=after,
+        snapshot_position=snapshot_position,
         position=reach.position,
         entries_replayed=reach.entries,
         producers=producers,
-        differing=differing_producers(connection, found.pipeline_id),
+        differing=differing_from_rebuilt(connection, found.pipeline_id),
         position_was=found.position,
         applied=False,
     )
-
-
-def get_reach(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position) -> Record:
-    """How far the ledger goes, which must be without a gap from the snapshot on."""
-    reach = connection.execute(SQL["ledger_reach"], {"pipeline_id": pipeline_id, "after": after}).one()
-    if after > reach.position:
-        # Such a state would call rows consumed that this database never got, or lost to a restore.
-        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
-    if reach.entries != reach.position - after:
-        raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
-    return reach
-
-
-def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position, up_to: Position) -> int:
-    """Put the states that the ledger proves at a position into `rebuilt`, and say how many there are."""
-    binds = {"pipeline_id": pipeline_id, "after": after}
-    if after:
-        _hold_snapshot(connection, pipeline, binds)
-    producers = connection.execute(SQL["rebuild_states"], {**binds, "up_to": up_to}).rowcount
-    connection.execute(SQL["index_rebuilt"])
-    return producers
-
-
-def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
-    """Keep the snapshot from being dropped meanwhile, and refuse it if a part of it is gone."""
-    expected = connection.execute(SQL["hold_snapshot"], binds).scalar_one_or_none()
-    found = connection.execute(SQL["snapshot_size"], binds).scalar_one()
-    if expected != found:
-        whole = f"{expected} producers" if expected is not None else "one that is still kept"
-        raise SnapshotDamaged(f"of {pipeline} at position {binds['after']}", whole, f"{found} producers")
-
-
-def _snapshot_to_start_from(connection: Connection, pipeline_id: int, position: Position | None) -> Position:
-    if position == 0:
-        # Asked for: no snapshot is trusted, and the whole ledger is replayed.
-        return Position(0)
-    try:
-        return get_summary(connection, pipeline_id, position).position
-    except NotFound:
-        if position is not None:
-            raise
-        # Without any snapshot the whole ledger is replayed.
-        return Position(0)
-
-
-def differing_producers(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
-    """The producers whose live state is not the one in `rebuilt`."""
-    return tuple(connection.execute(SQL["differing_producers"], {"pipeline_id": pipeline_id}).scalars())
 
 
 def _swap_in(connection: Connection, pipeline_id: int, recovery: Recovery) -> None:

@@ -5,19 +5,18 @@ transaction under the pipeline's commit lock, so a rewind that is killed anywher
 that was under way finds its session fenced. What deleting rows cannot undo is refused before anything is touched.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import CommitOutcomeUnknown, NotFound, SettingRefused, StateDiffers
-from dedup_core.names import Position
+from dedup_core.errors import NotFound, SettingRefused, StateDiffers
+from dedup_core.names import Batch, Position
 from dedup_core.postgres import recovery
-from dedup_core.postgres.connection import Record, first_line, is_lost, statements, translated
-from dedup_core.postgres.recovery import differing_producers, get_reach, nobody, own_recovery, rebuild_states
+from dedup_core.postgres.connection import Record, statements, translated
+from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
+from dedup_core.postgres.recovery import nobody, recovering
 
 SQL = statements("rewind.sql")
 
@@ -77,10 +76,11 @@ def rewind(
     tell: Callable[[str], None] = nobody,
 ) -> Rewind:
     """Make rows and state what they were at a position, by default that of the latest snapshot."""
-    with translated(pipeline=pipeline, doing="rewinding"), _at_once(engine, pipeline) as connection:
-        connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
-        tell("waiting for commits to end")
-        way = _way(connection, pipeline, own_recovery(connection, pipeline), to)
+    with (
+        translated(pipeline=pipeline, doing="rewinding"),
+        recovering(engine, pipeline, batch=Batch("rewind"), dry_run=dry_run, tell=tell) as (connection, pipeline_found),
+    ):
+        way = _way(connection, pipeline, pipeline_found, to)
         _refuse_dead_ends(connection, way)
         tell(f"looking for what came after position {way.to}")
         found = _look(connection, way, target)
@@ -94,19 +94,6 @@ def rewind(
         tell("comparing what is left")
         _prove(connection, way, target, position)
         return replace(found, position=position, applied=True)
-
-
-@contextmanager
-def _at_once(engine: Engine, pipeline: str) -> Iterator[Connection]:
-    """One transaction, whose end is certain or said to be unknown."""
-    with engine.connect() as connection, connection.begin() as transaction:
-        yield connection
-        try:
-            transaction.commit()
-        except DBAPIError as error:
-            if is_lost(error):
-                raise CommitOutcomeUnknown(pipeline, "rewind", first_line(error)) from error
-            raise
 
 
 def _way(connection: Connection, pipeline: str, found: Record, to: Position | None) -> _Way:
@@ -137,11 +124,10 @@ def _refuse_dead_ends(connection: Connection, way: _Way) -> None:
 
 def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
     """Collect what goes and what stays, and compare both with what is there."""
-    after = Position(connection.execute(SQL["snapshot_before"], way.binds).scalar_one())
-    reach = get_reach(connection, way.pipeline, pipeline_id=way.pipeline_id, after=after)
+    reach = get_reach(connection, way.pipeline, pipeline_id=way.pipeline_id, after=BEGINNING)
     if reach.position != way.position:
         raise StateDiffers(way.pipeline, reach.position, ("the pipeline's position",))
-    rebuild_states(connection, way.pipeline, pipeline_id=way.pipeline_id, after=after, up_to=way.to)
+    rebuild_states(connection, way.pipeline, pipeline_id=way.pipeline_id, after=BEGINNING, up_to=way.to)
     _refuse_shared_records(connection, way)
     for step in ("collect_going", "index_going", "analyze_going", "make_rows_there"):
         connection.execute(SQL[step], way.binds if step == "collect_going" else {})
@@ -222,7 +208,7 @@ def _set_back(connection: Connection, way: _Way) -> Position:
 
 def _prove(connection: Connection, way: _Way, target: TargetRows, position: Position) -> None:
     """Compare the live state with the one that the ledger proves, and look for rows that are left."""
-    differing = differing_producers(connection, way.pipeline_id)
+    differing = differing_from_rebuilt(connection, way.pipeline_id)
     connection.execute(SQL["empty_rows_there"])
     target.count(connection)
     left = tuple(map(_in_words, connection.execute(SQL["rows_left"])))

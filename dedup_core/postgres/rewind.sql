@@ -30,9 +30,6 @@ SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
  WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to
  ORDER BY ledger_span.position DESC, ledger_span.producer LIMIT 1;
 
--- name: snapshot_before
-SELECT coalesce(max(position), 0) FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position <= :to;
-
 -- name: collect_going
 -- What the receipts after a position say of each producer: what was consumed, which sequence ids got rows, and how many.
 CREATE TEMPORARY TABLE going ON COMMIT DROP AS

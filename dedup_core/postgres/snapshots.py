@@ -3,6 +3,7 @@
 Exact at their position, while commits, claims and registrations go on: position and states change in one transaction,
 and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither. Only a recovery and
 a rewind wait for it, and it for them.
+The ledger is authoritative: states that it does not add up to are refused, and no snapshot is kept of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import NotFound, PipelineBusy
+from dedup_core.errors import NotFound, PipelineBusy, SnapshotRefused
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
 from dedup_core.postgres.commit import get_pipeline, hold_pipeline, lock_pipeline
-from dedup_core.postgres.connection import CONCURRENT_CHANGE, array, in_batches, statements, translated
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, Record, array, in_batches, statements, translated
 from dedup_core.postgres.ledger import one_view
+from dedup_core.postgres.proven import BEGINNING, differing_from_ledger, get_reach, use_memory
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Entry, ProducerState, Snapshot, check_snapshot
 
@@ -54,6 +56,7 @@ class PostgresSnapshots:
         with translated(pipeline=pipeline, doing="taking a snapshot"):
             with one_view(self._engine) as connection, connection.begin():
                 found = hold_pipeline(connection, pipeline)
+                _refuse_unproven(connection, pipeline, found)
                 binds = {"pipeline_id": found.pipeline_id, "position": found.position}
                 if connection.execute(SQL["take_snapshot"], binds).one_or_none():
                     connection.execute(SQL["take_snapshot_producers"], binds)
@@ -104,6 +107,24 @@ class PostgresSnapshots:
             connection.execute(SQL["drop_snapshot_producers"], binds)
             for some in in_batches(list(snapshot.states.items())):
                 connection.execute(SQL["import_snapshot_producers"], {**binds, **_state_binds(some)})
+
+
+def _refuse_unproven(connection: Connection, pipeline: str, found: Record) -> None:
+    """Refuse states that the ledger does not add up to: a snapshot would pass the damage on."""
+    use_memory(connection)
+    before = connection.execute(SQL["snapshot_before"], {"pipeline_id": found.pipeline_id, "position": found.position})
+    differing: tuple[str, ...] = ()
+    # If the states do not follow from the snapshot before, that one may be damaged: the whole ledger decides.
+    for after in dict.fromkeys((Position(before.scalar_one()), BEGINNING)):
+        reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)
+        if reach.position != found.position:
+            raise SnapshotRefused(pipeline, found.position, ("the pipeline's position",))
+        differing = differing_from_ledger(
+            connection, pipeline_id=found.pipeline_id, after=after, up_to=Position(found.position)
+        )
+        if not differing:
+            return
+    raise SnapshotRefused(pipeline, found.position, differing)
 
 
 def _all_entries(connection: Connection, pipeline_id: int) -> Iterator[Entry]:

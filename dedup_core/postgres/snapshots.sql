@@ -1,3 +1,6 @@
+-- name: snapshot_before
+SELECT coalesce(max(position), 0) FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position <= :position;
+
 -- name: take_snapshot
 -- No row comes back if there is a snapshot of this position already.
 INSERT INTO onceload.snapshot (pipeline_id, position, producers)

@@ -124,7 +124,7 @@ class Look(OfOnePipeline, SkipMixin):
         at = position_of(context)
         match context["params"]["what"]:
             case "state":
-                state = recover_state(engine, declared.name, snapshot_position=at, dry_run=True)
+                state = recover_state(engine, declared.name, snapshot_position=at or Position(0), dry_run=True)
                 return state_in_words(state), state.snapshot_position if state.is_different else None
             case "rewind":
                 from spark_jobs.rewind import rewind

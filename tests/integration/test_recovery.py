@@ -6,11 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import NotFound, PipelineBusy, SessionFenced, SettingRefused, SnapshotDamaged, StateDiffers
+from dedup_core.errors import (
+    CommitOutcomeUnknown,
+    NotFound,
+    PipelineBusy,
+    SessionFenced,
+    SettingRefused,
+    SnapshotDamaged,
+    StateDiffers,
+)
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state, snapshots
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
 
@@ -35,11 +43,21 @@ DAMAGES = {
 }
 
 
+def keep_the_damage(engine):
+    """A snapshot as earlier versions took it: of whatever was live."""
+    with engine.begin() as connection:
+        for statement in ("take_snapshot", "take_snapshot_producers"):
+            connection.execute(snapshots.SQL[statement], {"pipeline_id": 1, "position": 6})
+
+
+@pytest.mark.parametrize("is_older_than_a_snapshot", [False, True], ids=["newer", "older"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_state_is_rebuilt_from_snapshot_and_ledger(engine, ledger, damage):
+def test_damaged_state_is_rebuilt_from_the_whole_ledger(engine, ledger, damage, is_older_than_a_snapshot):
     whole = ledger.states("events")
     with engine.begin() as connection:
         connection.execute(text(damage))
+    if is_older_than_a_snapshot:
+        keep_the_damage(engine)
 
     looked = recover_state(engine, "events", dry_run=True)
     done = recover_state(engine, "events", dry_run=False)
@@ -47,10 +65,24 @@ def test_damaged_state_is_rebuilt_from_snapshot_and_ledger(engine, ledger, damag
     assert not looked.applied
     assert (looked.differing, looked.position_was) != ((), 6)
     assert done.applied
-    assert (done.snapshot_position, done.entries_replayed, done.position) == (3, 3, 6)
+    assert (done.snapshot_position, done.entries_replayed, done.position) == (0, 6, 6)
     after = ledger.states("events")
     assert (after.position, after.states) == (whole.position, whole.states)
     assert recover_state(engine, "events", dry_run=True).differing == ()
+    assert PostgresSnapshots(engine).list("events") == ()
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damage_after_a_snapshot_is_repaired_from_it_as_well(engine, ledger, damage):
+    whole = ledger.states("events")
+    with engine.begin() as connection:
+        connection.execute(text(damage))
+
+    done = recover_state(engine, "events", snapshot_position=Position(3), dry_run=False)
+
+    assert (done.applied, done.snapshot_position, done.entries_replayed, done.position) == (True, 3, 3, 6)
+    assert ledger.states("events").states == whole.states
+    assert [each.position for each in PostgresSnapshots(engine).list("events")] == [3]
 
 
 def test_a_dry_run_changes_nothing(engine, ledger):
@@ -78,18 +110,15 @@ def test_a_load_goes_on_after_a_recovery_with_ids_of_its_own(engine, ledger):
     assert ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: 0)) == 7
 
 
-@pytest.mark.parametrize("with_snapshot", [True, False])
-def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, with_snapshot):
+@pytest.mark.parametrize("start", [0, 3])
+def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, start):
     with engine.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET advanced_at = '2000-01-01' WHERE name <> 'a'"))
     ledger.forget_idle("events")
-    if not with_snapshot:
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM onceload.snapshot"))
 
-    found = recover_state(engine, "events", dry_run=True)
+    found = recover_state(engine, "events", snapshot_position=Position(start), dry_run=True)
 
-    assert found.snapshot_position == (3 if with_snapshot else 0)
+    assert (found.snapshot_position, found.entries_replayed) == (start, 7 - start)
     assert found.differing == ()
     assert replay({}, ledger.entries("events", after=FIRST)) == ledger.states("events").states
 
@@ -98,12 +127,12 @@ def test_two_recoveries_at_once_are_one_too_many(engine, ledger, wait_until_bloc
     """The first is stopped while it waits for a commit to end; the second is told so at once."""
     with engine.connect() as committer:
         committer.execute(text("UPDATE onceload.pipeline SET position = position"))
-        first = threading.Thread(target=recover_state, args=(engine, "events"), kwargs={"dry_run": True})
+        first = threading.Thread(target=recover_state, args=(engine, "events"), kwargs={"dry_run": False})
         first.start()
         wait_until_blocked()
 
         with pytest.raises(PipelineBusy, match="the recovery that is already running"):
-            recover_state(engine, "events", dry_run=True)
+            recover_state(engine, "events", dry_run=False)
 
         committer.rollback()
         first.join(timeout=30)
@@ -125,7 +154,7 @@ def test_a_snapshot_that_lost_a_part_is_not_started_from(engine, ledger):
         connection.execute(text("DELETE FROM onceload.snapshot_producer WHERE name = 'b'"))
 
     with pytest.raises(SnapshotDamaged, match="expected 2 producers, found 1 producers"):
-        recover_state(engine, "events", dry_run=False)
+        recover_state(engine, "events", snapshot_position=Position(3), dry_run=False)
 
     assert len(ledger.states("events").states) == 3
 
@@ -189,14 +218,60 @@ def damage(engine):
 def test_damage_that_went_into_snapshots_does_not_come_back(engine, ledger, start):
     proven = ledger.states("events").states
     damage(engine)
-    PostgresSnapshots(engine).take("events")
+    keep_the_damage(engine)
 
-    assert not recover_state(engine, "events", dry_run=True).differing
+    assert not recover_state(engine, "events", snapshot_position=Position(6), dry_run=True).differing
     assert recover_state(engine, "events", snapshot_position=Position(start), dry_run=False).applied
 
     assert [each.position for each in PostgresSnapshots(engine).list("events")] == ([3] if start else [])
     assert not recover_state(engine, "events", dry_run=False).applied
     assert ledger.states("events").states == proven
+
+
+def test_a_dry_run_makes_no_writer_wait(dsn, engine, ledger):
+    impatient = PostgresLedger(connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2)))
+    session = impatient.open_session("events", SessionName("loader"))
+    reached = []
+
+    def commit_now(doing):
+        impatient.register("events", [("d", 1)])
+        impatient.commit(Commit(session=session, batch=Batch("d"), advances=(), write_rows=lambda _: 0))
+        reached.append(doing)
+
+    found = recover_state(engine, "events", dry_run=True, tell=commit_now)
+
+    assert len(reached) == ledger.position("events") - 6 > 0
+    assert (found.is_different, found.position) == (False, 6)
+
+
+def test_a_recovery_whose_commit_gets_no_answer_says_so(engine, ledger):
+    damage(engine)
+    end_at_commit(engine, "producer")
+
+    with pytest.raises(CommitOutcomeUnknown, match="did not answer COMMIT"):
+        recover_state(engine, "events", dry_run=False)
+
+
+def test_producers_forgotten_without_an_answer_are_said_to_be_unknown(engine, ledger):
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE onceload.producer SET advanced_at = '2000-01-01', fingerprint = NULL WHERE name = 'a'")
+        )
+    end_at_commit(engine, "ledger")
+
+    with pytest.raises(CommitOutcomeUnknown, match="batch forget-7"):
+        ledger.forget_idle("events")
+
+
+def end_at_commit(engine, table):
+    """The server ends whoever commits a change of this table."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;"
+            f" CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON onceload.{table} DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION hang_up()"
+        )
 
 
 def test_whoever_was_at_work_is_fenced_by_a_recovery(engine, ledger):

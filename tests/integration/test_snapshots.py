@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from dedup_core.names import Batch, Position, SessionName
+from dedup_core.errors import ExitCode, SnapshotRefused
+from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from dedup_core.spans import SpanSet
@@ -57,7 +58,9 @@ def test_a_snapshot_that_is_taken_makes_no_writer_wait(dsn, engine, ledger, wait
 def test_a_snapshot_that_was_begun_before_a_recovery_ended_is_taken_again(engine, ledger, wait_until_blocked):
     """Its view shows the damage, and the snapshots that show it are dropped by then: its own lock keeps it out."""
     proven = ledger.states("events").states
-    run(engine, "UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'")
+    # A snapshot of the damage agrees with the damage, so that comparing the two finds nothing.
+    run(engine, "UPDATE onceload.snapshot_producer SET consumed = '{[2,5)}' WHERE name = 'a'")
+    run(engine, "UPDATE onceload.producer SET consumed = consumed - '{[0,2),[20,25)}' WHERE name = 'a'")
     run(engine, "ALTER TABLE onceload.snapshot DROP CONSTRAINT snapshot_pipeline_id_fkey")
     taken = []
     with ThreadPoolExecutor(1) as thread:
@@ -78,9 +81,54 @@ def test_a_recovery_waits_for_a_snapshot_that_is_being_taken(engine, ledger, wai
     run(engine, "ALTER TABLE onceload.snapshot DROP CONSTRAINT snapshot_pipeline_id_fkey")
     with ThreadPoolExecutor(1) as thread, stopped_snapshot(engine, wait_until_blocked) as taken:
         run(engine, "UPDATE onceload.producer SET consumed = '{[2,5)}' WHERE name = 'a'")
-        recovering = thread.submit(recover_state, engine, "events", snapshot_position=Position(0), dry_run=False)
+        recovering = thread.submit(recover_state, engine, "events", dry_run=False)
         wait_until_blocked(backends=2)
     assert taken.result(timeout=30) == 6
     assert recovering.result(timeout=30).applied
 
     assert PostgresSnapshots(engine).list("events") == ()
+
+
+DAMAGES = {
+    "a row gone": "DELETE FROM onceload.producer WHERE name = 'b'",
+    "consumed set back": "UPDATE onceload.producer SET consumed = '{[0,5)}' WHERE name = 'a'",
+    "consumed set ahead": "UPDATE onceload.producer SET consumed = '{[0,500)}'",
+    "fingerprint changed": "UPDATE onceload.producer SET fingerprint = 'x' WHERE name = 'c'",
+    "never loaded, yet consumed": "UPDATE onceload.producer SET consumed = '{[0,9)}' WHERE name = 'only registered'",
+    "the position set back": "UPDATE onceload.pipeline SET position = 2",
+    "the position set ahead": "UPDATE onceload.pipeline SET position = 50",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("is_kept", [False, True], ids=["new", "kept"])
+def test_no_snapshot_is_taken_of_damaged_states(engine, ledger, damage, is_kept):
+    snapshots = PostgresSnapshots(engine)
+    if is_kept:
+        snapshots.take("events")
+    kept = snapshots.list("events")
+    run(engine, damage)
+
+    with pytest.raises(SnapshotRefused, match="onceload recover state") as refused:
+        snapshots.take("events")
+
+    assert refused.value.exit_code is ExitCode.NEEDS_A_PERSON
+    assert snapshots.list("events") == kept
+    assert recover_state(engine, "events", dry_run=False).applied
+    assert snapshots.take("events") == 6
+
+
+def test_a_damaged_snapshot_does_not_keep_the_next_from_being_taken(engine, ledger):
+    """The states are compared with the whole ledger before they are called different."""
+    run(engine, "UPDATE onceload.snapshot_producer SET consumed = '{[0,9)}'")
+
+    assert PostgresSnapshots(engine).take("events") == 6
+    assert PostgresSnapshots(engine).get("events").states == ledger.states("events").states
+
+
+def test_a_snapshot_follows_from_the_one_before_also_where_producers_were_forgotten(engine, ledger):
+    run(engine, "UPDATE onceload.producer SET advanced_at = '2000-01-01', fingerprint = NULL WHERE name = 'b'")
+    assert ledger.forget_idle("events") == ("b",)
+
+    assert PostgresSnapshots(engine).take("events") == 7
+    assert {state.name for state in PostgresSnapshots(engine).get("events").states.values()} == {"a", "c"}

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import create_engine, text
 
-from dedup_core.errors import NotFound, PipelineBusy, SessionFenced, SettingRefused, StateDiffers
+from dedup_core.errors import CommitOutcomeUnknown, NotFound, PipelineBusy, SessionFenced, SettingRefused, StateDiffers
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect, recover_state
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from dedup_core.postgres import rewind as core
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.replay import Condition, Counts, replay
@@ -53,7 +53,7 @@ def everything(loads):
 
 def proven(loads):
     """The live states are what the whole ledger adds up to, however it is added."""
-    for start in (START, None):
+    for start in (START, *(each.position for each in PostgresSnapshots(loads.engine).list("events")[:1])):
         found = recover_state(loads.engine, "events", snapshot_position=start, dry_run=True)
         assert (found.differing, found.position) == ((), found.position_was)
     return replay({}, loads.ledger.entries("events", after=START)) == loads.ledger.states("events").states
@@ -125,6 +125,33 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(grown):
     assert (found.applied, found.position) == (False, 4)
     assert everything(grown) == before
     assert grown.ledger.position("events") == 4
+
+
+def test_a_dry_run_makes_no_writer_wait(grown):
+    impatient = PostgresLedger(connect(LedgerSettings(dsn=grown.dsn, lock_timeout_s=0.2)))
+    session = impatient.open_session("events", SessionName("beside"))
+
+    def commit_now(doing):
+        impatient.register("events", [("d.jsonl", 1)])
+        impatient.commit(Commit(session=session, batch=Batch("d"), advances=(), write_rows=lambda _: 0))
+
+    found = back(grown, 0, dry_run=True, tell=commit_now)
+
+    assert (found.entries, found.rows, found.position) == (4, 4, 4)
+    assert grown.ledger.position("events") == 5
+
+
+def test_a_rewind_whose_commit_gets_no_answer_says_so(grown):
+    execute(
+        grown.admin_dsn,
+        "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;"
+        " CREATE CONSTRAINT TRIGGER late AFTER INSERT ON onceload.ledger DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION hang_up()",
+    )
+
+    with pytest.raises(CommitOutcomeUnknown, match="did not answer COMMIT"):
+        back(grown, 1)
 
 
 def test_a_second_rewind_to_the_same_position_finds_nothing_to_do(grown):
@@ -221,9 +248,17 @@ def test_a_row_that_does_not_go_stops_it(grown):
     assert grown.ledger.position("events") == 4
 
 
-def test_state_that_is_damaged_is_recovered_first(grown):
-    with grown.engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.producer SET consumed = '{[0,3)}' WHERE name = 'b.jsonl'"))
+@pytest.mark.parametrize("is_in_a_snapshot", [False, True])
+def test_state_that_is_damaged_is_recovered_first(grown, is_in_a_snapshot):
+    PostgresSnapshots(grown.engine).take("events")
+    execute(grown.admin_dsn, "UPDATE onceload.producer SET consumed = '{[0,3)}' WHERE name = 'b.jsonl'")
+    if is_in_a_snapshot:
+        execute(
+            grown.admin_dsn,
+            "UPDATE onceload.snapshot SET position = 3;"
+            " UPDATE onceload.snapshot_producer SET position = 3, consumed = live.consumed"
+            " FROM onceload.producer AS live WHERE live.producer_id = snapshot_producer.producer_id",
+        )
 
     with pytest.raises(StateDiffers, match=r"differs for b.jsonl; .*recover state"):
         back(grown, 3)

@@ -7,6 +7,8 @@ COMMIT = "dedup_core/postgres/commit.py"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
+PROVEN = "dedup_core/postgres/proven.py"
+PROVEN_SQL = "dedup_core/postgres/proven.sql"
 SNAPSHOTS = "dedup_core/postgres/snapshots.py"
 SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
 DELIVERY = "dedup_core/delivery.py"
@@ -313,32 +315,34 @@ CLAIM_BUGS = (
 ANSWER_BUGS = (
     Bug(
         name="COMMIT without an answer reported as a plain failure",
-        file=LEDGER,
-        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
-        wrong="                    raise",
+        file=COMMIT,
+        correct="        raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        wrong="        raise",
         tests=(UNANSWERED,),
     ),
     Bug(
         name="COMMIT without an answer reported as done",
-        file=LEDGER,
-        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
-        wrong="                    return position",
+        file=COMMIT,
+        correct="        raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        wrong="        return",
         tests=(f"{STRUCK}[commit_lost]",),
     ),
     Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="                    raise CommitOutcomeUnknown(pipeline, commit.batch, first_line(error)) from error",
-        wrong="                    with self._engine.begin() as again:\n"
-        "                        commit.write_rows(again)\n"
-        "                    return position",
+        correct="                finish(transaction, pipeline, commit.batch)\n",
+        wrong="                try:\n"
+        "                    finish(transaction, pipeline, commit.batch)\n"
+        "                except Exception:\n"
+        "                    with self._engine.begin() as again:\n"
+        "                        commit.write_rows(again)\n",
         tests=(f"{STRUCK}[commit_answer_lost]",),
     ),
     Bug(
         name="a refusal of COMMIT swallowed",
-        file=LEDGER,
-        correct="                    if _refused_for_certain(error):\n                        raise\n",
-        wrong="                    if _refused_for_certain(error):\n                        return position\n",
+        file=COMMIT,
+        correct="        if _refused_for_certain(error):\n            raise\n",
+        wrong="        if _refused_for_certain(error):\n            return\n",
         tests=(IN_POSTGRES,),
     ),
     Bug(
@@ -433,9 +437,9 @@ RECOVERY_BUGS = (
     ),
     Bug(
         name="recovery loses the first entry after the snapshot",
-        file=RECOVERY_SQL,
-        correct="AND ledger_span.position > :after\n",
-        wrong="AND ledger_span.position > :after + 1\n",
+        file=PROVEN_SQL,
+        correct="= :pipeline_id AND position > :after AND position <= :up_to\n",
+        wrong="= :pipeline_id AND position > :after + 1 AND position <= :up_to\n",
         tests=(OF_RECOVERY,),
     ),
     Bug(
@@ -455,7 +459,7 @@ RECOVERY_BUGS = (
     ),
     Bug(
         name="recovery over a ledger with missing positions",
-        file=RECOVERY,
+        file=PROVEN,
         correct="if reach.entries != reach.position - after:",
         wrong="if reach.entries > reach.position - after:",
         tests=(OF_RECOVERY,),
@@ -476,10 +480,54 @@ RECOVERY_BUGS = (
     ),
     Bug(
         name="recovery from a snapshot that is newer than the ledger",
-        file=RECOVERY,
+        file=PROVEN,
         correct="    if after > reach.position:\n",
         wrong="    if after > reach.position + 1_000_000:\n",
         tests=(OF_RECOVERY,),
+    ),
+    Bug(
+        name="recovery from the newest snapshot by default",
+        file=RECOVERY,
+        correct="    if snapshot_position != BEGINNING:\n"
+        "        get_summary(connection, found.pipeline_id, snapshot_position)\n",
+        wrong="    newest = get_summary(connection, found.pipeline_id, snapshot_position or None)\n"
+        "    snapshot_position = newest.position\n",
+        tests=(f"{OF_RECOVERY}::test_damaged_state_is_rebuilt_from_the_whole_ledger",),
+    ),
+    Bug(
+        name="a rewind sets the state that a snapshot says",
+        file="dedup_core/postgres/rewind.py",
+        correct="after=BEGINNING, up_to=way.to)",
+        wrong="after=way.to, up_to=way.to)",
+        tests=("tests/loads/test_rewind.py::test_state_that_is_damaged_is_recovered_first",),
+    ),
+    Bug(
+        name="what a rewind took back is consumed again after a recovery",
+        file=PROVEN_SQL,
+        correct="FILTER (WHERE kind = 'load' AND is_in_force)",
+        wrong="FILTER (WHERE kind = 'load')",
+        tests=("tests/loads/test_rewind.py::test_what_came_after_a_position_goes_and_comes_again",),
+    ),
+    Bug(
+        name="a snapshot is not compared with the ledger",
+        file=SNAPSHOTS,
+        correct="                _refuse_unproven(connection, pipeline, found)\n",
+        wrong="",
+        tests=(f"{OF_SNAPSHOTS}::test_no_snapshot_is_taken_of_damaged_states",),
+    ),
+    Bug(
+        name="a damaged snapshot is taken for a damaged state",
+        file=SNAPSHOTS,
+        correct="in dict.fromkeys((Position(before.scalar_one()), BEGINNING)):",
+        wrong="in (Position(before.scalar_one()),):",
+        tests=(OF_SNAPSHOTS,),
+    ),
+    Bug(
+        name="a load that found damaged states ends as done",
+        file="spark_jobs/load.py",
+        correct="        notes += snapshot_if_due(self._engine, self._declared.name)\n",
+        wrong="        snapshot_if_due(self._engine, self._declared.name)\n",
+        tests=("tests/loads/test_snapshot_refused.py",),
     ),
     Bug(
         name="claims and registrations wait for a snapshot",
@@ -501,6 +549,13 @@ RECOVERY_BUGS = (
         correct="found = hold_pipeline(connection, pipeline)\n",
         wrong="found = get_pipeline(connection, pipeline)\n",
         tests=(OF_SNAPSHOTS,),
+    ),
+    Bug(
+        name="a dry run holds the commit lock",
+        file=RECOVERY,
+        correct="yield connection, get_pipeline(connection, pipeline)\n",
+        wrong="yield connection, _own_recovery(connection, pipeline)\n",
+        tests=(f"{OF_RECOVERY}::test_a_dry_run_makes_no_writer_wait",),
     ),
 )
 

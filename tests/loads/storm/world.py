@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from dedup_core.delivery import State
 from dedup_core.errors import DeclarationChanged, OnceloadError, WrongUse
 from dedup_core.names import Batch, DeliveryId, Position, SessionName
-from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
+from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
 from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.postgres.recovery import Recovery
@@ -327,7 +327,8 @@ class World:
                 " WHERE producer.pipeline_id = pipeline.pipeline_id AND pipeline.name = :pipeline"
                 "   AND producer_id % 2 = 0"
             )
-        start = None if asked.from_snapshot else Position(0)
+        kept = PostgresSnapshots(self.engine).list(self.name) if asked.from_snapshot else ()
+        start = kept[0].position if kept else Position(0)
         ended = self._tried(lambda: recover_state(self.engine, self.name, snapshot_position=start, dry_run=False))
         if isinstance(ended.report, Recovery) and ended.report.is_different and not asked.damages:
             raise Broken(f"the state is not what the ledger proves: {ended.report}")

@@ -1,0 +1,66 @@
+"""The producer states that the ledger proves: all of it replayed, or what came after a snapshot on top of that."""
+
+from sqlalchemy import Connection, TextClause, text
+
+from dedup_core.errors import SettingRefused, SnapshotDamaged, StateDiffers
+from dedup_core.names import Position
+from dedup_core.postgres.connection import Record, statements
+
+SQL = statements("proven.sql")
+#: No snapshot: the whole ledger.
+BEGINNING = Position(0)
+
+
+def get_reach(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position) -> Record:
+    """How far the ledger goes, which must be without a gap from the snapshot on."""
+    reach = connection.execute(SQL["ledger_reach"], {"pipeline_id": pipeline_id, "after": after}).one()
+    if after > reach.position:
+        # Such a state would call rows consumed that this database never got, or lost to a restore.
+        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
+    if reach.entries != reach.position - after:
+        raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
+    return reach
+
+
+def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position, up_to: Position) -> int:
+    """Put the states that the ledger proves at a position into `rebuilt`, and say how many there are."""
+    binds = {"pipeline_id": pipeline_id, "after": after}
+    if after:
+        _hold_snapshot(connection, pipeline, binds)
+    rebuild = _with_proven("rebuild_states", SQL["proven_states"].text)
+    producers = connection.execute(rebuild, {**binds, "up_to": up_to}).rowcount
+    connection.execute(SQL["index_rebuilt"])
+    return producers
+
+
+def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
+    """Keep the snapshot from being dropped meanwhile, and refuse it if a part of it is gone."""
+    expected = connection.execute(SQL["hold_snapshot"], binds).scalar_one_or_none()
+    found = connection.execute(SQL["snapshot_size"], binds).scalar_one()
+    if expected != found:
+        whole = f"{expected} producers" if expected is not None else "one that is still kept"
+        raise SnapshotDamaged(f"of {pipeline} at position {binds['after']}", whole, f"{found} producers")
+
+
+def differing_from_rebuilt(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
+    """The producers whose live state is not the one in `rebuilt`."""
+    differing = _with_proven("differing_producers", "rebuilt")
+    return tuple(connection.execute(differing, {"pipeline_id": pipeline_id}).scalars())
+
+
+def differing_from_ledger(
+    connection: Connection, *, pipeline_id: int, after: Position, up_to: Position
+) -> tuple[str, ...]:
+    """The same in one statement, which writes nothing."""
+    differing = _with_proven("differing_producers", f"({SQL['proven_states'].text})")
+    binds = {"pipeline_id": pipeline_id, "after": after, "up_to": up_to}
+    return tuple(connection.execute(differing, binds).scalars())
+
+
+def use_memory(connection: Connection) -> None:
+    """Let this transaction sort and join a million states without the disk."""
+    connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
+
+
+def _with_proven(statement: str, proven: str) -> TextClause:
+    return text(SQL[statement].text.replace("{proven}", proven))
