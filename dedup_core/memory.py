@@ -11,7 +11,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from dedup_core.declaration import Declaration, InUse, names_other_messages, refuse_edit, settled
-from dedup_core.errors import AlreadyConsumed, DeliveryTakenAway, LimitReached, NotFound, SessionFenced
+from dedup_core.errors import (
+    AlreadyConsumed,
+    DeliveryTakenAway,
+    LimitReached,
+    NotFound,
+    SessionFenced,
+    SnapshotRefused,
+)
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
 from dedup_core.ports import (
@@ -34,7 +41,18 @@ from dedup_core.ports import (
     refuse_taken,
     unwatched,
 )
-from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, Snapshot, check_snapshot
+from dedup_core.replay import (
+    Condition,
+    Counts,
+    Entry,
+    EntryKind,
+    ProducerState,
+    Receipt,
+    Snapshot,
+    check_snapshot,
+    differing_names,
+    replay,
+)
 from dedup_core.spans import SpanSet
 
 
@@ -347,6 +365,8 @@ class MemorySnapshots:
     def take(self, pipeline: str) -> Position:
         """Keep the states as they are now; one snapshot of a position is enough."""
         book, snapshot = self._ledger.book(pipeline), self._ledger.states(pipeline)
+        if differing := differing_names(snapshot.states, replay({}, book.entries)):
+            raise SnapshotRefused(pipeline, snapshot.position, differing)
         book.snapshots.setdefault(snapshot.position, snapshot)
         for position in sorted(book.snapshots)[: -book.declared.snapshot.kept]:
             del book.snapshots[position]

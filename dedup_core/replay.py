@@ -142,17 +142,18 @@ def check_snapshot(snapshot: Snapshot, entries: Iterable[Entry], *, position: Po
             "the snapshot", f"position {snapshot.position}", f"one up to {position}, the ledger's last"
         )
     rebuilt = replay({}, takewhile(lambda entry: entry.position <= snapshot.position, entries))
-    differing = [
-        (rebuilt.get(key) or snapshot.states[key]).name
-        for key in rebuilt.keys() | snapshot.states.keys()
-        if rebuilt.get(key) != snapshot.states.get(key)
-    ]
-    if differing:
+    if differing := differing_names(snapshot.states, rebuilt):
         raise SnapshotDamaged(
             f"of {snapshot.pipeline} at position {snapshot.position}",
             "the states that this database's ledger adds up to",
-            f"others, such as that of {sorted(differing)[0]}: it was taken of another history",
+            f"others, such as that of {differing[0]}: it was taken of another history",
         )
+
+
+def differing_names(states: States, proven: States) -> tuple[str, ...]:
+    """The producers whose state is not the proven one, by name."""
+    differing = (key for key in states.keys() | proven.keys() if states.get(key) != proven.get(key))
+    return tuple(sorted((proven.get(key) or states[key]).name for key in differing))
 
 
 def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:

@@ -1,7 +1,7 @@
 """One world per kind of ledger: a target, a ledger, snapshots, and a clock that the test may move."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,8 @@ class World:
     rows: Callable[[], list[Row]]
     end_claims: Callable[[], None]
     age_producers: Callable[[], None]
+    #: What was consumed of every producer is gone from the live state, and not from the ledger.
+    damage_states: Callable[[], None]
     make_table: Callable[[str], None]
     ledger: Ledger[Any] = field(init=False)
 
@@ -96,6 +98,10 @@ def world_in_memory() -> World:
         advanced_at = books.book("events").advanced_at
         advanced_at.update(dict.fromkeys(advanced_at, datetime(2000, 1, 1, tzinfo=UTC)))
 
+    def damage_states() -> None:
+        book = books.book("events")
+        book.states = {key: replace(state, consumed=SpanSet()) for key, state in book.states.items()}
+
     return World(
         make_ledger=make_ledger,
         snapshots=MemorySnapshots(books),
@@ -103,6 +109,7 @@ def world_in_memory() -> World:
         rows=lambda: sorted(books.book("events").rows),  # type: ignore[arg-type]
         end_claims=end_claims,
         age_producers=age_producers,
+        damage_states=damage_states,
         make_table=lambda _: None,
     )
 
@@ -140,6 +147,7 @@ def world_in_postgres(engine: Engine) -> World:
         rows=rows,
         end_claims=lambda: run("UPDATE onceload.delivery SET deadline_at = '-infinity'"),
         age_producers=lambda: run("UPDATE onceload.producer SET advanced_at = '2000-01-01'"),
+        damage_states=lambda: run("UPDATE onceload.producer SET consumed = '{}'"),
         make_table=lambda table: run(f"CREATE TABLE {table} ()"),
     )
 

@@ -21,6 +21,7 @@ from dedup_core.errors import (
     SessionFenced,
     SettingRefused,
     SnapshotDamaged,
+    SnapshotRefused,
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
@@ -639,6 +640,16 @@ def test_a_snapshot_and_the_ledger_after_it_give_the_live_states(world):
     assert snapshot.position == position == 1
     assert rebuilt == dict(world.ledger.states("events").states)
     assert rebuilt == replay({}, world.ledger.entries("events", after=Position(0)))
+
+
+def test_no_snapshot_is_taken_of_states_that_the_ledger_does_not_add_up_to(world):
+    world.ledger.commit(world.commit_of(world.session(), world.producer(), TEN))
+    world.damage_states()
+
+    with pytest.raises(SnapshotRefused, match=r"differs from the ledger for a\.jsonl"):
+        world.snapshots.take("events")
+    with pytest.raises(NotFound):
+        world.snapshots.get("events")
 
 
 def test_snapshots_are_taken_when_due_and_only_the_newest_are_kept(world):
