@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dedup_core.replay import Condition
 from dedup_core.spans import SEQUENCE_END
@@ -25,14 +23,15 @@ from spark_jobs.sources.fingerprints import (
     compare,
     compare_whole,
     fingerprint_of,
-    fingerprint_of_whole,
     is_renamed,
     lies_there,
+    read_whole,
 )
+from spark_jobs.sources.footers import read_row_groups
 from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Damaged, Incomplete
-from spark_jobs.sources.parquet import decoding, read_parquet
+from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.pieces import Rest, open_end, pieces
 from spark_jobs.sources.records import LINEAGE, Chunk, FileRefused, LastLineOpen, Part, Records
 from spark_jobs.sources.signatures import check_text
@@ -202,46 +201,28 @@ def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_
 
 def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
     """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
-    fingerprint = fingerprint_of_whole(chunk.url, size=chunk.size).named(etag).to_bytes()
-    with open_stream(chunk.url) as stream, decoding(chunk.url):
-        all_extents = _extents(stream)
+    whole, tail = read_whole(chunk.url, size=chunk.size)
+    whole = whole.named(etag)
+    fingerprint = whole.to_bytes()
+    groups = read_row_groups(tail, url=chunk.url, size=chunk.size)
     end = SEQUENCE_END if chunk.end is None else chunk.end
-    extents = [extent for extent in all_extents if extent.end > chunk.first and extent.first < end]
-    for extent in extents:
-        raw = read_at(chunk.url, offset=extent.first_byte, size=extent.end_byte - extent.first_byte)
-        part = Part(producer_id=chunk.producer_id, first=extent.first, end=extent.end, raw=raw)
-        size = chunk.size if extent is all_extents[-1] else None
+    wanted = [group for group in groups if group.end > chunk.first and group.first < end]
+    for group in wanted:
+        raw = read_at(chunk.url, offset=group.first_byte, size=group.end_byte - group.first_byte)
+        _check_whole(chunk, whole)
+        part = Part(producer_id=chunk.producer_id, first=group.first, end=group.end, raw=raw, row_group=group)
+        size = chunk.size if group is groups[-1] else None
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
-    if not extents and chunk.end is None:
+    if not wanted and chunk.end is None:
         nothing = _nothing(chunk)
         yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Extent:
-    """A row group: its rows, and where its bytes are."""
-
-    first: int
-    end: int
-    first_byte: int
-    end_byte: int
-
-
-def _extents(stream: BinaryIO) -> list[_Extent]:
-    """Where the row groups are that hold rows."""
-    metadata = pq.read_metadata(stream)
-    extents, first = [], 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if not group.num_rows:
-            continue
-        columns = [group.column(index) for index in range(group.num_columns)]
-        starts = [min(filter(None, (each.dictionary_page_offset, each.data_page_offset))) for each in columns]
-        ends = [start + each.total_compressed_size for start, each in zip(starts, columns, strict=True)]
-        end = first + group.num_rows
-        extents.append(_Extent(first=first, end=end, first_byte=min(starts), end_byte=max(ends)))
-        first = end
-    return extents
+def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:
+    """The bytes of a row group must be of the file that the footer was read of."""
+    now = _look_again(chunk)
+    if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
+        raise WrittenAnew(chunk.url, "it was rewritten while it was read")
 
 
 def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
@@ -262,7 +243,10 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
             headers = sorted({each.chunk.header for each in there})
             some = [_read_csv(declared, columns, there, header) for header in headers]
         case Format.PARQUET:
-            some = [_read_parquet(declared, columns, each) for each in there]
+            some = [
+                read_parquet(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
+                for each in there
+            ]
     return some[0] if len(some) == 1 else _joined(some)
 
 
@@ -277,24 +261,6 @@ def _read_csv(
         unknown_fields=declared.unknown_fields,
         record_bytes_max=declared.source.record_bytes_max,
     )
-
-
-def _read_parquet(declared: Declared, columns: tuple[Column, ...], each: ReadPart) -> Records:
-    with open_stream(each.chunk.url) as stream:
-        records = read_parquet(
-            stream,
-            url=each.chunk.url,
-            producer_id=each.part.producer_id,
-            first=each.part.first,
-            end=each.part.end,
-            columns=columns,
-            unknown_fields=declared.unknown_fields,
-        )
-    now, fingerprint = _look_again(each.chunk), Fingerprint.from_bytes(each.fingerprint)
-    if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
-        found, fix = "it was written anew while it was read", "load again"
-        raise FileRefused(each.chunk.url, "stay as it is until it is read", found, fix)
-    return records
 
 
 def _joined(some: Sequence[Records]) -> Records:

@@ -14,6 +14,7 @@ from struct import Struct
 from dedup_core.spans import SEQUENCE_END
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.files import open_stream, read_at
+from spark_jobs.sources.footers import END_BYTES, MAGICS
 from spark_jobs.sources.listing import Listed
 from spark_jobs.sources.packed import Compression, Incomplete
 
@@ -110,7 +111,16 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
 
 def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
     """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
-    return Fingerprint(stream=_get_marks(url, end=size, tail_bytes=_footer_bytes(url, size=size)))
+    return read_whole(url, size=size)[0]
+
+
+def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
+    """The same, and the last bytes that it was taken of, which hold the footer."""
+    found = _find_edges(url, end=size, tail_bytes=_footer_bytes(url, size=size))
+    if found is None:
+        raise _too_short(url, end=size)
+    head, tail = found
+    return Fingerprint(stream=Marks.of(end=size, head=head, tail=tail)), tail
 
 
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
@@ -195,29 +205,34 @@ def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblan
 
 def _footer_bytes(url: str, *, size: int) -> int:
     """How long the footer of a Parquet file is; what it says of the values may stand anywhere in it."""
-    end = read_at(url, offset=max(0, size - 8), size=8)
-    length = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_ENDS else 0
+    end = read_at(url, offset=max(0, size - END_BYTES), size=END_BYTES)
+    length = int.from_bytes(end[:4], "little") + END_BYTES if end[4:] in MAGICS else 0
     return min(size, max(EDGE_BYTES, length))
 
 
-_PARQUET_ENDS = (b"PAR1", b"PARE")
-
-
-def _get_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks:
-    marks = _find_marks(url, end=end, tail_bytes=tail_bytes)
+def _get_marks(url: str, *, end: int) -> Marks:
+    marks = _find_marks(url, end=end)
     if marks is None:
-        raise Unreadable(url, f"it ends before byte {end}")
+        raise _too_short(url, end=end)
     return marks
 
 
+def _too_short(url: str, *, end: int) -> Unreadable:
+    return Unreadable(url, f"it ends before byte {end}")
+
+
 def _find_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks | None:
+    edges = _find_edges(url, end=end, tail_bytes=tail_bytes)
+    return None if edges is None else Marks.of(end=end, head=edges[0], tail=edges[1])
+
+
+def _find_edges(url: str, *, end: int, tail_bytes: int) -> tuple[bytes, bytes] | None:
     """Read the edges of `[0, end)`; a file that is smaller by now has none."""
     head_bytes, tail_bytes = min(end, EDGE_BYTES), min(end, tail_bytes)
     head = read_at(url, offset=0, size=head_bytes)
     is_one = tail_bytes == head_bytes == end
     tail = head if is_one else read_at(url, offset=end - tail_bytes, size=tail_bytes)
-    is_there = len(head) == head_bytes and len(tail) == tail_bytes
-    return Marks.of(end=end, head=head, tail=tail) if is_there else None
+    return (head, tail) if len(head) == head_bytes and len(tail) == tail_bytes else None
 
 
 def _digest(edge: bytes) -> bytes:

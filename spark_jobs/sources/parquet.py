@@ -6,26 +6,20 @@ rules those of the other formats: a double becomes a numeric by its shortest dig
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
-from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from dedup_core.names import ProducerId
 from spark_jobs.columns import INTEGERS, PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.addresses import told
 from spark_jobs.sources.casts import (
     DIGITS_MAX,
     Settled,
@@ -36,58 +30,21 @@ from spark_jobs.sources.casts import (
     one_array,
     rows_of,
 )
-from spark_jobs.sources.records import FileRefused, Indices, Mask, Records
+from spark_jobs.sources.records import Indices, Mask, Part, Records
+from spark_jobs.sources.row_groups import lists, read_row_group
 from spark_jobs.sources.tiers import Origins, RecordRefused, declared_value, may_be_added, read_in_tiers
 from spark_jobs.sources.values import ValueRefused, from_json, from_text
 
-#: Of a row group, which is read as a whole.
-UNFOLDED_BYTES_MAX = 2 * 2**30
-_BATCH_ROWS = 4096
 
-
-def row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
-    """The rows of each row group, first and end."""
-    metadata = file.metadata
-    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    ends = np.cumsum([0, *counts]).tolist()
-    return tuple(pairwise(ends))
-
-
-@contextmanager
-def decoding(url: str) -> Iterator[None]:
-    """Tell a file that is no whole Parquet file from a store that fails."""
-    with told(url):
-        try:
-            yield
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            # What is wrong with the bytes has no number, unlike what the system or a store says.
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-                raise
-            found = f"it is damaged or cut short: {' '.join(str(error).split())}"
-            raise FileRefused(url, "be a whole Parquet file", found, "put a whole copy in its place") from error
-
-
-def read_parquet(
-    source: BinaryIO,
-    *,
-    url: str,
-    producer_id: ProducerId,
-    first: int,
-    end: int,
-    columns: tuple[Column, ...],
-    unknown_fields: UnknownFields,
-) -> Records:
-    """Read the rows from first to end, and no row group beside them."""
-    with decoding(url):
-        # In nanoseconds, int96 would overflow after the year 2262.
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-        table, undeclared = _read(file, url, first=first, end=end, columns=columns, unknown_fields=unknown_fields)
-    table = pa.table([_plain(one_array(column)) for column in table.columns], names=table.column_names)
+def read_parquet(part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
+    """Read the rows of a row group, from the bytes that are held of it and no others."""
+    names = [column.name for column in columns]
+    table, undeclared = read_row_group(part, url=url, names=names, unknown_fields=unknown_fields)
     refusal = _refusal(undeclared, unknown_fields)
     reader = _Reader(table, columns, refusal=refusal)
     origins = Origins(
-        producer_ids=np.full(table.num_rows, producer_id, np.int64),
-        sequence_ids=np.arange(first, first + table.num_rows),
+        producer_ids=np.full(table.num_rows, part.producer_id, np.int64),
+        sequence_ids=np.arange(part.first, part.end),
         raw=reader.raw,
     )
     suspects = np.full(table.num_rows, refusal is not None)
@@ -95,89 +52,6 @@ def read_parquet(
     if unknown_fields is not UnknownFields.ADD or not records.rows.num_rows:
         return records
     return replace(records, unknown=_unknown(table, undeclared))
-
-
-def _read(
-    file: pq.ParquetFile, url: str, *, first: int, end: int, columns: tuple[Column, ...], unknown_fields: UnknownFields
-) -> tuple[pa.Table, tuple[str, ...]]:
-    names = file.schema_arrow.names
-    declared = [column.name for column in columns]
-    undeclared = tuple(name for name in names if name not in declared)
-    # A record that is bad for its fields is kept whole, with all of them.
-    wanted = names if unknown_fields is not UnknownFields.IGNORE else [name for name in names if name in declared]
-    if twice := [name for name, count in Counter(names).items() if count > 1 and name in wanted]:
-        found = f"it has several columns called {', '.join(map(repr, twice))}"
-        raise FileRefused(url, "name each of its columns once", found, "write it with other names")
-    spans = row_groups(file)
-    overlapping = [at for at, (start, stop) in enumerate(spans) if start < end and first < stop]
-    rows_before = spans[overlapping[0]][0] if overlapping else first
-    table = _unfolded(file, url, overlapping, wanted).slice(first - rows_before, end - first)
-    if not wanted:
-        count = sum(max(0, min(end, stop) - max(first, start)) for start, stop in spans)
-        table = pa.table({"": pa.nulls(count)})
-    return table, undeclared
-
-
-def _unfolded(file: pq.ParquetFile, url: str, groups: list[int], wanted: list[str]) -> pa.Table:
-    """Some row groups as they are in memory, where a few bytes may stand for any number of rows."""
-    batches, size = [], 0
-    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False):
-        batches.append(batch)
-        size += batch.nbytes
-        if size > UNFOLDED_BYTES_MAX:
-            found = f"one unfolds to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
-            raise FileRefused(url, "have row groups that fit into memory", found, "write it with fewer rows in each")
-    if not batches:
-        return file.read_row_groups(groups, columns=wanted, use_threads=False)
-    return pa.Table.from_batches(batches)
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Values as they are meant, not as they are stored: no dictionaries, and time in microseconds."""
-    if isinstance(array, pa.ExtensionArray):
-        return _plain(array.storage)
-    return next((plain(array) for holds, plain in _PLAIN if holds(array.type)), array)
-
-
-def _is_list(arrow: pa.DataType) -> bool:
-    return any(holds(arrow) for holds in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-
-
-def _plain_list(array: pa.Array) -> pa.Array:
-    return _lists(array, _plain(array.flatten()))
-
-
-def _lists(array: pa.Array, elements: pa.Array) -> pa.Array:
-    # Flattening left out what lies under nulls and outside of a slice.
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, elements, mask=array.is_null())
-
-
-def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Halves go to even, as Postgres rounds; what has a point in time too far away for them stays as it is."""
-    if array.type.unit != "ns":
-        try:
-            return array.cast(target)
-        except pa.ArrowInvalid:
-            return array
-    nanoseconds = array.cast(pa.int64()).fill_null(0).to_numpy()
-    whole, rest = np.divmod(nanoseconds, 1000)
-    rounded = whole + ((rest > 500) | ((rest == 500) & (whole % 2 == 1)))
-    return pa.array(rounded, mask=mask_of(array.is_null())).cast(target)
-
-
-_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
-    (pa.types.is_dictionary, lambda array: _plain(array.dictionary_decode())),
-    (pa.types.is_large_string, lambda array: array.cast(pa.string())),
-    (pa.types.is_string_view, lambda array: array.cast(pa.string())),
-    (pa.types.is_large_binary, lambda array: array.cast(pa.binary())),
-    (pa.types.is_binary_view, lambda array: array.cast(pa.binary())),
-    (pa.types.is_float16, lambda array: array.cast(pa.float32())),
-    (pa.types.is_timestamp, lambda array: _microseconds(array, pa.timestamp("us", array.type.tz))),
-    (pa.types.is_time, lambda array: _microseconds(array, pa.time64("us"))),
-    (_is_list, _plain_list),
-)
 
 
 def _refusal(undeclared: tuple[str, ...], unknown_fields: UnknownFields) -> RecordRefused | None:
@@ -393,7 +267,7 @@ def _cast(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
     """Cast a whole column; what Arrow does in its own way goes value by value."""
     if column_type.is_array and pa.types.is_list(array.type):
         elements, refused = _cast(array.flatten(), column_type.element)
-        return _lists(array, elements).cast(arrow_type(column_type)), rows_of(refused, array)
+        return lists(array, elements).cast(arrow_type(column_type)), rows_of(refused, array)
     if pa.types.is_string(array.type):
         broken = _not_utf8(array)
         if broken.any():

@@ -81,6 +81,19 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowGroup:
+    """A row group of a Parquet file: its rows, where its bytes are, and the footer that says what they mean."""
+
+    number: int
+    first: int
+    end: int
+    first_byte: int
+    end_byte: int
+    footer: bytes = field(repr=False)
+    file_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """Whole records of one chunk, as many as are read at once."""
 
@@ -93,6 +106,8 @@ class Part:
     too_long: bool = False
     #: A last line without its newline, which counts because the file is sealed.
     is_tail: bool = False
+    #: Of a Parquet file: what `raw` holds the bytes of.
+    row_group: RowGroup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

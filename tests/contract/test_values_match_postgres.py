@@ -26,6 +26,7 @@ from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.records import SEQUENCE, Part, Records
 from spark_jobs.sources.values import ValueRefused, from_text
+from tests.unit.sources.row_groups import URL, row_groups_of
 
 pytestmark = pytest.mark.every_postgres
 
@@ -155,12 +156,10 @@ def of_csv(texts: Sequence[str], declared: str) -> Records:
 def of_parquet(stored: pa.Array, declared: str) -> Records:
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": stored}), sink)
+    (group,) = row_groups_of(sink.getvalue())
     return read_parquet(
-        sink,
-        url="landing/a.parquet",
-        producer_id=ProducerId(1),
-        first=0,
-        end=len(stored),
+        group,
+        url=URL,
         columns=(parse_column("a", declared),),
         unknown_fields=UnknownFields.IGNORE,
     )

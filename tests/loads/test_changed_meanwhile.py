@@ -10,8 +10,11 @@ import pytest
 from spark_jobs import read as reading
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish
+from spark_jobs.sources.footers import read_row_groups
+from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.pieces import pieces as cut_into_pieces
 from spark_jobs.stage import is_whole
+from spark_jobs.verify import verify
 from tests.loads.conftest import line
 
 
@@ -56,19 +59,43 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
     columns = (parse_column("id", "bigint"),)
     path, other = loads.folder / "a.parquet", loads.folder / "other"
     pq.write_table(pa.table({"id": [1, 2, 3]}), path)
-    read_parquet = reading._read_parquet
 
-    def replaced_before(*arguments, **named):
+    def replaced_behind(*arguments, **named):
+        groups = read_row_groups(*arguments, **named)
         pq.write_table(pa.table({"id": [11, 12, 13, 14]}), other)
         other.rename(path)
-        return read_parquet(*arguments, **named)
+        return groups
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "_read_parquet", replaced_before)
+        patched.setattr(reading, "read_row_groups", replaced_behind)
         loads.load(source=source, columns=columns)
     loads.load(source=source, columns=columns, on_rewrite=OnRewrite.NEW_GENERATION)
 
     assert loads.rows() == [11, 12, 13, 14]
+
+
+def test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digested(loads, monkeypatch):
+    """A value in the middle changes between the two: neither the edges of the file nor its size tell."""
+    source = replace(loads.declared.source, format=Format.PARQUET, path=str(loads.folder / "*.parquet"))
+    columns, path = (parse_column("id", "bigint"),), loads.folder / "a.parquet"
+    pq.write_table(
+        pa.table({"id": range(5000)}), path, compression="none", use_dictionary=False, write_statistics=False
+    )
+    of_then = path.read_bytes()
+    of_later = of_then.replace((2500).to_bytes(8, "little"), (9999).to_bytes(8, "little"))
+
+    def written_before(*arguments, **named):
+        path.write_bytes(of_later)
+        return read_parquet(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "read_parquet", written_before)
+        loads.load(source=source, columns=columns)
+
+    assert loads.rows() == list(range(5000))
+    assert verify(replace(loads.declared, source=source, columns=columns), loads.engine).differing == 1
+    path.write_bytes(of_then)
+    assert verify(replace(loads.declared, source=source, columns=columns), loads.engine, deep=True).differing == 0
 
 
 def test_a_sealed_last_line_is_the_last_also_when_its_file_was_packed_anew(loads):

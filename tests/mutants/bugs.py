@@ -52,6 +52,9 @@ OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
 OF_OUTCOMES = "tests/dags/test_outcomes.py"
 OF_SCHEMA = "tests/migrations/test_schema.py"
+OF_PARQUET = "tests/unit/sources/test_parquet.py"
+OF_FOOTERS = "tests/unit/sources/test_footers.py"
+OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -818,6 +821,79 @@ CONTENT_BUGS = (
         correct="        return _compared_row_groups(source, listed, digests)\n",
         wrong="        return _End.OF_FILE\n",
         tests=(f"{OF_IDENTITY}::test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy",),
+    ),
+    Bug(
+        name="rows of a Parquet file are read again after its bytes were digested",
+        file="spark_jobs/read.py",
+        correct="read_parquet(each.part, url=each.chunk.url,",
+        wrong="read_parquet(replace(each.part, raw=read_at(each.chunk.url, offset=each.part.row_group.first_byte, "
+        "size=len(each.part.raw))), url=each.chunk.url,",
+        tests=(f"{OF_CHANGED_FILES}::test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digested",),
+    ),
+    Bug(
+        name="a row group is taken of another file than its footer",
+        file="spark_jobs/read.py",
+        correct="        _check_whole(chunk, whole)\n",
+        wrong="",
+        tests=(
+            f"{OF_CHANGED_FILES}::test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows_of_both",
+        ),
+    ),
+    Bug(
+        name="checksums of Parquet pages are not verified",
+        file="spark_jobs/sources/row_groups.py",
+        correct="page_checksum_verification=True",
+        wrong="page_checksum_verification=False",
+        tests=(f"{OF_PARQUET}::test_a_page_whose_checksum_is_wrong_is_damaged",),
+    ),
+    Bug(
+        name="Parquet pages of fewer rows than the footer says are taken",
+        file="spark_jobs/sources/row_groups.py",
+        correct="for batch in batches)) != rows:",
+        wrong="for batch in batches)) > rows:",
+        tests=(f"{OF_PARQUET}::test_pages_of_fewer_rows_than_the_footer_says_are_damaged",),
+    ),
+    Bug(
+        name="a dictionary column counts by its indices",
+        file="spark_jobs/sources/row_groups.py",
+        correct="    if not pa.types.is_dictionary(array.type):\n",
+        wrong="    if True:\n",
+        tests=(f"{OF_PARQUET}::test_a_dictionary_cannot_unfold_to_fill_the_memory",),
+    ),
+    Bug(
+        name="INT96 is cut to microseconds",
+        file="spark_jobs/sources/row_groups.py",
+        correct="return any(file.schema.column(at).physical_type",
+        wrong="return False and any(file.schema.column(at).physical_type",
+        tests=(f"{OF_PARQUET}::test_int96_is_rounded_as_nanoseconds_are",),
+    ),
+    Bug(
+        name="INT96 beyond all calendars overflows into one",
+        file="spark_jobs/sources/row_groups.py",
+        correct="    rounded[np.abs(whole) > _SECONDS_MAX] = np.iinfo(np.int64).max\n",
+        wrong="",
+        tests=(f"{OF_PARQUET}::test_int96_beyond_all_calendars_is_bad_alone",),
+    ),
+    Bug(
+        name="row groups need not add up to the rows of their file",
+        file="spark_jobs/sources/footers.py",
+        correct="sum(rows) != said[_Of.FILE_ROWS]",
+        wrong="False",
+        tests=(OF_FOOTERS,),
+    ),
+    Bug(
+        name="columns need not hold values for all rows",
+        file="spark_jobs/sources/footers.py",
+        correct="if values < rows or (is_single and values != rows):",
+        wrong="if values < 0:",
+        tests=(OF_FOOTERS,),
+    ),
+    Bug(
+        name="an encrypted column is left for Arrow to find",
+        file="spark_jobs/sources/footers.py",
+        correct="or any(not signs.isdisjoint(column) for column in columns)",
+        wrong="",
+        tests=(OF_FOOTERS,),
     ),
     Bug(
         name="a Parquet file is recognised by its last bytes instead of its footer",

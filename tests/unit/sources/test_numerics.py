@@ -16,6 +16,7 @@ from spark_jobs.sources.csv import read_csv
 from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.records import Part, Records
+from tests.unit.sources.row_groups import URL, row_groups_of
 
 TYPES = ["numeric(12,2)", "numeric(19,4)", "numeric(38,0)", "numeric(38,10)", "numeric(38,18)", "numeric(38,38)"]
 EXACT = Context(prec=2000)
@@ -57,12 +58,10 @@ def of_csv(numbers: list[str], declared: str) -> Records:
 def of_parquet(array: pa.Array, declared: str) -> Records:
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": array}), sink)
+    (row_group,) = row_groups_of(sink.getvalue())
     return read_parquet(
-        sink,
-        url="landing/a.parquet",
-        producer_id=ProducerId(1),
-        first=0,
-        end=len(array),
+        row_group,
+        url=URL,
         columns=(parse_column("a", declared),),
         unknown_fields=UnknownFields.IGNORE,
     )

@@ -1,25 +1,21 @@
 """Parquet: row numbers as sequence ids, and the other formats' rules for what is not of the declared type."""
 
-import errno
 import io
 import json
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dedup_core.names import ProducerId
 from spark_jobs.columns import arrow_schema, parse_column
 from spark_jobs.declared import UnknownFields
-from spark_jobs.sources import parquet
-from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.parquet import read_parquet, row_groups
+from spark_jobs.sources import parquet, row_groups
+from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.records import SEQUENCE, FileRefused, Records
+from tests.unit.sources.row_groups import URL, row_groups_of
 
 
 def wall_clock(*parts: int) -> datetime:
@@ -39,22 +35,15 @@ def file_of(table: pa.Table, **kwargs) -> io.BytesIO:
 
 
 def read(
-    source: io.BytesIO,
-    *,
-    first: int = 0,
-    end: int = 2**40,
-    unknown_fields: UnknownFields = UnknownFields.IGNORE,
-    **declared: str,
+    source: io.BytesIO, *, group: int = 0, unknown_fields: UnknownFields = UnknownFields.IGNORE, **declared: str
 ) -> Records:
     return read_parquet(
-        source,
-        url="landing/a.parquet",
-        producer_id=ProducerId(1),
-        first=first,
-        end=end,
-        columns=columns(**declared),
-        unknown_fields=unknown_fields,
+        row_groups_of(source.getvalue())[group], url=URL, columns=columns(**declared), unknown_fields=unknown_fields
     )
+
+
+def unfolding_at_most(size: int):
+    return patch.object(row_groups, "UNFOLDED_BYTES_MAX", size)
 
 
 def slowly(source: io.BytesIO, **kwargs) -> Records:
@@ -132,7 +121,8 @@ def test_a_value_is_read_alike_by_both_tiers_and_alone(stored, declared):
     together = read(source, a=declared)
 
     assert by_sequence_id(together) == by_sequence_id(slowly(source, a=declared))
-    alone = [by_sequence_id(read(source, a=declared, first=at, end=at + 1)) for at in range(len(array))]
+    apart = file_of(pa.table({"a": array}), row_group_size=1)
+    alone = [by_sequence_id(read(apart, a=declared, group=at)) for at in range(len(array))]
     assert by_sequence_id(together) == {key: value for each in alone for key, value in each.items()}
     assert together.count == len(array)
     assert together.rows.schema.remove(2).remove(1) == arrow_schema(columns(a=declared))
@@ -171,26 +161,16 @@ NUMBERS = pa.table({"a": list(range(100)), "b": ["x"] * 100})
 
 
 def test_row_groups_are_spans_of_row_numbers():
-    assert row_groups(pq.ParquetFile(file_of(NUMBERS, row_group_size=30))) == ((0, 30), (30, 60), (60, 90), (90, 100))
-    assert row_groups(pq.ParquetFile(file_of(NUMBERS.slice(0, 0)))) in ((), ((0, 0),))
-
-
-@settings(max_examples=40, deadline=timedelta(seconds=2))
-@given(first=st.integers(0, 110), length=st.integers(0, 110))
-def test_any_span_of_rows_can_be_read(first, length):
-    records = read(file_of(NUMBERS, row_group_size=30), first=first, end=first + length, a="integer")
-
-    assert records.rows.column("a").to_pylist() == list(range(100))[first : first + length]
-    assert records.rows.column(SEQUENCE).to_pylist() == list(range(100))[first : first + length]
-
-
-def test_only_the_row_groups_of_the_span_are_read():
     source = file_of(NUMBERS, row_group_size=30)
 
-    with patch.object(pq.ParquetFile, "iter_batches", autospec=True, side_effect=pq.ParquetFile.iter_batches) as used:
-        read(source, first=31, end=61, a="integer")
+    spans = [(part.first, part.end) for part in row_groups_of(source.getvalue())]
 
-    assert used.call_args.kwargs["row_groups"] == [1, 2]
+    assert spans == [(0, 30), (30, 60), (60, 90), (90, 100)]
+    assert row_groups_of(file_of(NUMBERS.slice(0, 0)).getvalue()) == []
+    for group, (first, end) in enumerate(spans):
+        records = read(source, group=group, a="integer")
+        assert records.rows.column("a").to_pylist() == list(range(100))[first:end]
+        assert records.rows.column(SEQUENCE).to_pylist() == list(range(first, end))
 
 
 def test_a_bad_record_is_kept_as_json():
@@ -236,7 +216,7 @@ def test_a_time_beyond_all_calendars_in_a_column_that_nobody_declared_is_no_faul
 
 def test_bytes_that_are_no_whole_parquet_file_are_refused_in_words():
     whole = file_of(pa.table({"a": list(range(10_000))})).getvalue()
-    for broken in (b"", b"PAR1", b"x" * 100, whole[:-100], whole[:100] + bytes(1000) + whole[1100:]):
+    for broken in (b"", b"PAR1", b"x" * 100, b"PAR1" * 3, whole[:-100], whole[:100] + bytes(1000) + whole[1100:]):
         with pytest.raises(FileRefused, match=r"a\.parquet should be a whole Parquet file, but it is damaged"):
             read(io.BytesIO(broken), a="bigint")
 
@@ -246,20 +226,109 @@ def test_a_few_bytes_cannot_unfold_to_fill_the_memory():
     alike = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 20_000]))
     source = file_of(pa.table({"a": alike.cast(pa.dictionary(pa.int32(), pa.string()))}), store_schema=False)
 
-    with patch.object(parquet, "UNFOLDED_BYTES_MAX", 50 * 2**20), pytest.raises(FileRefused, match="fit into memory"):
+    with unfolding_at_most(50 * 2**20), pytest.raises(FileRefused, match="fit into memory"):
         read(source, a="text")
 
     assert len(source.getvalue()) < 100_000
-    assert read(source, a="text", end=10).rows.num_rows == 10
+    assert read(source, a="text").rows.num_rows == rows
 
 
-def test_a_store_that_fails_is_not_taken_for_a_damaged_file():
-    class Failing(io.BytesIO):
-        def read(self, size=-1):
-            raise OSError(errno.EIO, "the disk is gone")
+@pytest.mark.parametrize("values", ["text", "bytes", "list"])
+def test_a_dictionary_cannot_unfold_to_fill_the_memory(values):
+    rows, long = 3000, {"text": "x" * 1000, "bytes": b"x" * 1000, "list": "x" * 1000}[values]
+    alike = pa.array([long] * rows).dictionary_encode()
+    if values == "list":
+        alike = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), alike)
+    source = file_of(pa.table({"a": alike}))
+    declared = {"text": "text", "bytes": "bytea", "list": "text[]"}[values]
 
-    with pytest.raises(Unreadable, match="the disk is gone"):
-        read(Failing(file_of(NUMBERS).getvalue()), a="bigint")
+    with unfolding_at_most(2 * 10**6), pytest.raises(FileRefused, match="fit into memory"):
+        read(source, a=declared)
+
+    assert len(source.getvalue()) < 10_000
+    with unfolding_at_most(4 * 10**6):
+        assert read(source, a=declared).rows.num_rows == rows
+
+
+def test_a_dictionary_that_all_rows_share_counts_by_what_it_means():
+    texts = pa.array([f"{number:0100}" for number in range(1000)])
+    alike = pa.DictionaryArray.from_arrays(pa.array([0, 999] * 50_000, pa.int32()), texts)
+
+    with unfolding_at_most(12 * 10**6):
+        assert read(file_of(pa.table({"a": alike})), a="text").rows.num_rows == 100_000
+
+
+def test_rows_that_take_no_bytes_cannot_fill_the_memory():
+    source = file_of(pa.table({"a": pa.nulls(100_000, pa.int64())}))
+
+    with unfolding_at_most(10**6), pytest.raises(FileRefused, match="fit into memory"):
+        read(source, b="text")
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_int96_is_rounded_as_nanoseconds_are(is_list):
+    stored = pa.array([1500, 2500, -1500, 2**62, None]).cast(pa.timestamp("ns"))
+    if is_list:
+        stored = pa.ListArray.from_arrays(pa.array([0, 2, 2, 5], pa.int32()), stored)
+    declared = "timestamp[]" if is_list else "timestamp"
+    as_int96 = file_of(pa.table({"a": stored}), use_deprecated_int96_timestamps=True)
+
+    rows = read(as_int96, a=declared).rows
+
+    assert rows == read(file_of(pa.table({"a": stored})), a=declared).rows
+    assert rows.column("a").cast(pa.list_(pa.int64()) if is_list else pa.int64())[0].as_py() in (2, [2, 2])
+
+
+def test_int96_beyond_all_calendars_is_bad_alone():
+    """A day that is too far away for microseconds, and by chance looks like a near one when they overflow."""
+    whole = file_of(
+        pa.table({"a": pa.array([0, 86_400], pa.int64()).cast(pa.timestamp("s"))}),
+        use_deprecated_int96_timestamps=True,
+        use_dictionary=False,
+        compression="none",
+        write_statistics=False,
+        store_schema=False,
+    ).getvalue()
+    first_day, next_day = ((2_440_588 + day).to_bytes(4, "little") for day in (0, 1))
+    assert whole.count(bytes(8) + first_day + bytes(8) + next_day) == 1
+
+    far = whole.replace(bytes(8) + first_day, bytes(8) + (213_503_982 + 2_440_588).to_bytes(4, "little"))
+
+    records = read(io.BytesIO(far), a="timestamp")
+    assert [bad.sequence_id for bad in records.bad] == [0]
+    assert records.rows.column("a").to_pylist() == [wall_clock(1970, 1, 2)]
+
+
+def test_a_page_whose_checksum_is_wrong_is_damaged():
+    whole = file_of(
+        pa.table({"a": list(range(1000))}), compression="none", use_dictionary=False, write_page_checksum=True
+    ).getvalue()
+    number = (500).to_bytes(8, "little")
+    assert whole.count(number) == 1
+
+    with pytest.raises(FileRefused, match=r"damaged or cut short: .*CRC"):
+        read(io.BytesIO(whole.replace(number, (501).to_bytes(8, "little"))), a="bigint")
+
+
+def test_pages_of_fewer_rows_than_the_footer_says_are_damaged():
+    """The count of a data page: field 1 of its header, which is field 5 of the page's."""
+    whole = file_of(pa.table({"a": list(range(1000))}), use_dictionary=False, compression="none").getvalue()
+    thousand, half = b"\x2c\x15\xd0\x0f", b"\x2c\x15\xe8\x07"
+    assert whole.count(thousand) == 1
+
+    with pytest.raises(FileRefused, match="a row group holds 500 rows, and its footer says 1000"):
+        read(io.BytesIO(whole.replace(thousand, half)), a="bigint")
+
+
+def test_a_column_that_is_not_wanted_may_be_damaged():
+    table = pa.table({"a": list(range(1000)), "b": ["x" * 10] * 1000})
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    whole = file_of(table, **options, write_page_checksum=True).getvalue()
+    broken = io.BytesIO(whole.replace(b"x" * 10, b"x" * 9 + b"y", 1))
+
+    assert read(broken, a="bigint").rows.num_rows == 1000
+    with pytest.raises(FileRefused, match="damaged"):
+        read(broken, a="bigint", unknown_fields=UnknownFields.FAIL)
 
 
 def test_two_columns_of_one_name_are_refused_where_they_are_asked_for():
@@ -282,9 +351,9 @@ def test_a_text_that_is_no_utf8_is_bad_alone():
 
 
 def test_columns_that_the_file_lacks_are_null():
-    records = read(file_of(NUMBERS), first=10, end=20, z="text")
+    records = read(file_of(NUMBERS), z="text")
 
-    assert records.rows.column("z").null_count == records.rows.num_rows == 10
+    assert records.rows.column("z").null_count == records.rows.num_rows == 100
     assert len(read(file_of(NUMBERS), z="text not null").bad) == 100
 
 

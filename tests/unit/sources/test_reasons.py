@@ -14,6 +14,7 @@ from spark_jobs.sources.csv import read_csv
 from spark_jobs.sources.jsonl import read_jsonl
 from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.records import Part
+from tests.unit.sources.row_groups import URL, row_groups_of
 
 #: A column's type, two JSON values that it does not take, and what both reasons are without them.
 OF_VALUES = [
@@ -94,14 +95,11 @@ def test_refused_lines_of_csv_are_of_one_kind(lines, kind):
 def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
     file = io.BytesIO()
     pq.write_table(pa.table({"x": values}), file)
-    file.seek(0)
+    (group,) = row_groups_of(file.getvalue())
 
     records = read_parquet(
-        file,
-        url="a.parquet",
-        producer_id=ProducerId(1),
-        first=0,
-        end=2,
+        group,
+        url=URL,
         columns=(parse_column("x", declared),),
         unknown_fields=UnknownFields.IGNORE,
     )

@@ -1,0 +1,158 @@
+"""Footers of Parquet files: what contradicts itself, or is encrypted, is refused before Arrow sees it."""
+
+import io
+from itertools import product
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs.sources.records import FileRefused
+from tests.unit.sources.row_groups import row_groups_of
+
+TABLE = pa.table(
+    {
+        "a": range(1000),
+        "lists": [[1, 2], []] * 500,
+        "structs": [{"x": 1, "y": [{"z": "text"}]}, None] * 500,
+        "maps": pa.array([[("k", 1)]] * 1000, pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+def written(table: pa.Table = TABLE, **options) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def with_footer(content: bytes, changed: bytes) -> bytes:
+    length = int.from_bytes(content[-8:-4], "little")
+    return content[: -8 - length] + changed + len(changed).to_bytes(4, "little") + content[-4:]
+
+
+def footer_of(content: bytes) -> bytes:
+    return content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+
+
+def zigzag(number: int) -> bytes:
+    number, written = (number << 1) ^ (number >> 63), bytearray()
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
+
+
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"use_dictionary": False, "write_statistics": False}])
+def test_row_groups_lie_where_arrow_says(options):
+    content = written(**options)
+
+    metadata = pq.read_metadata(io.BytesIO(content))
+    for number, part in enumerate(row_groups_of(content)):
+        group, found = metadata.row_group(number), part.row_group
+        columns = [group.column(at) for at in range(group.num_columns)]
+        starts = [min(filter(None, (each.dictionary_page_offset, each.data_page_offset))) for each in columns]
+        ends = [start + each.total_compressed_size for start, each in zip(starts, columns, strict=True)]
+        assert found is not None
+        assert (found.number, found.end - found.first) == (number, group.num_rows)
+        assert (found.first_byte, found.end_byte) == (min(starts), max(ends))
+    assert found.end == metadata.num_rows == 1000
+
+
+ONE_GROUP = written(pa.table({"a": range(1000)}), store_schema=False)
+
+
+def with_counts(*, file: int = 1000, group: int = 1000, column: int = 1000) -> bytes:
+    """The counts of rows and values stand in the footer in this order."""
+    before, *between, behind = footer_of(ONE_GROUP).split(b"\x16" + zigzag(1000))
+    assert len(between) == 2
+    counts = [b"\x16" + zigzag(count) for count in (file, column, group)]
+    parts = [before, *(part for pair in zip(counts, [*between, behind], strict=True) for part in pair)]
+    return with_footer(ONE_GROUP, b"".join(parts))
+
+
+def test_counts_that_agree_are_believed():
+    (part,) = row_groups_of(with_counts())
+
+    assert (part.first, part.end) == (0, 1000)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"group": 500},
+        {"group": 0},
+        {"group": 2000},
+        {"group": -1},
+        {"file": -1, "group": -1, "column": -1},
+        {"file": 500, "group": 500},
+        {"column": 0},
+        {"column": 999},
+        {"column": 1001},
+        {"file": 2000, "group": 2000},
+    ],
+)
+def test_counts_that_contradict_each_other_are_refused(counts):
+    with pytest.raises(FileRefused, match="damaged or cut short: its footer contradicts itself"):
+        row_groups_of(with_counts(**counts))
+
+
+def test_a_row_group_without_columns_is_refused():
+    empty = written(pa.table({"a": pa.array([], pa.int64())}), store_schema=False)
+    # Rows of the file and, behind its row groups, one of no columns, no bytes and 1000 rows.
+    group = b"\x19\x0c\x16\x00\x16" + zigzag(1000) + b"\x00"
+    footer = footer_of(empty)
+    at = footer.index(b"\x16\x00\x19")
+    changed = footer[:at] + b"\x16" + zigzag(1000) + b"\x19\x1c" + group + b"\x00"
+
+    with pytest.raises(FileRefused, match="damaged or cut short"):
+        row_groups_of(with_footer(empty, changed))
+
+
+@pytest.mark.parametrize("offset", [0, 3, -4, 2**40])
+def test_pages_outside_of_the_file_are_refused(offset):
+    content = written(pa.table({"a": range(1000)}), store_schema=False, use_dictionary=False, write_statistics=False)
+    footer = footer_of(content)
+    # Field 9 of the column; its pages start behind the magic bytes. The row group repeats it as a hint.
+    assert footer.count(b"\x26" + zigzag(4)) == 2
+
+    with pytest.raises(FileRefused, match="damaged or cut short"):
+        row_groups_of(with_footer(content, footer.replace(b"\x26" + zigzag(4), b"\x26" + zigzag(offset), 1)))
+
+
+def test_an_encrypted_footer_is_not_called_damaged():
+    with pytest.raises(FileRefused, match="uses encryption, which is not supported"):
+        row_groups_of(ONE_GROUP[:-4] + b"PARE")
+
+
+@pytest.mark.parametrize("column", [b"\x5c\x00", b"\x68\x01x"])
+def test_a_column_that_is_encrypted_is_reported_as_such(column):
+    """Arrow ends the process when it is asked for one."""
+    # Behind the facts of the column (a struct, field 3), which end with two stops, comes what says how it is encrypted.
+    footer = footer_of(ONE_GROUP)
+    at = footer.index(b"\x16" + zigzag(1000), footer.index(b"\x1c\x15"))
+    end_of_facts = footer.index(b"\x00\x00\x16", at) + 1
+
+    changed = footer[:end_of_facts] + column + footer[end_of_facts:]
+
+    with pytest.raises(FileRefused, match="uses encryption, which is not supported"):
+        row_groups_of(with_footer(ONE_GROUP, changed))
+
+
+def test_any_bit_of_a_footer_may_be_wrong():
+    """Refused in words, or taken for what it is: nothing else comes of it."""
+    footer = footer_of(ONE_GROUP)
+
+    for at, bit in product(range(len(footer)), range(8)):
+        changed = footer[:at] + bytes([footer[at] ^ (1 << bit)]) + footer[at + 1 :]
+        try:
+            parts = row_groups_of(with_footer(ONE_GROUP, changed))
+        except FileRefused:
+            continue
+        assert sum(part.end - part.first for part in parts) == 1000
+
+
+@pytest.mark.parametrize("footer", [b"\x19" * 5000, b"\x1c" * 5000, b"\x19\xfc" + b"\xff" * 20, b"\x0f", b""])
+def test_a_footer_that_is_none_is_damaged(footer):
+    with pytest.raises(FileRefused, match="damaged or cut short: its footer cannot be read"):
+        row_groups_of(with_footer(ONE_GROUP, footer))
