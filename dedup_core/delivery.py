@@ -9,6 +9,9 @@ covers may be planned anew). TRANSITIONS holds every step between them.
 When a step fails:
 - the worker dies, hangs or is cut off: its delivery waits again once its deadline has passed (`expire`), or once a
   later life of its session opens; what the earlier life still says is refused (SessionFenced, DeliveryTakenAway);
+- the worker dies because of one of the files that it has in hand: from the second try on, a worker notes each file
+  before it reads it. On the last try the file that was noted last becomes a dead letter of its own, with its spans;
+  what is left stays in the same hand and at its place, and counts as a second try;
 - the worker says so itself: after `nack` the delivery waits again at once;
 - the worker leaves in good order: `close_session` gives back what it holds, and that counts as no try;
 - the last of `deliveries_max` tries fails: the delivery is set aside as a dead letter, also where order is promised.

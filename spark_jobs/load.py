@@ -580,7 +580,8 @@ class _Load:
                     parts = answered(partial(self._parts, stage))
                     notes += [note for part in parts for note in part.notes]
                     broken = half_read(job, parts, notes)
-                    is_there = is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
+                    dead = self._set_aside(claim)
+                    is_there = not dead and is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
                     noted = {note.name for note in notes} | {each.name for each in broken.values()}
                     behind = overtaking(self._declared, some, parts, noted=noted) if is_there else None
                     if is_there and not broken and behind is None:
@@ -589,14 +590,13 @@ class _Load:
                         return notes
                     if self._settings.is_stopped():
                         return left_out
-                    dead = self._set_aside(claim)
                     if dead or broken or behind:
                         # That is no loss, and there is less each time.
                         losses = 0
                         left_out += _why_old_rows_stay(broken.values(), notes)
                         left_out += behind.notes(self._declared) if behind else ()
                         late = behind.chunks if behind else frozenset()
-                        some = _without(some, deliveries=dead, producers=broken, late=late)
+                        some = _without(some, dead=dead, producers=broken, late=late)
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
 
     def _publish_or_keep(
@@ -637,13 +637,14 @@ class _Load:
         with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
             return staged_parts(self._engine, stage)
 
-    def _set_aside(self, claim: Claim) -> set[int]:
-        """Take dead letters out of the batch, unless it makes no sense without them."""
+    def _set_aside(self, claim: Claim) -> set[tuple[ProducerId, int]]:
+        """Take dead letters out of the batch, unless it makes no sense without them: where each chunk begins."""
         dead = answered(partial(self._board.dead_of, claim))
         if dead and self._declared.is_published_whole:
             raise BatchIncomplete(self._declared.name, self._batch, dead[0].tries, dead[0].reason)
         answered(partial(self._board.set_aside, claim))
-        return {read_work(self._declared, each.work, claim)[0].number for each in dead}
+        letters = (read_work(self._declared, each.work, claim)[0] for each in dead)
+        return {_place(chunk) for letter in letters for chunk in letter.chunks}
 
 
 def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
@@ -705,11 +706,21 @@ def _why_old_rows_stay(broken: Iterable[Replacement], notes: Sequence[Note]) -> 
 
 
 def _without(
-    some: Sequence[Bundle], *, deliveries: Container[int], producers: Container[ProducerId], late: Container[Chunk]
+    some: Sequence[Bundle],
+    *,
+    dead: Container[tuple[ProducerId, int]],
+    producers: Container[ProducerId],
+    late: Container[Chunk],
 ) -> list[Bundle]:
     return [
-        ()
-        if number in deliveries
-        else tuple(chunk for chunk in chunks if chunk.producer_id not in producers and chunk not in late)
-        for number, chunks in enumerate(some)
+        tuple(
+            chunk
+            for chunk in chunks
+            if _place(chunk) not in dead and chunk.producer_id not in producers and chunk not in late
+        )
+        for chunks in some
     ]
+
+
+def _place(chunk: Chunk) -> tuple[ProducerId, int]:
+    return chunk.producer_id, chunk.first

@@ -122,13 +122,16 @@ class Job:
         return self.declared.producer is not None or self.declared.message_id is not None
 
 
-def deliver(job: Job, delivery: Delivery) -> list[Note]:
-    """Load one delivery; what could not be read of it is noted, and the rest is loaded."""
+def deliver(job: Job, delivery: Delivery, *, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
+    """Load one delivery; what could not be read of it is noted, and the rest is loaded.
+
+    With `begins`, which is called before each chunk, nothing of two chunks is read or committed at once.
+    """
     if job.stage is not None:
         answered(partial(_begin_try, job, job.stage, delivery))
     notes: list[Note] = []
     refused: set[str] = set()
-    for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes)):
+    for number, (parts, is_last) in enumerate(_pieces(job, delivery, notes, begins)):
         take: Callable[[list[ReadPart]], None]
         if job.stage is None:
             take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
@@ -162,13 +165,20 @@ def _sparing_the_others(
             notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
 
 
-def _pieces(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[tuple[list[ReadPart], bool]]:
+def _pieces(
+    job: Job, delivery: Delivery, notes: list[Note], begins: Callable[[Chunk], None] | None = None
+) -> Iterator[tuple[list[ReadPart], bool]]:
     """What is committed together: one part, or small ones up to the size of a chunk; and whether it is the last."""
     held: list[ReadPart] = []
     held_bytes = 0
     # A chunk ends behind a newline, a little later than it was asked to: what is left of it goes with its part.
     piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
     for chunk in delivery.chunks:
+        if begins is not None:
+            if held:
+                yield held, False
+                held, held_bytes = [], 0
+            begins(chunk)
         try:
             for part in read_parts(chunk, job.declared.source):
                 if held and held_bytes + len(part.part.raw) > piece_bytes_max:

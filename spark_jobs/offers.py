@@ -165,3 +165,32 @@ def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, st
 
 def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
     return read_work(declared, handed.work, handed.claim)
+
+
+# What is noted of a delivery that is tried again, file by file.
+
+
+def reading(work: str, name: str | None) -> str:
+    """The same work, with the name of the file that is being read, or without any."""
+    return json.dumps({**json.loads(work), _READING: name})
+
+
+def find_file_in_hand(work: str) -> str | None:
+    """The file that a worker was reading when it was last heard of."""
+    name: str | None = json.loads(work).get(_READING)
+    return name
+
+
+_READING = "reading"
+
+
+def parted(work: str, name: str) -> tuple[str | None, Offer]:
+    """All but one file of a delivery, if there is more, and that file."""
+    said = json.loads(reading(work, None))
+    rest = [chunk for chunk in said["chunks"] if chunk["name"] != name]
+    its = [chunk for chunk in said["chunks"] if chunk["name"] == name]
+    spans = {ProducerId(chunk["producer_id"]): SpanSet() for chunk in its}
+    return (
+        json.dumps({**said, "chunks": rest}) if rest else None,
+        Offer(spans=spans, work=json.dumps({**said, "chunks": its})),
+    )

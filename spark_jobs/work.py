@@ -34,9 +34,10 @@ from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.deliveries import Handed, OpenWork, PostgresDeliveries
 from spark_jobs.loading import Delivery, Job, answered, deliver, engine_of
-from spark_jobs.offers import read_handed
+from spark_jobs.offers import find_file_in_hand, parted, read_handed, reading
 from spark_jobs.plan import Note
 from spark_jobs.sources.addresses import Unreadable
+from spark_jobs.sources.records import Chunk
 from spark_jobs.stage import Stage, StageLost
 
 #: What would be the same with any delivery in hand.
@@ -51,6 +52,8 @@ _ENDS_THE_WORKER = (
     RowsDiffer,
     WrongUse,
 )
+#: From which on a delivery is loaded file by file.
+_SECOND_TRY = 2
 BEATS_PER_LEASE = 4
 _LOOKS_FOR_LATE_ONES_EVERY_S = 1.0
 _PAUSE_S = (0.005, 0.25)
@@ -197,14 +200,52 @@ class Worker:
         return []
 
     def _deliver(self, job: Job, handed: Handed) -> list[Note]:
+        """Load what is in hand; file by file, if others had it in hand before, as one of them may end its worker."""
+        if handed.tries < _SECOND_TRY:
+            return self._take_on(job, handed, begins=None)
+        left = self._without_culprit(handed)
+        if left is None:
+            return []
+        with self._noting(left) as begins:
+            return self._take_on(job, left, begins=begins)
+
+    def _without_culprit(self, handed: Handed) -> Handed | None:
+        """On the last try, what is left without the file that ended the worker of the try before."""
+        name, clean = find_file_in_hand(handed.work), replace(handed, work=reading(handed.work, None))
+        if name is None or handed.tries < self._board.rules.deliveries_max:
+            return clean
+        reason = f"the worker process died, or stopped responding, while it read {name!r}"
+        rest, culprit = parted(handed.work, name)
+        if rest is None:
+            answered(partial(self._board.nack, clean, reason))
+            return None
+        answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=_SECOND_TRY, reason=reason))
+        return replace(clean, work=rest, tries=_SECOND_TRY)
+
+    @contextmanager
+    def _noting(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
+        """Say on the board which file is begun: a worker that dies there leaves its name behind."""
+
+        def begins(chunk: Chunk) -> None:
+            answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
+
+        try:
+            yield begins
+        except Exception:
+            # This worker lives.
+            with suppress(OnceloadError):
+                self._board.note(handed, handed.work)
+            raise
+
+    def _take_on(self, job: Job, handed: Handed, *, begins: Callable[[Chunk], None] | None) -> list[Note]:
         delivery, stage = read_handed(job.declared, handed)
         is_last_try = handed.tries >= self._board.rules.deliveries_max
         job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
         if stage is None:
-            return deliver(job, delivery)
+            return deliver(job, delivery, begins=begins)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
         # What there is to say of it is staged with it, so that whoever publishes it hears of it.
-        deliver(replace(job, stage=called), delivery)
+        deliver(replace(job, stage=called), delivery, begins=begins)
         answered(partial(self._board.stage, handed))
         return []
 

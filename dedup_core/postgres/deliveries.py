@@ -254,6 +254,30 @@ class PostgresDeliveries:
             if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
                 raise _taken_away(handed.claim)
 
+    def note(self, handed: Handed, work: str) -> None:
+        """Write down how far the work is, for the next worker, should this one be gone."""
+        with translated(pipeline=self._pipeline, doing="noting progress"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            if connection.execute(SQL["note"], {**self._hand(handed), "work": work}).rowcount != 1:
+                raise _taken_away(handed.claim)
+
+    def part_with(self, handed: Handed, part: Offer, *, rest: str, tries: int, reason: str) -> None:
+        """Set a part of a delivery aside as a dead letter of its own; what is left stays in hand, with other tries."""
+        session = handed.claim.session
+        binds = {
+            **self._hand(handed),
+            "work": part.work,
+            "producer_ids": array(part.spans),
+            "rest": rest,
+            "tries": tries,
+            "deliveries_max": self.rules.deliveries_max,
+            "session": session.name,
+            "reason": reason[:_REASON_MAX],
+        }
+        with translated(pipeline=self._pipeline, doing="setting aside"), self._engine.begin() as connection:
+            if connection.execute(SQL["part_with"], binds).one_or_none() is None:
+                raise _taken_away(handed.claim)
+
     def nack(self, handed: Handed, reason: str) -> None:
         """Give a failed delivery back, to be delivered again now."""
         with translated(pipeline=self._pipeline, doing="giving a delivery back"), self._engine.begin() as connection:

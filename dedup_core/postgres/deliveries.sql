@@ -263,6 +263,37 @@ UPDATE onceload.delivery SET state = 'waiting', epoch = NULL, deadline_at = NULL
 UPDATE onceload.delivery SET state = 'staged', epoch = NULL, deadline_at = NULL
  WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch AND is_staged;
 
+-- name: note
+-- What the next worker has to know, should this one be gone; no row changes if it is in another hand by now.
+UPDATE onceload.delivery SET work = :work
+ WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch;
+
+-- name: part_with
+-- A part of what is in hand becomes a dead letter of its own, with all its failures; the rest keeps its place and hand.
+WITH rest AS (
+    UPDATE onceload.delivery SET work = :rest, tries = :tries
+     WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch
+    RETURNING pipeline_id, batch, session_id, parent_id, is_staged
+), apart AS (
+    INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, tries, parent_id, work, is_staged)
+    SELECT pipeline_id, batch, 'dead', session_id, CAST(:deliveries_max AS integer), parent_id, :work, is_staged
+      FROM rest
+    RETURNING delivery_id
+), its AS (
+    DELETE FROM onceload.delivery_span USING apart
+     WHERE delivery_span.delivery_id = :delivery_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]))
+    RETURNING apart.delivery_id, producer_id, spans
+), moved AS (
+    INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans) SELECT * FROM its
+), failed AS (
+    INSERT INTO onceload.delivery_failure (delivery_id, try, session, epoch, reason, failed_at)
+    SELECT apart.delivery_id, try, session, epoch, reason, failed_at
+      FROM apart, onceload.delivery_failure AS failure WHERE failure.delivery_id = :delivery_id
+    UNION ALL
+    SELECT apart.delivery_id, :deliveries_max, :session, :epoch, :reason, clock_timestamp() FROM apart
+)
+SELECT delivery_id FROM apart;
+
 -- name: open_deliveries
 SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
        coalesce(bool_or(batch = :batch), false) AS of_batch,

@@ -54,6 +54,7 @@ OF_OUTCOMES = "tests/dags/test_outcomes.py"
 OF_SCHEMA = "tests/migrations/test_schema.py"
 OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
+OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
@@ -1024,6 +1025,35 @@ BOARD_BUGS = (
         correct="return not (more and self._before_us(more, outlook)) and not answered(self._board.is_being_planned)",
         wrong="return True",
         tests=(OF_SESSIONS,),
+    ),
+    Bug(
+        name="a file that kills its worker takes all of its delivery with it",
+        file="spark_jobs/work.py",
+        correct="            answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
+        wrong="            del chunk\n",
+        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
+    ),
+    Bug(
+        name="files of a delivery that killed its worker are committed together",
+        file="spark_jobs/loading.py",
+        correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"
+        "            begins(",
+        wrong="            begins(",
+        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",),
+    ),
+    Bug(
+        name="a file that only failed is said to have killed its worker",
+        file="spark_jobs/work.py",
+        correct="                self._board.note(handed, handed.work)\n",
+        wrong="                pass\n",
+        tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_said_to_have_killed_anybody",),
+    ),
+    Bug(
+        name="a batch is published, and with it goes the dead letter of a file that kills its worker",
+        file="spark_jobs/load.py",
+        correct="is_there = not dead and is_whole(",
+        wrong="is_there = is_whole(",
+        tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
     ),
     Bug(
         name="a follower keeps what it held when it failed",

@@ -1,0 +1,170 @@
+"""A file that ends the process of whoever reads it is set aside alone, and what was in hand with it is loaded.
+
+The processes are real, and so are their ends: the name of a file decides who is killed.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup_core.delivery import Mode, Rules
+from dedup_core.names import DeliveryId, SessionName
+from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
+from spark_jobs import loading
+from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.loading import Delivery, Job, read_adding
+from spark_jobs.plan import Note
+from spark_jobs.read import read_parts, read_records
+from spark_jobs.work import work
+from tests.loads.conftest import Loads, line
+
+_TRIES = 3
+_PROCESSES = get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["spark_jobs.work"])
+
+
+def kill_at(name: str, deadly: frozenset[str]) -> None:
+    if Path(name).name in deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work_mortally(job: Job, name: SessionName, reading: frozenset[str], decoding: frozenset[str]) -> None:
+    def read(chunk: Any, source: Any) -> Any:
+        kill_at(chunk.name, reading)
+        return read_parts(chunk, source)
+
+    def decode(declared: Any, columns: Any, parts: Any) -> Any:
+        for each in parts:
+            kill_at(each.chunk.name, decoding)
+        return read_records(declared, columns, parts)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "read_parts", read)
+        patched.setattr(loading, "read_adding", partial(read_adding, read=decode))
+        work(job, name)
+
+
+class Mortals:
+    """Each session is a process; as Spark does, another takes over from one that died."""
+
+    slots = 1
+
+    def __init__(self, *, reading: Sequence[str] = (), decoding: Sequence[str] = ()) -> None:
+        self._deadly = frozenset(reading), frozenset(decoding)
+        self.deaths = 0
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        for name in sessions:
+            while (code := self._lived(job, name)) == -signal.SIGKILL:
+                self.deaths += 1
+            assert code == 0
+        return []
+
+    def _lived(self, job: Job, name: SessionName) -> int | None:
+        process = _PROCESSES.Process(target=work_mortally, args=(job, name, *self._deadly))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        raise NotImplementedError
+
+    def writing(self, job: Job) -> Job:
+        return job
+
+
+def load_by(loads: Loads, tasks: Mortals, **rules: Any) -> Report:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+    loads.declared = replace(loads.declared, delivery=Rules(deliveries_max=_TRIES, **rules))
+    return load(loads.declared, settings, batch=new_batch(), tasks=tasks)
+
+
+def dead_letters(loads: Loads) -> dict[str, str]:
+    """Why each file was set aside."""
+    dead = list_deliveries(loads.engine, "events", state=None, at_most=100)
+    assert {each["state"] for each in dead} <= {"dead"}
+    told = {}
+    for each in dead:
+        described = describe(loads.engine, DeliveryId(int(str(each["delivery"]))), at_most=100)
+        (span,) = described.spans
+        told[str(span["producer"])] = described.failures[-1]["reason"]
+    return {name: str(reason) for name, reason in told.items()}
+
+
+@pytest.mark.parametrize("moment", ["reading", "decoding"])
+@pytest.mark.parametrize("deadly", ["a", "b", "d", "ac"])
+def test_only_the_file_that_kills_its_worker_is_set_aside(loads, deadly, moment):
+    for number, name in enumerate("abcd"):
+        loads.write(f"{name}.jsonl", line(number))
+    files = [f"{name}.jsonl" for name in deadly]
+
+    tasks = Mortals(**{moment: files})
+    report = load_by(loads, tasks)
+
+    assert loads.rows() == [number for number, name in enumerate("abcd") if name not in deadly]
+    assert sorted(dead_letters(loads)) == files
+    for name, reason in dead_letters(loads).items():
+        assert reason == f"the worker process died, or stopped responding, while it read '{name}'"
+    assert sorted(note.name for note in report.notes if note.needs_a_person) == files
+    assert tasks.deaths <= _TRIES * len(files)
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED])
+def test_a_file_that_kills_its_worker_alone_is_named_too(loads, mode):
+    loads.write("a.jsonl", line(1))
+
+    load_by(loads, Mortals(reading=["a.jsonl"]), mode=mode)
+
+    assert list(dead_letters(loads)) == ["a.jsonl"]
+    assert "died, or stopped responding, while it read 'a.jsonl'" in dead_letters(loads)["a.jsonl"]
+
+
+def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(loads):
+    for number, name in enumerate("abc"):
+        loads.write(f"{name}.jsonl", line(number))
+    load_by(loads, Mortals(reading=["b.jsonl"]))
+    ((dead, *_),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
+
+    PostgresDeliveries(loads.engine, "events", loads.declared.delivery).redrive(dead)
+    report = load_by(loads, Mortals())
+
+    assert (report.loaded, loads.rows(), dead_letters(loads)) == (1, [0, 1, 2], {})
+
+
+def test_a_file_that_only_failed_is_not_said_to_have_killed_anybody(loads):
+    """A try that ends with an error takes back the name of the file that it had begun."""
+    for number, name in enumerate("ab"):
+        loads.write(f"{name}.jsonl", line(number))
+
+    class FailingAfterwards(Mortals):
+        def _lived(self, job: Job, name: SessionName) -> int | None:
+            return 0 if self.deaths else super()._lived(job, name)
+
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            if not self.deaths:
+                super().run(job, sessions)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(loading, "read_adding", partial(read_adding, read=_failing))
+                work(job, sessions[0])
+            return []
+
+    load_by(loads, FailingAfterwards(reading=["b.jsonl"]))
+
+    reasons = loads.ask("SELECT reason FROM onceload.delivery_failure ORDER BY failed_at")
+    assert len(reasons) == _TRIES
+    assert "took over" in reasons[0][0]
+    assert all("no such luck" in reason for (reason,) in reasons[1:])
+
+
+def _failing(declared: Any, columns: Any, parts: Any) -> Any:
+    if parts:
+        raise RuntimeError("no such luck")
+    return read_records(declared, columns, parts)
