@@ -5,6 +5,7 @@ itself. What comes back from here is safe to be asked for: each row group has as
 its columns holds values for all of them, and all their bytes lie inside of the file.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,6 +27,7 @@ class _Of(IntEnum):
     FILE_SCHEMA = 2
     FILE_ROWS = 3
     FILE_GROUPS = 4
+    FILE_WRITER = 6
     FILE_ENCRYPTION = 8
     ELEMENT_TYPE = 1
     ELEMENT_REPETITION = 3
@@ -86,6 +88,7 @@ def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[R
     rows = [group[_Of.GROUP_ROWS] for group in said[_Of.FILE_GROUPS]]
     if min(rows, default=0) < 0 or sum(rows) != said[_Of.FILE_ROWS]:
         raise _Contradiction(f"its row groups have {sum(rows)} rows, and the file {said[_Of.FILE_ROWS]}")
+    unsaid = _UNSAID_BYTES_MAX if _leaves_bytes_out(said.get(_Of.FILE_WRITER, b"")) else 0
     first = 0
     for number, group in enumerate(said[_Of.FILE_GROUPS]):
         end = first + rows[number]
@@ -101,11 +104,21 @@ def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[R
                 first=first,
                 end=end,
                 first_byte=min(start for start, _ in ranges),
-                end_byte=max(stop for _, stop in ranges),
+                end_byte=min(size, max(stop for _, stop in ranges) + unsaid),
                 footer=footer,
                 file_size=size,
             )
         first = end
+
+
+def _leaves_bytes_out(writer: bytes) -> bool:
+    """Whether its sizes lack the header of a dictionary (PARQUET-816), so that Arrow reads a little further."""
+    found = _OLD_WRITER.match(writer)
+    return found is not None and tuple(int(each or 0) for each in found.groups()) < (1, 2, 9)
+
+
+_OLD_WRITER = re.compile(rb"parquet-mr(?: version (\d+)\.(\d+)\.(\d+)|$)")
+_UNSAID_BYTES_MAX = 100
 
 
 def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: int) -> tuple[int, int]:

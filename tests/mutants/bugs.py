@@ -890,6 +890,13 @@ CONTENT_BUGS = (
         tests=(OF_FOOTERS,),
     ),
     Bug(
+        name="the bytes that an old writer leaves out of its sizes are not held",
+        file="spark_jobs/sources/footers.py",
+        correct=" + unsaid),",
+        wrong="),",
+        tests=(OF_FOOTERS,),
+    ),
+    Bug(
         name="an encrypted column is left for Arrow to find",
         file="spark_jobs/sources/footers.py",
         correct="or any(not signs.isdisjoint(column) for column in columns)",

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.declared import UnknownFields
 from spark_jobs.sources.footers import read_row_groups
 from spark_jobs.sources.records import FileRefused
+from spark_jobs.sources.row_groups import read_row_group
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 TABLE = pa.table(
@@ -58,6 +60,28 @@ def test_row_groups_lie_where_arrow_says(options):
         assert (found.number, found.end - found.first) == (number, group.num_rows)
         assert (found.first_byte, found.end_byte) == (min(starts), max(ends))
     assert groups[-1].end == metadata.num_rows == 1000
+
+
+@pytest.mark.parametrize(
+    ("writer", "unsaid"),
+    [("parquet-mr", 100), ("parquet-mr version 1.2.8", 100), ("parquet-mr version 1.2.9", 0), ("parquet-cpp", 0)],
+)
+def test_writers_that_leave_bytes_out_of_their_sizes_have_row_groups_that_reach_further(writer, unsaid):
+    """Arrow reads them so, and what it reads must be held and digested."""
+    content = written(pa.table({"a": range(1000)}), row_group_size=500)
+    created = pq.read_metadata(io.BytesIO(content)).created_by.encode()
+    footer = footer_of(content).replace(
+        len(created).to_bytes(1, "little") + created, len(writer).to_bytes(1, "little") + writer.encode()
+    )
+    old = with_footer(content, footer)
+
+    held, plain = (read_row_groups(each, url=URL, size=len(each)) for each in (old, content))
+
+    assert [each.end_byte for each in held] == [min(len(old), each.end_byte + unsaid) for each in plain]
+    assert [
+        read_row_group(part, url=URL, names=["a"], unknown_fields=UnknownFields.IGNORE)[0].num_rows
+        for part in row_groups_of(old)
+    ] == [500, 500]
 
 
 ONE_GROUP = written(pa.table({"a": range(1000)}), store_schema=False)
