@@ -122,7 +122,7 @@ class Job:
         return self.declared.producer is not None or self.declared.message_id is not None
 
 
-def deliver(job: Job, delivery: Delivery, *, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
+def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
     """Load one delivery; what could not be read of it is noted, and the rest is loaded.
 
     With `begins`, which is called before each chunk, nothing of two chunks is read or committed at once.

@@ -242,10 +242,10 @@ class Worker:
         is_last_try = handed.tries >= self._board.rules.deliveries_max
         job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
         if stage is None:
-            return deliver(job, delivery, begins=begins)
+            return deliver(job, delivery, begins)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
         # What there is to say of it is staged with it, so that whoever publishes it hears of it.
-        deliver(replace(job, stage=called), delivery, begins=begins)
+        deliver(replace(job, stage=called), delivery, begins)
         answered(partial(self._board.stage, handed))
         return []
 

@@ -400,12 +400,12 @@ def test_two_loads_at_once_share_the_work(loads, monkeypatch):
     numbers = write(loads, files=8)
     both, of_thread = threading.Barrier(2), threading.local()
 
-    def deliver_together(job: Job, delivery: loading.Delivery) -> list[Note]:
+    def deliver_together(*arguments: Any) -> list[Note]:
         """Each of them has one in hand before either goes on."""
         if not hasattr(of_thread, "is_under_way"):
             of_thread.is_under_way = True
             both.wait(timeout=60)
-        return deliver(job, delivery)
+        return deliver(*arguments)
 
     monkeypatch.setattr(work, "deliver", deliver_together)
 
@@ -705,10 +705,10 @@ def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, m
     numbers = write(loads)
     failing = [DatabaseLost("committing", "it was away for too long")]
 
-    def failing_once(job: Job, delivery: loading.Delivery) -> list[Note]:
+    def failing_once(*arguments: Any) -> list[Note]:
         if failing:
             raise failing.pop()
-        return deliver(job, delivery)
+        return deliver(*arguments)
 
     monkeypatch.setattr(work, "deliver", failing_once)
     told = consume(
