@@ -4,7 +4,7 @@ Postgres spends half of a load parsing text otherwise. A column travels in a typ
 arrays that the encoder cannot name rightly travel as arrays of text, and the server casts them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from io import RawIOBase
 from typing import Any, cast
 from uuid import UUID
@@ -55,11 +55,31 @@ class Reader(RawIOBase):
 
     def __init__(self, encoded: Iterator[bytes]) -> None:
         super().__init__()
-        # Nothing would be taken for the end.
-        self._encoded = filter(None, encoded)
+        #: What ended the reading before its end.
+        self.failures: list[BaseException] = []
+        chunks = _chunks(encoded, self.failures)
+        next(chunks)
+        self.read = chunks.send  # type: ignore[assignment,method-assign]
 
-    def read(self, _size: int = -1, /) -> bytes:
-        return next(self._encoded, b"")
+
+def _chunks(encoded: Iterator[bytes], failures: list[BaseException]) -> Generator[bytes, int, None]:
+    """Each chunk as it is asked for, and nothing at the end; the driver drops an exception, so it is kept here.
+
+    A signal handler raises where the generator goes on, which is inside of the try; it would not be in a function.
+    """
+    try:
+        yield b""
+        for chunk in encoded:
+            # Nothing would be taken for the end.
+            if chunk:
+                yield chunk
+        yield b""
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the driver returns.
+        failures.append(error)
+        # The driver sends the words to the server's log, where no values belong.
+        raise InterruptedError("the rows could not be encoded") from None
 
 
 def copy_in(
@@ -72,13 +92,16 @@ def copy_in(
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     listed = ", ".join(map(quoted, names))
     statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
+    reader = Reader(_encoded(rows, columns))
     try:
         with driver.cursor() as cursor:
-            cursor.copy_expert(statement, Reader(_encoded(rows, columns)))
+            cursor.copy_expert(statement, reader)
             return cursor.rowcount
     except psycopg2.Error as error:
         if driver.closed:
             connection.invalidate()
+        if reader.failures:
+            raise reader.failures[0] from None
         # What the driver says reaches the core in the clothes that it knows.
         raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
 

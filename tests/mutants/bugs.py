@@ -56,6 +56,7 @@ OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
+OF_COPIES = "tests/loads/test_copy.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -1850,6 +1851,23 @@ QUARANTINE_BUGS = (
     ),
 )
 
+SESSION_BUGS = (
+    Bug(
+        name="what fails while COPY reads is taken for a query that was cancelled",
+        file="spark_jobs/copy.py",
+        correct="if reader.failures:",
+        wrong="if not reader.failures and reader.failures:",
+        tests=(f"{OF_COPIES}::test_what_fails_while_rows_are_encoded_is_what_the_copy_fails_with",),
+    ),
+    Bug(
+        name="the first signal that comes while COPY reads is lost",
+        file="spark_jobs/copy.py",
+        correct="self.read = chunks.send ",
+        wrong="self.read = lambda size: chunks.send(size) ",
+        tests=(f"{OF_COPIES}::test_a_copy_ends_with_the_first_signal",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -1868,4 +1886,5 @@ BUGS = (
     *TARGET_BUGS,
     *FILE_BUGS,
     *QUARANTINE_BUGS,
+    *SESSION_BUGS,
 )

@@ -1,0 +1,72 @@
+"""COPY reads from this process: what goes wrong there is neither the server's fault nor a reason to wait for it."""
+
+import os
+import signal
+import threading
+import time
+from itertools import chain, repeat
+
+import pgpq
+import pyarrow as pa
+import pytest
+from sqlalchemy import text
+
+import spark_jobs.copy
+from dedup_core.postgres import LedgerSettings, connect
+from spark_jobs.columns import parse_column
+from spark_jobs.copy import copy_in
+from tests.servers import execute
+
+COLUMNS = (parse_column("id", "bigint"),)
+ROWS = pa.table({"id": [1, 2, 3]})
+
+
+@pytest.fixture
+def connection(dsn):
+    engine = connect(LedgerSettings(dsn=dsn))
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TABLE target (id bigint)"))
+        connection.commit()
+        yield connection
+    engine.dispose()
+
+
+def copy(connection):
+    with connection.begin():
+        copy_in(connection, ROWS, table="target", names=["id"], columns=COLUMNS)
+
+
+@pytest.mark.parametrize("failure", [ValueError("no such encoding"), MemoryError(), KeyboardInterrupt(), SystemExit(1)])
+def test_what_fails_while_rows_are_encoded_is_what_the_copy_fails_with(connection, monkeypatch, failure):
+    def broken(rows, columns):
+        yield pgpq.ArrowToPostgresBinaryEncoder(rows.schema).write_header()
+        raise failure
+
+    monkeypatch.setattr(spark_jobs.copy, "_encoded", broken)
+
+    with pytest.raises(type(failure)) as raised:
+        copy(connection)
+
+    assert raised.value is failure
+    monkeypatch.undo()
+    copy(connection)
+    assert connection.execute(text("SELECT count(*) FROM target")).scalar_one() == 3
+
+
+def test_a_copy_ends_with_the_first_signal(connection, monkeypatch, dsn):
+    """Nothing of Python runs in this encoder, so that the signal comes while the driver or its caller runs."""
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(ROWS.schema)
+    header, rows = encoder.write_header(), encoder.write_batch(ROWS.to_batches()[0]) + encoder.finish()[:-2]
+    monkeypatch.setattr(spark_jobs.copy, "_encoded", lambda *_: chain([header], repeat(rows)))
+
+    def interrupt():
+        until = time.monotonic() + 30
+        while not execute(dsn, "SELECT 1 FROM pg_stat_progress_copy WHERE bytes_processed > 1000000"):
+            assert time.monotonic() < until
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        copy(connection)
+    interrupter.join()
