@@ -10,6 +10,7 @@ OnceloadError
 │   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
 │   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
 │   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
+│   │   └── DatabaseUnreachable no server answers, or it lets no session in just now
 │   ├── UpgradeUnfinished    the schema and this installation are of releases that do not go together
 │   ├── StageLost            the server lost the rows that waited to be published
 │   ├── NothingKept          no rows of this batch wait to be published
@@ -28,7 +29,7 @@ OnceloadError
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
 │   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
-│   ├── DatabaseUnreachable  wrong address, password, rights, or no server
+│   ├── DatabaseRefused      wrong password, database, options or rights
 │   └── SchemaRefused        the schema is missing, unreleased or somebody else's
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
@@ -261,6 +262,16 @@ class DatabaseLost(CallAgain):
 
 
 @dataclass(eq=False)
+class DatabaseUnreachable(DatabaseLost):
+    fix: str
+
+    def __str__(self) -> str:
+        return (
+            f"the database cannot be reached: {self.doing} failed: {self.reason}. Nothing more was written. {self.fix}"
+        )
+
+
+@dataclass(eq=False)
 class UpgradeUnfinished(CallAgain):
     installed: str
     found: str
@@ -305,13 +316,14 @@ class SettingRefused(WrongUse):
 
 
 @dataclass(eq=False)
-class DatabaseUnreachable(WrongUse):
-    address: str
+class DatabaseRefused(WrongUse):
     reason: str
-    fix: str
 
     def __str__(self) -> str:
-        return f"the database at {self.address} should have let us in, but said: {self.reason}; {self.fix}"
+        return (
+            f"the database refused this user: {self.reason}. Nothing more was written. Check ONCELOAD_DSN (user, "
+            "password, database), and grant the user the rights of its role (docs/how-to/roles.md)."
+        )
 
 
 @dataclass(eq=False)

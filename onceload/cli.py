@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import DatabaseLost, DatabaseUnreachable, ExitCode, NotFound, OnceloadError, SettingRefused
+from dedup_core.errors import ExitCode, NotFound, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
-from dedup_core.postgres.connection import first_line, is_passing
+from dedup_core.postgres.connection import first_line
 from dedup_core.postgres.views import View, look
 from onceload import (
     delivery_commands,
@@ -25,7 +25,7 @@ from onceload import (
     verify_commands,
 )
 from onceload.outcome import Outcome, write_outcome
-from onceload.settings import Settings, database, read_settings, without_password
+from onceload.settings import Settings, database, read_settings
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from onceload.terminal import on_terminal, progress, show_json, show_table, words
 
@@ -76,22 +76,11 @@ def opened(dsn: str, *, schema_checked: bool = True) -> Iterator[Engine]:
     """An engine on the database of this address."""
     engine = connect(LedgerSettings(dsn=dsn))
     try:
-        _reach(engine, dsn)
         if schema_checked:
             schema.check(engine)
         yield engine
     finally:
         engine.dispose()
-
-
-def _reach(engine: Engine, dsn: str) -> None:
-    try:
-        engine.connect().close()
-    except DBAPIError as error:
-        if is_passing(error):
-            raise DatabaseLost("opening a connection", first_line(error)) from error
-        fix = "check ONCELOAD_DSN (host, port, user, password, database) and that the server runs"
-        raise DatabaseUnreachable(without_password(dsn), first_line(error), fix) from error
 
 
 def init(arguments: Arguments, settings: Settings) -> ExitCode:

@@ -93,10 +93,10 @@ def binaries(version: PostgresVersion) -> Path:
         folder = Path(location).resolve() / {16: "pginstall", 18: "pginstall18"}[version] / "bin"
         if (folder / "postgres").exists():
             return folder
-    raise DatabaseUnreachable(
-        address="the embedded Postgres",
-        reason=f"the programs of Postgres {version} are not installed",
-        fix="call make setup, or set ONCELOAD_DSN to a Postgres of your own",
+    raise SettingRefused(
+        setting="the embedded Postgres",
+        found=f"no programs of Postgres {version}",
+        expected="its programs (call make setup), or ONCELOAD_DSN of a Postgres of your own",
     )
 
 
@@ -364,17 +364,17 @@ def _not_started(server: _Server, *, reason: str) -> DatabaseUnreachable:
     if "No space left on device" in said or _free_bytes(server.folder) < _FREE_BYTES_MIN:
         return _disk_full(server.folder)
     return DatabaseUnreachable(
-        address=str(server.folder),
+        doing=f"starting the server in {server.folder}",
         reason=f"{reason}: {said or 'it wrote nothing down'}",
-        fix=f"see {server.data / 'log'} and call again, or set ONCELOAD_DSN to a Postgres of your own",
+        fix=f"See {server.data / 'log'} and retry, or set ONCELOAD_DSN to a Postgres of your own.",
     )
 
 
 def _disk_full(folder: Path) -> DatabaseUnreachable:
     return DatabaseUnreachable(
-        address=str(folder),
+        doing=f"writing to {folder}",
         reason=f"the disk is full ({_free_bytes(folder)} bytes free)",
-        fix="make room there, or set ONCELOAD_HOME to a folder on another disk; the data is intact",
+        fix="The data is intact. Make room there, or set ONCELOAD_HOME to a folder on another disk. Then retry.",
     )
 
 

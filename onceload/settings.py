@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Guarantee
@@ -13,8 +13,6 @@ from dedup_core.replay import Run
 from onceload import embedded
 
 _SCHEMES = ("postgresql", "postgres")
-#: What of an address's parameters tells people where it leads; any other may be a secret, or a part of one.
-_SHOWN = ("host", "hostaddr", "port", "user", "dbname", "sslmode", "target_session_attrs", "application_name")
 _SWITCH = {"on": Guarantee.EXACTLY_ONCE, "off": Guarantee.AT_LEAST_ONCE}
 
 
@@ -58,17 +56,6 @@ def database(settings: Settings) -> Iterator[str]:
     else:
         with embedded.running(settings.home) as dsn:
             yield dsn
-
-
-def without_password(dsn: str) -> str:
-    """Show an address to people: everything but the secrets, and nothing where it cannot be read."""
-    try:
-        address = _split(dsn)
-    except ValueError:
-        return "an address that cannot be read"
-    user, at, place = address.netloc.rpartition("@")
-    shown = urlencode([(name, value) for name, value in parse_qsl(address.query) if name in _SHOWN], safe="/")
-    return f"postgresql://{user.partition(':')[0]}{at}{place}{address.path}{'?' if shown else ''}{shown}"
 
 
 def _checked(dsn: str) -> str:

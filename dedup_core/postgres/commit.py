@@ -7,12 +7,10 @@ from typing import TypeVar, cast
 
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, TextClause, Transaction, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, TextClause, text
 
 from dedup_core.errors import (
     AlreadyConsumed,
-    CommitOutcomeUnknown,
     DeliveryTakenAway,
     LimitReached,
     NotFound,
@@ -20,7 +18,7 @@ from dedup_core.errors import (
     StateDiffers,
     TransactionEnded,
 )
-from dedup_core.names import Batch, Position, ProducerId
+from dedup_core.names import Position, ProducerId
 from dedup_core.ports import (
     GENERATION_MAX,
     Advance,
@@ -33,12 +31,8 @@ from dedup_core.ports import (
 from dedup_core.postgres.connection import (
     Record,
     array,
-    first_line,
     in_batches,
-    is_lost,
     on_table,
-    severity,
-    sqlstate,
     statements,
 )
 from dedup_core.replay import EntryKind
@@ -123,22 +117,6 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
     if found is None:
         raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
     return found
-
-
-def finish(transaction: Transaction, pipeline: str, batch: Batch) -> None:
-    """COMMIT: its outcome is certain, or said to be unknown."""
-    try:
-        transaction.commit()
-    except DBAPIError as error:
-        if _refused_for_certain(error):
-            raise
-        raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error
-
-
-def _refused_for_certain(error: DBAPIError) -> bool:
-    """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
-    # The one refusal that says of itself that it does not know is "statement completion unknown".
-    return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
 
 
 def check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:

@@ -7,16 +7,18 @@ from importlib.resources import files
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg2
-from sqlalchemy import Engine, Row, TextClause, create_engine, text
+from sqlalchemy import Connection, Engine, Row, TextClause, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
     AlreadyConsumed,
+    CommitOutcomeUnknown,
     DatabaseLost,
-    DatabaseUnreachable,
+    DatabaseRefused,
     PipelineBusy,
     SettingRefused,
 )
+from dedup_core.postgres.refusal import Attempt
 from dedup_core.spans import SpanSet
 
 Item = TypeVar("Item")
@@ -57,6 +59,7 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
     gone: dict[str, Any] = {} if "tcp_user_timeout" in settings.dsn else {"tcp_user_timeout": _TOLD_FOR_MS}
     connection: psycopg2.extensions.connection = psycopg2.connect(
         settings.dsn,
+        connection_factory=Attempt,
         connect_timeout=settings.connect_timeout_s,
         target_session_attrs="read-write",
         application_name="onceload",
@@ -74,8 +77,12 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
             " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false),"
             # Business ids and names of producers are texts of values, and have to be the same ones for ever.
             " set_config('bytea_output', 'hex', false), set_config('extra_float_digits', '1', false),"
-            # Who holds a stage is idle for as long as it is filled.
-            " set_config('idle_session_timeout', '0', false), set_config('array_nulls', 'on', false)",
+            " set_config('array_nulls', 'on', false),"
+            # A load takes as long as it takes, and who holds a stage is idle for as long as it is filled, whatever
+            # limits the role or the database has for other sessions.
+            " set_config('statement_timeout', '0', false), set_config('idle_session_timeout', '0', false),"
+            " CASE WHEN current_setting('server_version_num')::int >= 170000"
+            " THEN set_config('transaction_timeout', '0', false) END",
             (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
         )
     connection.commit()
@@ -140,7 +147,9 @@ def _element(value: object) -> str:
 #: Classes of errors: data exception, program limit exceeded.
 _OUT_OF_RANGE = ("22", "54")
 CONCURRENT_CHANGE = "a concurrent change"
-_BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE, "57014": "a lock or a query"}
+_BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE}
+#: Our sessions have no limit of their own for a query.
+_CANCELLED = "57014"
 
 
 @contextmanager
@@ -165,7 +174,9 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     if code in _BUSY:
         return PipelineBusy(pipeline, _BUSY[code])
     if code in ("42501", "28000", "28P01"):
-        return DatabaseUnreachable("ONCELOAD_DSN", reason, "grant this user the rights of the role it should have")
+        return DatabaseRefused(reason)
+    if code == _CANCELLED:
+        return DatabaseLost(doing, f"{reason} (an administrator cancelled the query, or set a limit for this session)")
     return DatabaseLost(doing, reason) if is_lost(error) or code.startswith("53") else error
 
 
@@ -187,6 +198,25 @@ def severity(error: DBAPIError) -> str:
     return getattr(getattr(error.orig, "diag", None), "severity_nonlocalized", None) or ""
 
 
+@contextmanager
+def at_once(engine: Engine, pipeline: str, batch: str) -> Iterator[Connection]:
+    """One transaction, whose end is certain or said to be unknown."""
+    with engine.connect() as connection:
+        yield connection
+        try:
+            connection.commit()
+        except DBAPIError as error:
+            if _refused_for_certain(error):
+                raise
+            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error
+
+
+def _refused_for_certain(error: DBAPIError) -> bool:
+    """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
+    # The one refusal that says of itself that it does not know is "statement completion unknown".
+    return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
+
+
 _PROTOCOL_VIOLATION = "08P01"
 
 
@@ -199,22 +229,6 @@ def is_lost(error: DBAPIError) -> bool:
     # A server that is stopped at once leaves the driver with an error of no special kind.
     gone = error.connection_invalidated or type(error.orig) in _WITHOUT_ANSWER
     return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)
-
-
-#: The driver gives no code for what is said before a connection stands.
-_PASSING = (
-    "too many",
-    "remaining connection slots",
-    "starting up",
-    "shutting down",
-    "recovery mode",
-    "not yet accepting",
-)
-
-
-def is_passing(error: DBAPIError) -> bool:
-    """Whether the server is there, but cannot let us in just now."""
-    return any(words in str(error.orig) for words in _PASSING)
 
 
 def _constraint(error: DBAPIError) -> str:

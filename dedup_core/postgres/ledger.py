@@ -39,7 +39,6 @@ from dedup_core.postgres.commit import (
     advance,
     check_session,
     check_transaction,
-    finish,
     get_pipeline,
     holder_binds,
     lock_pipeline,
@@ -51,7 +50,7 @@ from dedup_core.postgres.commit import (
     take_position,
     write_entry,
 )
-from dedup_core.postgres.connection import Record, array, in_batches, on_table, translated
+from dedup_core.postgres.connection import Record, array, at_once, in_batches, on_table, translated
 from dedup_core.postgres.declaring import declare, find_version
 from dedup_core.postgres.rows import page_of_entries, state_in
 from dedup_core.replay import Counts, Entry, EntryKind, Snapshot
@@ -88,10 +87,8 @@ class PostgresLedger:
         """One transaction from BEGIN to COMMIT, whose end is certain or said to be unknown."""
         pipeline = commit.session.pipeline
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
-            with self._engine.connect() as connection:
-                transaction = connection.begin()
+            with at_once(self._engine, pipeline, commit.batch) as connection:
                 position = fill(connection, commit)
-                finish(transaction, pipeline, commit.batch)
             self._reached(CommitStep.COMMITTED)
             return position
 
@@ -296,16 +293,17 @@ class PostgresLedger:
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
-        with translated(pipeline=pipeline, doing="forgetting idle producers"), self._engine.connect() as connection:
-            transaction = connection.begin()
+        doing = "forgetting idle producers"
+        with translated(pipeline=pipeline, doing=doing), at_once(self._engine, pipeline, doing) as connection:
             turn = take_position(connection, pipeline)
             batch = Batch(f"forget-{turn.position}")
             binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
             forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
             if forgotten:
                 write_entry(connection, pipeline, {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": batch})
-                finish(transaction, pipeline, batch)
-        # Nothing forgotten: the position goes back with the rollback, and the ledger stays as it was.
+            else:
+                # The position goes back, and the ledger stays as it was.
+                connection.rollback()
         return forgotten
 
     def forget_messages(self) -> tuple[str, ...]:

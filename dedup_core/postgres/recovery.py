@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import PipelineBusy, StateDiffers
-from dedup_core.names import Batch, Position
-from dedup_core.postgres.commit import finish, get_pipeline, lock_pipeline_against_snapshots
-from dedup_core.postgres.connection import Record, statements, translated
+from dedup_core.names import Position
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
+from dedup_core.postgres.connection import Record, at_once, statements, translated
 from dedup_core.postgres.ledger import one_view
 from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states, use_memory
 from dedup_core.postgres.snapshots import get_summary
@@ -57,7 +57,7 @@ def recover_state(
     """
     with (
         translated(pipeline=pipeline, doing="recovering state"),
-        recovering(engine, pipeline, batch=Batch("recover state"), dry_run=dry_run, tell=tell) as (connection, found),
+        recovering(engine, pipeline, doing="recover", dry_run=dry_run, tell=tell) as (connection, found),
     ):
         tell("replaying the ledger, and comparing")
         recovery = _compare(connection, pipeline, found, snapshot_position)
@@ -73,22 +73,20 @@ def recover_state(
 
 @contextmanager
 def recovering(
-    engine: Engine, pipeline: str, *, batch: Batch, dry_run: bool, tell: Callable[[str], None]
+    engine: Engine, pipeline: str, *, doing: str, dry_run: bool, tell: Callable[[str], None]
 ) -> Iterator[tuple[Connection, Record]]:
     """One transaction about a pipeline, in which nothing of it moves.
 
     A dry run reads one view of the database, and makes nobody wait. All else is alone, and its end is certain or said
     to be unknown.
     """
-    with one_view(engine) if dry_run else engine.connect() as connection:
-        transaction = connection.begin()
+    with one_view(engine) if dry_run else at_once(engine, pipeline, doing) as connection:
         use_memory(connection)
         if dry_run:
             yield connection, get_pipeline(connection, pipeline)
-            return
-        tell("waiting for commits to end")
-        yield connection, _own_recovery(connection, pipeline)
-        finish(transaction, pipeline, batch)
+        else:
+            tell("waiting for commits to end")
+            yield connection, _own_recovery(connection, pipeline)
 
 
 def _own_recovery(connection: Connection, pipeline: str) -> Record:

@@ -12,7 +12,7 @@ from typing import Protocol
 from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import NotFound, SettingRefused, StateDiffers
-from dedup_core.names import Batch, Position
+from dedup_core.names import Position
 from dedup_core.postgres import recovery
 from dedup_core.postgres.connection import Record, statements, translated
 from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
@@ -78,7 +78,7 @@ def rewind(
     """Make rows and state what they were at a position, by default that of the latest snapshot."""
     with (
         translated(pipeline=pipeline, doing="rewinding"),
-        recovering(engine, pipeline, batch=Batch("rewind"), dry_run=dry_run, tell=tell) as (connection, pipeline_found),
+        recovering(engine, pipeline, doing="rewind", dry_run=dry_run, tell=tell) as (connection, pipeline_found),
     ):
         way = _way(connection, pipeline, pipeline_found, to)
         _refuse_dead_ends(connection, way)

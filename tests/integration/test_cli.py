@@ -280,8 +280,6 @@ def test_where_there_are_several_pipelines_one_must_be_named(loaded, dsn):
 @pytest.mark.parametrize(
     "wrong",
     [
-        "postgresql://me:hunter2@127.0.0.1:1/nowhere",
-        "postgresql://me:hunter2@host.invalid/nowhere",
         "mysql://me:hunter2@127.0.0.1/nowhere",
         "hunter2",
         "postgresql://me:hunter2@127.0.0.1:nonsense/x",
@@ -294,6 +292,18 @@ def test_a_wrong_address_ends_with_2_says_how_to_mend_it_and_never_the_password(
     done = onceload("status", ONCELOAD_DSN=wrong)
 
     assert done.returncode == 2
+    assert "ONCELOAD_DSN" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "init", "doctor"])
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "host.invalid"])
+def test_a_server_that_cannot_be_reached_may_be_called_again(command, place):
+    done = onceload(command, ONCELOAD_DSN=f"postgresql://me:hunter2@{place}/nowhere")
+
+    assert done.returncode == (2 if command == "doctor" else 1)
+    assert "the database cannot be reached" in done.stderr
     assert "ONCELOAD_DSN" in done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -25,6 +25,7 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import in_batches
+from dedup_core.postgres.recovery import recover_state
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from onceload import schema
@@ -271,6 +272,30 @@ def test_the_server_s_own_word_decides_whether_a_commit_is_refused(engine, ledge
 
     with pytest.raises(expected):
         load(ledger, statement="INSERT INTO target VALUES (1)")
+
+
+@pytest.mark.parametrize(
+    ("call", "damage"),
+    [
+        (lambda engine: PostgresLedger(engine).forget_idle("events"), ""),
+        (lambda engine: recover_state(engine, "events", dry_run=False), ", consumed = '{}'"),
+    ],
+    ids=["forget_idle", "recover_state"],
+)
+def test_an_upkeep_whose_commit_is_not_answered_has_an_unknown_outcome(engine, ledger, call, damage):
+    load(ledger)
+    ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE onceload.producer SET advanced_at = advanced_at - interval '1 day'{damage}")
+        connection.exec_driver_sql(
+            "CREATE FUNCTION speak() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '40003'; END $$;"
+            " CREATE CONSTRAINT TRIGGER late AFTER DELETE OR UPDATE ON onceload.producer"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION speak()"
+        )
+
+    with pytest.raises(CommitOutcomeUnknown):
+        call(engine)
 
 
 def test_a_declaration_below_what_is_there_is_refused(ledger):

@@ -167,7 +167,7 @@ def test_a_man_in_the_middle_is_told_nothing_by(tmp_path, authority, capsys, att
     code, is_used, heard = served(tmp_path, authority, tls, "init")
 
     said = capsys.readouterr().err
-    assert (code, is_used) == (2, False)
+    assert (code, is_used) == (1, False)
     assert heard == b""
     assert "check ONCELOAD_DSN" in said
     assert PASSWORD not in said

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 LEDGER = "dedup_core/postgres/ledger.py"
 COMMIT = "dedup_core/postgres/commit.py"
+CONNECTION = "dedup_core/postgres/connection.py"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
@@ -56,6 +57,8 @@ OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
+OF_LIMITS = "tests/loads/test_limits_of_roles.py"
+OF_REFUSALS = "tests/integration/test_refusals.py"
 OF_COPIES = "tests/loads/test_copy.py"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
@@ -320,34 +323,38 @@ CLAIM_BUGS = (
 ANSWER_BUGS = (
     Bug(
         name="COMMIT without an answer reported as a plain failure",
-        file=COMMIT,
-        correct="        raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
-        wrong="        raise",
+        file=CONNECTION,
+        correct="            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        wrong="            raise",
         tests=(UNANSWERED,),
     ),
     Bug(
         name="COMMIT without an answer reported as done",
-        file=COMMIT,
-        correct="        raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
-        wrong="        return",
+        file=CONNECTION,
+        correct="            raise CommitOutcomeUnknown(pipeline, batch, first_line(error)) from error",
+        wrong="            return",
         tests=(f"{STRUCK}[commit_lost]",),
     ),
     Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="                finish(transaction, pipeline, commit.batch)\n",
-        wrong="                try:\n"
-        "                    finish(transaction, pipeline, commit.batch)\n"
-        "                except Exception:\n"
-        "                    with self._engine.begin() as again:\n"
-        "                        commit.write_rows(again)\n",
+        correct="            with at_once(self._engine, pipeline, commit.batch) as connection:\n"
+        "                position = fill(connection, commit)\n",
+        wrong="            try:\n"
+        "                with at_once(self._engine, pipeline, commit.batch) as connection:\n"
+        "                    position = fill(connection, commit)\n"
+        "            except Exception as error:\n"
+        "                if type(error).__name__ != 'CommitOutcomeUnknown':\n"
+        "                    raise\n"
+        "                with self._engine.begin() as again:\n"
+        "                    commit.write_rows(again)\n",
         tests=(f"{STRUCK}[commit_answer_lost]",),
     ),
     Bug(
         name="a refusal of COMMIT swallowed",
-        file=COMMIT,
-        correct="        if _refused_for_certain(error):\n            raise\n",
-        wrong="        if _refused_for_certain(error):\n            return\n",
+        file=CONNECTION,
+        correct="            if _refused_for_certain(error):\n                raise\n",
+        wrong="            if _refused_for_certain(error):\n                return\n",
         tests=(IN_POSTGRES,),
     ),
     Bug(
@@ -1865,6 +1872,34 @@ SESSION_BUGS = (
         correct="self.read = chunks.send ",
         wrong="self.read = lambda size: chunks.send(size) ",
         tests=(f"{OF_COPIES}::test_a_copy_ends_with_the_first_signal",),
+    ),
+    Bug(
+        name="a load is cut off by the limit that its role has for a statement",
+        file=CONNECTION,
+        correct="set_config('statement_timeout', '0', false)",
+        wrong="set_config('work_mem', '4MB', false)",
+        tests=(f"{OF_LIMITS}::test_a_load_may_take_longer_than_its_role_lets_others",),
+    ),
+    Bug(
+        name="a load is cut off by the limit that its role has for a transaction",
+        file=CONNECTION,
+        correct="set_config('transaction_timeout', '0', false)",
+        wrong="set_config('work_mem', '4MB', false)",
+        tests=(f"{OF_LIMITS}::test_a_load_may_take_longer_than_its_role_lets_others",),
+    ),
+    Bug(
+        name="a server that lets no session in just now is taken for a wrong address",
+        file="dedup_core/postgres/refusal.py",
+        correct='_FINAL = ("22",',
+        wrong='_FINAL = ("5", "22",',
+        tests=(OF_REFUSALS,),
+    ),
+    Bug(
+        name="a server that refuses the user is called again for ever",
+        file="dedup_core/postgres/refusal.py",
+        correct="libpq.PQreset(connection)",
+        wrong="libpq.PQstatus(connection)",
+        tests=(OF_REFUSALS,),
     ),
 )
 

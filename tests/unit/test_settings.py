@@ -1,15 +1,12 @@
 """The settings: what is read, what is refused, and that no password is ever shown."""
 
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Guarantee
-from onceload.settings import Settings, database, read_settings, without_password
+from onceload.settings import Settings, database, read_settings
 
 SECRET = "s3cr3t"
 
@@ -44,7 +41,6 @@ def test_a_socket_s_address_reaches_libpq_as_it_is():
     dsn = "postgresql:///sales?host=/run/pg&user=ann"
 
     assert read_settings({"ONCELOAD_DSN": dsn}).dsn == dsn
-    assert without_password(dsn) == dsn
 
 
 def test_several_hosts_are_left_to_libpq():
@@ -75,31 +71,10 @@ def test_another_address_is_refused_without_showing_it(dsn):
 
     assert SECRET not in str(refused.value)
     assert refused.value.__cause__ is None
-    assert SECRET not in without_password(dsn)
 
 
 def test_settings_do_not_show_the_address():
     assert SECRET not in repr(read_settings({"ONCELOAD_DSN": f"postgresql://ann:{SECRET}@db/sales"}))
-
-
-def test_an_address_without_its_password_keeps_the_rest():
-    dsn = f"postgresql://ann:{SECRET}@db:5433/sales?sslmode=require&password={SECRET}&sslpassword={SECRET}"
-
-    assert without_password(dsn) == "postgresql://ann@db:5433/sales?sslmode=require"
-    assert SECRET not in without_password(f"postgresql://db/sales?password=abc&DEF={SECRET}&oauth={SECRET}")
-
-
-def test_an_address_with_a_socket_folder_stays_readable():
-    assert without_password("postgresql://ann@/sales?host=%2Frun%2Fpg") == "postgresql://ann@/sales?host=/run/pg"
-
-
-@given(
-    password=st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1).map(lambda text: "§" + text)
-)
-def test_no_password_is_shown_whatever_it_is(password):
-    secret = quote(password, safe="")
-
-    assert without_password(f"postgresql://ann:{secret}@db/sales?password={secret}") == "postgresql://ann@db/sales"
 
 
 def test_a_given_database_is_used_as_it_is(tmp_path):

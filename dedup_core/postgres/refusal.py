@@ -1,0 +1,40 @@
+"""Why a connection could not be opened.
+
+The driver gives no SQLSTATE for it, only the server's words in the server's language. libpq, below the driver, can be
+asked for the SQLSTATE in their place, for the next attempt.
+"""
+
+import ctypes
+import re
+
+import psycopg2
+from psycopg2 import _psycopg
+
+from dedup_core.errors import DatabaseRefused, DatabaseUnreachable
+
+#: PQERRORS_SQLSTATE of libpq: no words, only the code.
+_CODE_ALONE = 3
+_CODE = re.compile(r": +([0-9A-Z]{5})$", re.MULTILINE)
+#: Classes that stay until a person changes the address, the password, the rights or the options.
+_FINAL = ("22", "28", "3D", "42")
+_FIX = "Check that the server runs, and check ONCELOAD_DSN (host, port, TLS). Then retry."
+
+
+class Attempt(psycopg2.extensions.connection):
+    """A connection that says in our words why it could not be opened."""
+
+    def __init__(self, dsn: str) -> None:
+        try:
+            super().__init__(dsn)
+        except psycopg2.OperationalError as error:
+            reason = str(error).strip().split("\n", 1)[0]
+            if any(code.startswith(_FINAL) for code in self._codes()):
+                raise DatabaseRefused(reason) from error
+            raise DatabaseUnreachable("opening a connection", reason, _FIX) from error
+
+    def _codes(self) -> list[str]:
+        """Try again, and read the SQLSTATE of each server that answers; none where no server does."""
+        libpq, connection = ctypes.CDLL(_psycopg.__file__), ctypes.c_void_p(self.pgconn_ptr)
+        libpq.PQsetErrorVerbosity(connection, _CODE_ALONE)
+        libpq.PQreset(connection)
+        return _CODE.findall(self.info.error_message or "")
