@@ -1,6 +1,7 @@
 """The command line: a thin face over the core; results on stdout, words on stderr, exit codes by error group."""
 
 import argparse
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -9,9 +10,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import ExitCode, NotFound, OnceloadError, SettingRefused
+from dedup_core.errors import DatabaseLost, ExitCode, NotFound, OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
-from dedup_core.postgres.connection import first_line
+from dedup_core.postgres.connection import first_line, is_lost
 from dedup_core.postgres.views import View, look
 from onceload import (
     delivery_commands,
@@ -38,24 +39,42 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     try:
         run: Callable[[Arguments, Settings], ExitCode] = parsed.run
         outcome = Outcome(exit_code=run(parsed, read_settings(environment)))
-    except OnceloadError as error:
-        outcome = _said(error, str(error), error.exit_code, json=parsed.json)
-    except DBAPIError as error:
-        outcome = _said(error, f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE, json=parsed.json)
     except BrokenPipeError:
         raise
-    except (OSError, UnicodeError, RuntimeError) as error:
-        # What was done before the answer could not be written stays done; asking again tells.
-        outcome = _said(error, f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN, json=parsed.json)
-    except KeyboardInterrupt as interrupt:
-        message = "interrupted; what was not committed was rolled back, and the call may be made again"
-        words(f"onceload: {message}")
-        outcome = Outcome(exit_code=ExitCode.CALL_AGAIN, error=type(interrupt).__name__, message=message)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
+        if environment.get("ONCELOAD_LOG") == "debug":
+            traceback.print_exc()
+        message, exit_code = _in_words(error)
+        outcome = _said(error, message, exit_code, json=parsed.json)
     write_outcome(outcome, environment)
     return outcome.exit_code
 
 
-def _said(error: Exception, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
+def _in_words(error: BaseException) -> tuple[str, ExitCode]:
+    """One sentence, and what the caller may do."""
+    match error:
+        case OnceloadError():
+            return str(error), error.exit_code
+        case DBAPIError() if is_lost(error):
+            return str(DatabaseLost("working", first_line(error))), ExitCode.CALL_AGAIN
+        case DBAPIError():
+            return f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE
+        case KeyboardInterrupt():
+            said = "interrupted; what was not committed was rolled back, and the call may be made again"
+            return said, ExitCode.CALL_AGAIN
+        case OSError() | UnicodeError() | RuntimeError():
+            # What was done before the answer could not be written stays done; asking again tells.
+            return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
+        case _:
+            # The words of an error that nobody expected may be values of rows.
+            unexpected = f"an unexpected {type(error).__name__} stopped this command, which is a bug in Onceload"
+            what_now = (
+                "What was not committed was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
+            )
+            return f"{unexpected}. {what_now}.", ExitCode.CALL_AGAIN
+
+
+def _said(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
     for line in f"onceload: {message}".split("\n"):
         words(line)
     if json:

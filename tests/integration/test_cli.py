@@ -15,7 +15,7 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.spans import SpanSet
-from onceload import schema
+from onceload import cli, schema
 from onceload.outcome import Outcome, find_outcome
 
 COMMANDS = [
@@ -450,3 +450,35 @@ def test_long_work_shows_on_a_terminal_how_far_it_is(loaded, dsn, tmp_path):
     os.close(ours)
 
     assert "lines written: 2 of 2" in shown
+
+
+def fail(error):
+    def run(arguments, settings):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("error", [KeyError("a secret row"), MemoryError(), AssertionError("a secret row")])
+def test_what_nobody_expected_is_one_sentence_and_a_traceback_only_if_asked_for(monkeypatch, capsys, error):
+    monkeypatch.setattr(cli, "validate", fail(error))
+
+    code = cli.main(["validate", "events.yaml"], {})
+    told = capsys.readouterr().err
+    cli.main(["validate", "events.yaml"], {"ONCELOAD_LOG": "debug"})
+    told_all = capsys.readouterr().err
+
+    assert code == 1
+    assert f"an unexpected {type(error).__name__} stopped this command, which is a bug in Onceload" in told
+    assert "secret" not in told
+    assert "Traceback" not in told
+    assert "Traceback" in told_all
+
+
+def test_an_interrupt_is_one_sentence_for_programs_too(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "validate", fail(KeyboardInterrupt()))
+
+    code = cli.main(["validate", "--json", "events.yaml"], {})
+
+    assert code == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "KeyboardInterrupt"
