@@ -4,7 +4,7 @@ import argparse
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_jobs.declared import Declared
     from spark_jobs.load import LoadSettings, Report
     from spark_jobs.plan import Choice, FileToRead, Note, Plan
-    from spark_jobs.progress import Progress
+    from spark_jobs.progress import Progress, Tell, Waiting
 
 Arguments = argparse.Namespace
 
@@ -180,7 +180,7 @@ def tell_report(report: "Report", *, and_then: str = "") -> None:
 
 
 @contextmanager
-def watching(pipeline: str, arguments: Arguments) -> "Iterator[Callable[[Progress], None] | None]":
+def watching(pipeline: str, arguments: Arguments) -> "Iterator[Tell | None]":
     """Say how far a load is, unless a program called that wants JSON."""
     if arguments.json and not is_watched():
         yield None
@@ -189,7 +189,11 @@ def watching(pipeline: str, arguments: Arguments) -> "Iterator[Callable[[Progres
         yield lambda progress: show(f"pipeline {pipeline}: {_progress(progress)}")
 
 
-def _progress(progress: "Progress") -> str:
+def _progress(progress: "Progress | Waiting") -> str:
+    from spark_jobs.progress import Waiting
+
+    if isinstance(progress, Waiting):
+        return f"waiting for {progress.waits_for}"
     planned, left = progress.bytes_planned, progress.seconds_left
     of_all = "" if planned is None else f" of {size_in_words(planned)}"
     until_then = "" if left is None else f", {time_in_words(left)} left"

@@ -44,7 +44,7 @@ from spark_jobs.kept import keep
 from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
 from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
-from spark_jobs.progress import Progress, WatchedTasks, planned_bytes
+from spark_jobs.progress import Tell, Waiting, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.sources.addresses import is_of_s3, known_access
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE, Chunk
@@ -71,8 +71,8 @@ class LoadSettings:
     #: Left out, this machine.
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
-    #: Told every second how far the load is.
-    tell: Callable[[Progress], None] | None = None
+    #: Told every second how far the load is, or what it waits for.
+    tell: Tell | None = None
     #: How long to wait for others that load the same, since they were last seen to get on.
     wait_s: float = 600.0
     #: Of a loader that has one name for all its runs.
@@ -424,6 +424,7 @@ class _Load:
             return self._given
         from spark_jobs.spark import SparkTasks
 
+        self._tell_waiting("Spark to start")
         starting = time.monotonic()
         settings = self._settings
         spark = SparkTasks.started(
@@ -544,6 +545,8 @@ class _Load:
                 seen, until, helps_at = (outlook, left), time.monotonic() + self._settings.wait_s, 0.0
             if time.monotonic() >= until:
                 return False
+            if self._settings.tell is not None:
+                self._tell_waiting(f"another load{self._whose()}")
             self._expire()
             if left.waiting and time.monotonic() >= helps_at:
                 told += self._help()
@@ -552,6 +555,11 @@ class _Load:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S[1])
         return False
+
+    def _tell_waiting(self, waits_for: str) -> None:
+        if self._settings.tell is not None:
+            with suppress(OSError):
+                self._settings.tell(Waiting(waits_for=waits_for))
 
     # What is published at once.
 

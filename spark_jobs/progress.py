@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -47,10 +48,20 @@ class Progress:
         return max(0, self.bytes_planned - self.bytes) * self.seconds / self.bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What keeps a load from going on."""
+
+    waits_for: str
+
+
+Tell: TypeAlias = Callable[[Progress | Waiting], None]
+
+
 class WatchedTasks:
     """Tasks that somebody is told of while they run."""
 
-    def __init__(self, tasks: Tasks, tell: Callable[[Progress], None], *, after: Position, planned: int | None) -> None:
+    def __init__(self, tasks: Tasks, tell: Tell, *, after: Position, planned: int | None) -> None:
         self._tasks = tasks
         self._tell = tell
         self._after = after
@@ -86,11 +97,16 @@ class WatchedTasks:
     def _watch(self, job: Job, ended: threading.Event) -> None:
         engine, started = connect(job.ledger), time.monotonic()
         while not ended.wait(_EVERY_S):
-            with suppress(OnceloadError, SQLAlchemyError, OSError):
-                done, records = self._done(engine, job)
-                seconds = time.monotonic() - started
-                self._tell(Progress(bytes=done, bytes_planned=self._planned, records=records, seconds=seconds))
+            with suppress(OSError):
+                self._tell(self._look(engine, job, seconds=time.monotonic() - started))
         engine.dispose()
+
+    def _look(self, engine: Engine, job: Job, *, seconds: float) -> Progress | Waiting:
+        try:
+            done, records = self._done(engine, job)
+        except (OnceloadError, SQLAlchemyError):
+            return Waiting(waits_for="the database, which does not answer")
+        return Progress(bytes=done, bytes_planned=self._planned, records=records, seconds=seconds)
 
     def _done(self, engine: Engine, job: Job) -> tuple[int, int]:
         if job.stage is None:

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.names import Batch
+from dedup_core.errors import DatabaseLost
+from dedup_core.names import Batch, SessionName
 from dedup_core.postgres import LedgerSettings
+from dedup_core.spans import SpanSet
 from onceload import terminal
 from onceload.terminal import renewed_line, size_in_words, time_in_words
 from spark_jobs import progress
 from spark_jobs.load import LoadSettings, load
-from spark_jobs.progress import Progress
+from spark_jobs.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line
 
 
@@ -42,6 +44,38 @@ def test_what_is_committed_or_staged_is_told_while_a_load_runs(loads, monkeypatc
 
     size = written.stat().st_size
     assert (last.bytes, last.bytes_planned, last.records, last.seconds_left) == (size, size, 100, 0)
+
+
+def test_a_load_tells_whom_it_waits_for(loads):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("a.jsonl", line(1) + line(2))
+    session = loads.ledger.open_session("events", SessionName("planner-of-another"))
+    ids = loads.ledger.register("events", [("a.jsonl", 1)])
+    loads.ledger.claim(
+        session, {ids["a.jsonl", 1]: SpanSet.of((len(line(1)), 1000))}, batch=Batch("other"), lease_s=600
+    )
+    told: list[Progress | Waiting] = []
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), tell=told.append, wait_s=0.1)
+
+    load(loads.declared, settings, batch=Batch("b"), tasks=InThisProcess())
+
+    last = told[-1]
+    assert isinstance(last, Waiting)
+    assert "another load (session planner-of-another until " in last.waits_for
+
+
+def test_a_load_tells_that_the_database_does_not_answer(loads, monkeypatch):
+    def lost(*_):
+        raise DatabaseLost("looking", "the line went dead")
+
+    monkeypatch.setattr(progress.WatchedTasks, "_done", lost)
+    loads.write("a.jsonl", "".join(line(number) for number in range(100)))
+
+    told: set[Progress | Waiting] = set()
+    told_of(loads, monkeypatch, tell=told.add)
+
+    assert told == {Waiting(waits_for="the database, which does not answer")}
 
 
 def test_how_much_a_compressed_file_holds_is_not_guessed(loads, monkeypatch):

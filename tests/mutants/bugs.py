@@ -57,6 +57,7 @@ OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
+OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
 OF_COPIES = "tests/loads/test_copy.py"
@@ -1872,6 +1873,13 @@ SESSION_BUGS = (
         correct="self.read = chunks.send ",
         wrong="self.read = lambda size: chunks.send(size) ",
         tests=(f"{OF_COPIES}::test_a_copy_ends_with_the_first_signal",),
+    ),
+    Bug(
+        name="a load that waits for another one does not tell it",
+        file="spark_jobs/load.py",
+        correct='self._tell_waiting(f"another load{self._whose()}")',
+        wrong="self._whose()",
+        tests=(f"{OF_PROGRESS}::test_a_load_tells_whom_it_waits_for",),
     ),
     Bug(
         name="a load is cut off by the limit that its role has for a statement",
