@@ -1,5 +1,6 @@
 """`onceload` and `python -m onceload`."""
 
+import logging
 import os
 import sys
 from io import TextIOWrapper
@@ -15,6 +16,11 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A name that this terminal cannot show must not end a command that has done its work.
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("ONCELOAD_LOG") != "debug":
+        log = logging.StreamHandler()
+        # Libraries log tracebacks of what is answered here in one sentence, such as Ctrl-C while Spark works.
+        log.addFilter(lambda record: not record.exc_info)
+        logging.basicConfig(handlers=[log])
     try:
         code = cli.main(sys.argv[1:], os.environ)
         sys.stdout.flush()
