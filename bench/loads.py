@@ -200,11 +200,11 @@ class _Stand:
         yield folder
         subprocess.run(["rm", "-r", folder], check=True)
 
-    def ours(self, declared: Declared, *, switch: Guarantee = Guarantee.EXACTLY_ONCE) -> Callable[[str], float]:
-        return lambda dsn: self.load(dsn, declared, switch=switch).seconds
+    def ours(self, declared: Declared) -> Callable[[str], float]:
+        return lambda dsn: self.load(dsn, declared).seconds
 
-    def load(self, dsn: str, declared: Declared, *, switch: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:
-        settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), switch=switch)
+    def load(self, dsn: str, declared: Declared) -> Report:
+        settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
         return load(declared, settings, batch=new_batch(), tasks=self.tasks)
 
 
@@ -229,7 +229,8 @@ def _beside_others(stand: _Stand) -> str:
         ways, data = _main_ways(stand, events, folder)
         direct = _declared(folder / "events.jsonl", publish=Publish.DIRECT)
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
-        at_least_once = replace(ways[DIRECT], load=stand.ours(direct, switch=Guarantee.AT_LEAST_ONCE))
+        careless = replace(direct.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
+        at_least_once = replace(ways[DIRECT], load=stand.ours(replace(direct, pipeline=careless)))
         alone = partial(limit.parse_and_copy, file=folder / "events.jsonl")
         ways[LIMIT] = replace(ways[DIRECT], load=alone, is_ours=False)
         ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))

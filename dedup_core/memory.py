@@ -20,7 +20,7 @@ from dedup_core.errors import (
     SnapshotRefused,
 )
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
-from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
+from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
     Advance,
     Claim,
@@ -95,11 +95,9 @@ class MemoryLedger:
     def __init__(
         self,
         *,
-        switch: Guarantee = Guarantee.EXACTLY_ONCE,
         reached: Callable[[CommitStep], None] = unwatched,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        self._switch = switch
         self._reached = reached
         self._clock = clock
         self._books: dict[str, Book] = {}
@@ -152,8 +150,7 @@ class MemoryLedger:
         return position
 
     def _repeats_allowed(self, book: Book) -> bool:
-        in_force = guarantee_in_force(switch=self._switch, declared=book.declared.guarantee)
-        return in_force is Guarantee.AT_LEAST_ONCE
+        return book.declared.guarantee is Guarantee.AT_LEAST_ONCE
 
     def book(self, pipeline: str) -> Book:
         """The pipeline's book; tests read its rows."""

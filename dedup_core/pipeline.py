@@ -41,7 +41,7 @@ class Pipeline:
     """A declared way from a source to a target table."""
 
     name: str
-    #: Left out, the global switch decides; said here, it wins over the switch.
+    #: Left out, exactly once.
     guarantee: Guarantee | None = None
     producers_max: int = 10_000_000
     #: A producer of 100 000 islands takes 0.24 s to advance, so the bound comes well before that.
@@ -63,11 +63,6 @@ class Pipeline:
         _between("message_id.keep", self.message_keep_days, 0, 36_500)
         if self.forget_idle_after_s is not None:
             _between("forget_idle_after", self.forget_idle_after_s, 1, _INT4_MAX)
-
-
-def guarantee_in_force(*, switch: Guarantee, declared: Guarantee | None) -> Guarantee:
-    """The pipeline's own word wins over the global switch."""
-    return declared or switch
 
 
 def _between(setting: str, found: float, least: int, most: int) -> None:

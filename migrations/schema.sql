@@ -20,7 +20,7 @@ CREATE TABLE onceload.pipeline (
     position            bigint NOT NULL DEFAULT 0,
     -- How many producers are registered; kept here, because counting millions at each commit would not do.
     producers           bigint NOT NULL DEFAULT 0,
-    -- Left empty, the global switch decides.
+    -- Left empty: exactly_once.
     guarantee           text,
     producers_max       bigint NOT NULL,
     islands_max         integer NOT NULL,

@@ -134,7 +134,7 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
     def run(arguments: Arguments, settings: Settings) -> ExitCode:
         with open_database(settings) as engine:
             pipeline = arguments.pipeline or (None if view == "status" else _only_pipeline(engine))
-            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1, switch=settings.guarantee)
+            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1)
         if len(rows) > arguments.limit:
             rows.pop()
             words(f"only the first {arguments.limit} are shown; --limit shows more")
@@ -208,7 +208,7 @@ def publish(arguments: Arguments, settings: Settings) -> ExitCode:
 def consume(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load as one session among others, without Spark."""
     with ready_database(settings) as dsn:
-        return delivery_commands.consume(arguments, settings, dsn)
+        return delivery_commands.consume(arguments, dsn)
 
 
 @contextmanager
@@ -302,7 +302,7 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
     with database(settings) as dsn:
         with opened(dsn):
             pass
-        return recover_commands.rebuild(arguments, settings, dsn)
+        return recover_commands.rebuild(arguments, dsn)
 
 
 def maintain(arguments: Arguments, settings: Settings) -> ExitCode:

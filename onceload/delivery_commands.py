@@ -17,7 +17,6 @@ from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
 from onceload.load_commands import code_of, read_declared, seconds, tell_report, wait_argument
-from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ Action = Literal["list", "show", "redeliver", "abandon"]
 _SPANS_SHOWN = 100
 
 
-def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+def consume(arguments: Arguments, dsn: str) -> ExitCode:
     """Load as one session, without Spark."""
     from spark_jobs.consume import consume as consume_now
     from spark_jobs.load import LoadSettings, new_batch
@@ -43,7 +42,6 @@ def consume(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     with asked_to_stop() as stopped:
         load_settings = LoadSettings(
             ledger=LedgerSettings(dsn=dsn),
-            switch=settings.guarantee,
             wait_s=0 if arguments.follow else seconds("--wait", arguments.wait),
             is_stopped=stopped.is_set,
         )

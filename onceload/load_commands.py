@@ -162,7 +162,7 @@ def how_of(settings: Settings, dsn: str) -> "LoadSettings":
     """How to load, as far as the environment says."""
     from spark_jobs.load import LoadSettings
 
-    return LoadSettings(ledger=LedgerSettings(dsn=dsn), switch=settings.guarantee, docs=settings.home / "quality")
+    return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality")
 
 
 def tell_report(report: "Report", *, and_then: str = "") -> None:

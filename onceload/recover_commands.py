@@ -14,7 +14,6 @@ from dedup_core.postgres import LedgerSettings, recover_state
 from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.rewind import Rewind
 from onceload.load_commands import code_of, file_arguments, load_arguments, pairs, read_declared, watching
-from onceload.settings import Settings
 from onceload.snapshot_file import read_snapshot
 from onceload.terminal import on_terminal, show_json, words
 
@@ -138,7 +137,7 @@ def rewind_in_words(found: Rewind) -> str:
     return "\n".join((what, *(f"not as its receipts say: {each}" for each in found.differing[:_NAMES_SHOWN])))
 
 
-def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+def rebuild(arguments: Arguments, dsn: str) -> ExitCode:
     """Load all sources into a new database, and compare them with what was known of the old one."""
     from spark_jobs.load import LoadSettings, new_batch
     from spark_jobs.rebuild import rebuild as rebuild_now
@@ -151,7 +150,6 @@ def rebuild(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
             declared,
             LoadSettings(
                 ledger=LedgerSettings(dsn=dsn),
-                switch=settings.guarantee,
                 master=arguments.master,
                 spark_options=pairs("--conf", arguments.conf),
                 tell=tell,

@@ -8,12 +8,10 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from dedup_core.errors import SettingRefused
-from dedup_core.pipeline import Guarantee
 from dedup_core.replay import Run
 from onceload import embedded
 
 _SCHEMES = ("postgresql", "postgres")
-_SWITCH = {"on": Guarantee.EXACTLY_ONCE, "off": Guarantee.AT_LEAST_ONCE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +21,6 @@ class Settings:
     #: Left out, the embedded Postgres below home.
     dsn: str | None = field(default=None, repr=False)
     home: Path = Path(".onceload")
-    #: The global switch; a pipeline's own word wins over it.
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     #: The task of Airflow's that called; the ledger keeps it with each commit.
     run: Run | None = None
 
@@ -35,7 +31,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return Settings(
         dsn=_checked(dsn) if dsn else None,
         home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
-        guarantee=_guarantee(environment.get("ONCELOAD_GUARANTEE") or "on"),
         run=_run(environment),
     )
 
@@ -83,10 +78,3 @@ def _split(dsn: str) -> SplitResult:
     if address.scheme not in _SCHEMES or not is_whole or ("," not in place and address.port == 0):
         raise ValueError
     return address
-
-
-def _guarantee(word: str) -> Guarantee:
-    try:
-        return _SWITCH[word]
-    except KeyError:
-        raise SettingRefused(setting="ONCELOAD_GUARANTEE", found=repr(word), expected="on or off") from None

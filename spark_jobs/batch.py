@@ -78,7 +78,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
     """Publish a kept batch; what was published before stays as it is."""
     started = time.monotonic()
     with _engine(declared, settings, batch, doing="publishing") as engine:
-        ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         try:
             with _waiting(engine, declared, settings, batch, run=run) as waiting:
                 if declared.suite is not None and not waiting.kept.has_passed:
@@ -99,7 +99,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
     """Audit a kept batch; one that fails is given up, and its rows are kept to be looked at."""
     with _engine(declared, settings, batch, doing="auditing") as engine:
-        ledger, batches = PostgresLedger(engine, switch=settings.switch), PostgresBatches(engine, declared.name)
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         with _waiting(engine, declared, settings, batch, run=None) as waiting:
             audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.parts, docs=settings.docs)
             if not audit.passed:
@@ -172,7 +172,7 @@ def _held(
     engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
 ) -> Iterator[_Waiting]:
     batches = PostgresBatches(engine, declared.name)
-    version = PostgresLedger(engine, switch=settings.switch).find_version(as_declared(declared))
+    version = PostgresLedger(engine).find_version(as_declared(declared))
     if version != kept.claim.session.version:
         batches.give_up(kept)
         raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
@@ -192,7 +192,6 @@ def _held(
             columns=word.written,
             written=word.written,
             ledger=settings.ledger,
-            switch=settings.switch,
             session=kept.claim.session,
             batch=batch,
             run=run,

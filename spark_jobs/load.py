@@ -29,7 +29,6 @@ from dedup_core.errors import (
     SnapshotRefused,
 )
 from dedup_core.names import Batch, Position, ProducerId, SessionName, Version
-from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.batches import planner_of
@@ -67,7 +66,6 @@ class LoadSettings:
     """Where a load runs, and on which database."""
 
     ledger: LedgerSettings
-    switch: Guarantee = Guarantee.EXACTLY_ONCE
     #: Left out, this machine.
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
@@ -157,7 +155,7 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
     """The version that loads of a process go by which stays."""
     engine = connect(settings.ledger)
     try:
-        return PostgresLedger(engine, switch=settings.switch).declare(as_declared(declared))
+        return PostgresLedger(engine).declare(as_declared(declared))
     finally:
         engine.dispose()
 
@@ -214,7 +212,7 @@ class _Load:
         self._handed_out: dict[ProducerId, SpanSet] = {}
         self._sizes: dict[ProducerId, int] = {}
         self._kept: int | None = None
-        self._ledger = PostgresLedger(engine, switch=settings.switch)
+        self._ledger = PostgresLedger(engine)
         self._board = PostgresDeliveries(engine, declared.name, declared.delivery)
         self._version = self._ledger.declare(as_declared(declared), version=settings.version)
         check_target(engine, self._ledger, declared)
@@ -448,7 +446,6 @@ class _Load:
             columns=columns,
             written=columns,
             ledger=self._settings.ledger,
-            switch=self._settings.switch,
             session=self._session,
             batch=self._batch,
             run=self._run,

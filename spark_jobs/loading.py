@@ -26,7 +26,6 @@ from dedup_core.errors import (
     TooManyQuarantined,
 )
 from dedup_core.names import Batch, ProducerId
-from dedup_core.pipeline import Guarantee
 from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.connection import first_line, translated
@@ -95,7 +94,6 @@ class Job:
     columns: tuple[Column, ...]
     written: tuple[Column, ...]
     ledger: LedgerSettings
-    switch: Guarantee
     session: Session
     batch: Batch
     run: Run | None = None
@@ -278,7 +276,7 @@ def _accept(job: Job, made: tuple[Made, ...]) -> None:
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
     """Commit until it is certain that it took effect, by whoever's hand."""
     engine = engine_of(job)
-    ledger = PostgresLedger(engine, switch=job.switch)
+    ledger = PostgresLedger(engine)
     target = Writer.into_target(job.declared.target, job.written)
     records, writer = _records(job, parts, target)
     patience = Patience()

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import LimitReached, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
-from dedup_core.pipeline import Guarantee, Pipeline, guarantee_in_force
+from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
     Claim,
     Commit,
@@ -60,15 +60,8 @@ from dedup_core.spans import SpanSet
 class PostgresLedger:
     """The append-only list of commits, and the state that it adds up to."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        switch: Guarantee = Guarantee.EXACTLY_ONCE,
-        reached: Callable[[CommitStep], None] = unwatched,
-    ) -> None:
+    def __init__(self, engine: Engine, *, reached: Callable[[CommitStep], None] = unwatched) -> None:
         self._engine = engine
-        self._switch = switch
         self._reached = reached
         self._prepared_on: date | None = None
 
@@ -104,7 +97,7 @@ class PostgresLedger:
         self._reached(CommitStep.POSITION_TAKEN)
         check_session(connection, turn, commit.session)
         self._reached(CommitStep.SESSION_CHECKED)
-        repeats_allowed = self._repeats_allowed(turn)
+        repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE
         advance(connection, turn, commit, repeats_allowed=repeats_allowed)
         self._reached(CommitStep.PRODUCERS_ADVANCED)
         record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
@@ -134,14 +127,6 @@ class PostgresLedger:
         record_entry(connection, turn, settlement, kind=settlement.kind)
         self._reached(CommitStep.ENTRY_RECORDED)
         return Position(turn.position)
-
-    def _repeats_allowed(self, turn: Record) -> bool:
-        declared = Guarantee(turn.guarantee) if turn.guarantee else None
-        match guarantee_in_force(switch=self._switch, declared=declared):
-            case Guarantee.EXACTLY_ONCE:
-                return False
-            case Guarantee.AT_LEAST_ONCE:
-                return True
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
         """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped."""

@@ -5,7 +5,6 @@ from typing import Literal
 from sqlalchemy import Engine
 
 from dedup_core.names import Batch
-from dedup_core.pipeline import Guarantee
 from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import statements, translated
 
@@ -20,13 +19,12 @@ def look(
     pipeline: str | None,
     batch: Batch | None = None,
     at_most: int,
-    switch: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> list[dict[str, object]]:
     """The rows of a view, or what it has of one batch; a pipeline that nobody declared is an error, no empty table."""
     with translated(pipeline=pipeline or "(any)", doing=f"reading {view}"), engine.begin() as connection:
         if pipeline is not None:
             get_pipeline(connection, pipeline)
-        binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most, "switch": switch}
+        binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most}
         return [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
 
 

@@ -1,6 +1,6 @@
 -- name: status
 SELECT pipeline.name AS pipeline, pipeline.position, pipeline.producers,
-       coalesce(pipeline.guarantee, :switch) AS guarantee,
+       coalesce(pipeline.guarantee, 'exactly_once') AS guarantee,
        last.committed_at AS last_commit, last.loaded AS last_loaded,
        (SELECT max(position) FROM onceload.snapshot WHERE snapshot.pipeline_id = pipeline.pipeline_id) AS snapshot,
        (SELECT count(*) FROM onceload.quarantine WHERE quarantine.pipeline_id = pipeline.pipeline_id

@@ -477,7 +477,8 @@ def test_a_record_is_quarantined_in_the_commit_that_consumes_it_and_once(world):
 
     with pytest.raises(AlreadyConsumed):
         world.ledger.commit(commit)
-    world.make_ledger(switch=Guarantee.AT_LEAST_ONCE).commit(commit)
+    world.ledger.declare(Pipeline(name="events", guarantee=Guarantee.AT_LEAST_ONCE))
+    world.ledger.commit(replace(commit, session=world.session()))
 
     assert len(world.rows()) == 20
 
@@ -607,24 +608,15 @@ def consumed_next(world: World, session: Session, producer_id: ProducerId) -> Sp
 
 
 def test_with_the_guarantee_switched_off_repeats_are_loaded_and_still_written_down(world):
+    world.ledger.declare(Pipeline(name="events", guarantee=Guarantee.AT_LEAST_ONCE))
     producer, session = world.producer(), world.session()
-    careless = world.make_ledger(switch=Guarantee.AT_LEAST_ONCE)
     for _ in range(2):
-        careless.commit(world.commit_of(session, producer, TEN, message_ids=("m",)))
+        world.ledger.commit(world.commit_of(session, producer, TEN, message_ids=("m",)))
 
     assert len(world.rows()) == 20
-    with pytest.raises(AlreadyConsumed):
-        world.ledger.commit(world.commit_of(session, producer, TEN))
-
-
-def test_a_pipeline_that_declares_the_guarantee_keeps_it_against_the_switch(world):
     world.ledger.declare(Pipeline(name="events", guarantee=Guarantee.EXACTLY_ONCE))
-    producer, session = world.producer(), world.session()
-    careless = world.make_ledger(switch=Guarantee.AT_LEAST_ONCE)
-    careless.commit(world.commit_of(session, producer, TEN))
-
     with pytest.raises(AlreadyConsumed):
-        careless.commit(world.commit_of(session, producer, TEN))
+        world.ledger.commit(world.commit_of(world.session(), producer, TEN))
 
 
 def test_a_snapshot_and_the_ledger_after_it_give_the_live_states(world):

@@ -217,11 +217,11 @@ COMMIT_BUGS = (
         tests=(IN_POSTGRES,),
     ),
     Bug(
-        name="the global switch wins over the pipeline's word",
-        file="dedup_core/pipeline.py",
-        correct="    return declared or switch\n",
-        wrong="    return switch\n",
-        tests=("tests/unit/test_pipeline.py",),
+        name="a pipeline that declares no guarantee has none",
+        file=LEDGER,
+        correct="repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE",
+        wrong="repeats_allowed = turn.guarantee != Guarantee.EXACTLY_ONCE",
+        tests=(CONTRACT,),
     ),
 )
 

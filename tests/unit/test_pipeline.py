@@ -1,19 +1,9 @@
-"""A declared pipeline: its bounds, its switches, and when a snapshot is due."""
+"""A declared pipeline: its bounds, and when a snapshot is due."""
 
 import pytest
 
 from dedup_core.errors import SettingRefused
-from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy, guarantee_in_force
-
-ON, OFF = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
-
-
-@pytest.mark.parametrize(
-    ("switch", "declared", "in_force"),
-    [(ON, None, ON), (OFF, None, OFF), (ON, OFF, OFF), (OFF, ON, ON), (ON, ON, ON), (OFF, OFF, OFF)],
-)
-def test_the_word_of_the_pipeline_wins_over_the_global_switch(switch, declared, in_force):
-    assert guarantee_in_force(switch=switch, declared=declared) is in_force
+from dedup_core.pipeline import Pipeline, SnapshotPolicy
 
 
 @pytest.mark.parametrize(

@@ -5,29 +5,17 @@ from pathlib import Path
 import pytest
 
 from dedup_core.errors import SettingRefused
-from dedup_core.pipeline import Guarantee
 from onceload.settings import Settings, database, read_settings
 
 SECRET = "s3cr3t"
 
 
-def test_an_empty_environment_means_the_embedded_database_and_the_guarantee():
-    assert read_settings({}) == Settings(dsn=None, home=Path(".onceload"), guarantee=Guarantee.EXACTLY_ONCE)
+def test_an_empty_environment_means_the_embedded_database():
+    assert read_settings({}) == Settings(dsn=None, home=Path(".onceload"))
 
 
 def test_an_empty_setting_counts_as_left_out():
-    assert read_settings({"ONCELOAD_DSN": "", "ONCELOAD_HOME": "", "ONCELOAD_GUARANTEE": ""}) == read_settings({})
-
-
-@pytest.mark.parametrize(("word", "expected"), [("on", Guarantee.EXACTLY_ONCE), ("off", Guarantee.AT_LEAST_ONCE)])
-def test_the_guarantee_is_switched(word, expected):
-    assert read_settings({"ONCELOAD_GUARANTEE": word}).guarantee is expected
-
-
-@pytest.mark.parametrize("word", ["yes", "ON", "0", " on"])
-def test_another_word_for_the_switch_is_refused(word):
-    with pytest.raises(SettingRefused, match="ONCELOAD_GUARANTEE: expected on or off"):
-        read_settings({"ONCELOAD_GUARANTEE": word})
+    assert read_settings({"ONCELOAD_DSN": "", "ONCELOAD_HOME": ""}) == read_settings({})
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
