@@ -82,7 +82,10 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
             # limits the role or the database has for other sessions.
             " set_config('statement_timeout', '0', false), set_config('idle_session_timeout', '0', false),"
             " CASE WHEN current_setting('server_version_num')::int >= 170000"
-            " THEN set_config('transaction_timeout', '0', false) END",
+            " THEN set_config('transaction_timeout', '0', false) END,"
+            # A role may do without; then a crash or a failover could take back what was reported as loaded.
+            " set_config('synchronous_commit', coalesce("
+            "nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local'), 'on'), false)",
             (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
         )
     connection.commit()

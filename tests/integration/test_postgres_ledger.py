@@ -428,6 +428,16 @@ def test_a_table_that_offers_a_producer_twice_is_refused(engine, ledger, bulk):
     assert ledger.states("events").states == {}
 
 
+@pytest.mark.parametrize(("setting", "found"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+def test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default(dsn, engine, setting, found):
+    name = execute(dsn, "SELECT current_database()")[0][0]
+    execute(dsn, f'ALTER DATABASE "{name}" SET synchronous_commit = {setting}')
+    engine.dispose()
+
+    with engine.connect() as connection:
+        assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == found
+
+
 @pytest.mark.parametrize("setting", ["client_encoding = 'LATIN1'", "array_nulls = off"])
 def test_what_a_database_is_set_to_changes_nothing_that_is_written(dsn, engine, ledger, setting):
     name = execute(dsn, "SELECT current_database()")[0][0]

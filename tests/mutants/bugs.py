@@ -1911,6 +1911,16 @@ SESSION_BUGS = (
     ),
 )
 
+FAILOVER_BUGS = (
+    Bug(
+        name="a role may have commits answered before they are on disk and on the standby",
+        file="dedup_core/postgres/connection.py",
+        correct="nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local')",
+        wrong="current_setting('synchronous_commit')",
+        tests=(f"{IN_POSTGRES}::test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -1930,4 +1940,5 @@ BUGS = (
     *FILE_BUGS,
     *QUARANTINE_BUGS,
     *SESSION_BUGS,
+    *FAILOVER_BUGS,
 )
