@@ -164,7 +164,9 @@ def _waiting(
         except StageLost as lost:
             # Nobody has to wait for what cannot be published any more.
             batches.give_up(kept)
-            raise NothingKept(declared.name, batch, "the server crashed, and emptied its stage") from lost
+            raise NothingKept(
+                declared.name, batch, "the server crashed or another took over, and its stage is empty"
+            ) from lost
 
 
 @contextmanager

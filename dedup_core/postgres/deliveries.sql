@@ -101,10 +101,13 @@ SELECT session_id, lease_until > clock_timestamp() AS is_alive
 SELECT version FROM onceload.pipeline WHERE pipeline_id = :pipeline_id;
 
 -- name: open_session
-INSERT INTO onceload.session (pipeline_id, name, lease_until)
-VALUES (:pipeline_id, :session, clock_timestamp() + make_interval(secs => :ack_deadline_s))
+-- The epoch is a time, as where the ledger opens a session: no failover or restore makes it come again.
+INSERT INTO onceload.session (pipeline_id, name, epoch, lease_until)
+VALUES (:pipeline_id, :session, CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint),
+        clock_timestamp() + make_interval(secs => :ack_deadline_s))
 ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
-   SET epoch = session.epoch + 1, opened_at = clock_timestamp(), lease_until = excluded.lease_until
+   SET epoch = greatest(session.epoch + 1, excluded.epoch), opened_at = clock_timestamp(),
+       lease_until = excluded.lease_until
 RETURNING session_id, epoch;
 
 -- name: share_out_anew

@@ -105,10 +105,12 @@ UPDATE onceload.delivery SET deadline_at = clock_timestamp() + make_interval(sec
    AND deadline_at > clock_timestamp();
 
 -- name: open_session
--- A life of its own for each call: a later one fences all earlier ones.
-INSERT INTO onceload.session (pipeline_id, name) VALUES (:pipeline_id, :session)
+-- A life of its own for each call: a later one fences all earlier ones. Epochs are times in microseconds, because a
+-- failover or a restore may take back the life before: counted, two lives that know nothing of each other could be one.
+INSERT INTO onceload.session (pipeline_id, name, epoch)
+VALUES (:pipeline_id, :session, CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint))
 ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
-   SET epoch = session.epoch + 1, opened_at = clock_timestamp()
+   SET epoch = greatest(session.epoch + 1, excluded.epoch), opened_at = clock_timestamp()
 RETURNING epoch;
 
 -- name: producer_states

@@ -167,9 +167,9 @@ def test_failure_in_the_middle_leaves_no_gap(world):
 def test_an_earlier_life_of_a_session_is_refused(world):
     producer, zombie = world.producer(), world.session("loader")
     successor = world.session("loader")
-    assert successor.epoch == zombie.epoch + 1
+    assert successor.epoch > zombie.epoch
 
-    with pytest.raises(SessionFenced, match="session loader is no longer in epoch 1"):
+    with pytest.raises(SessionFenced, match=f"session loader is no longer in epoch {zombie.epoch}"):
         world.ledger.commit(world.commit_of(zombie, producer, TEN))
 
     world.ledger.commit(world.commit_of(successor, producer, TEN))
@@ -585,7 +585,7 @@ def test_the_ledger_says_all_that_was_committed(world):
 
     assert (entry.kind, entry.position, entry.batch) == (EntryKind.LOAD, 1, "batch")
     assert (entry.counts, entry.bytes, entry.run) == (counts, 99, run)
-    assert (entry.session, entry.epoch) == ("loader", 1)
+    assert (entry.session, entry.epoch) == ("loader", session.epoch)
     (receipt,) = entry.receipts
     assert (receipt.producer, receipt.generation, receipt.spans, receipt.rows) == ("a.jsonl", 1, TEN, 10)
     assert (receipt.fingerprint, receipt.size, receipt.condition) == (b"\x00\xff", 9, Condition.OPEN)

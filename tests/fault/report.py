@@ -1,8 +1,8 @@
 """Pull plugs for long, and write down what was lost or repeated: `make faults`.
 
 The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark; crowds
-are many sessions at once; airflow is the whole stack at work. `--only` pulls the plugs of one of them, and the page
-keeps what it says of the others.
+are many sessions at once; failover is a primary that dies; airflow is the whole stack at work. `--only` pulls the plugs
+of one of them, and the page keeps what it says of the others.
 `--seed` repeats a run with the same work and the same faults; `--divided-by 10` is a quick look that writes nothing.
 """
 
@@ -26,6 +26,7 @@ from tests.fault import control_plane
 from tests.fault.lane import Lane, open_lanes
 from tests.fault.sizes import (
     CROWDS_IN_FULL,
+    DRILLS_IN_FULL,
     IN_FULL,
     LANES,
     LOADS_IN_FULL,
@@ -38,7 +39,7 @@ from tests.fault.sizes import (
 )
 from tests.fault.sweep import Fault, Outcome, in_lanes, run_trial, trials
 from tests.fault.zombies import hauntings, run_haunting
-from tests.loads import crowd, plugs
+from tests.loads import crowd, failover, plugs
 from tests.loads.storm import campaign
 from tests.servers import execute
 
@@ -46,6 +47,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "faults.md"
 _TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
 _CROWDS_TITLE = "\n## Crowds\n\n"
+_FAILOVER_TITLE = "\n## Failover\n\n"
 _AIRFLOW_TITLE = "\n## Airflow\n\n"
 _SEQUENCES_TITLE = "\n## Sequences\n\n"
 _WAYS_TITLE = "\n## Ways around the commit\n\n"
@@ -55,12 +57,13 @@ _CROWDS_COLUMNS = (
     *("crowd", "messages", "lost", "repeated", "broken", "killed", "stopped", "cut", "crashed", "unknown"),
     *("seconds", "seed"),
 )
+_FAILOVER_COLUMNS = ("successor, load", "runs", "lost", "repeated", "broken", "forgotten", "calls", "seconds", "seed")
 _AIRFLOW_COLUMNS = ("fault", "strikes", "lost", "repeated", "broken", "seed")
 _LARGE_COLUMNS = ("publish", "lost", "repeated", "broken", "calls", "restarts", "copies", "retries", "seconds", "seed")
 
 _SEQUENCES_COLUMNS = ("theme", "sequences", "lost", "repeated", "broken", "seconds", "seed")
 
-_AnyOutcome = campaign.Outcome | Outcome | plugs.Outcome | crowd.Outcome | control_plane.Outcome
+_AnyOutcome = campaign.Outcome | Outcome | plugs.Outcome | crowd.Outcome | failover.Outcome | control_plane.Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,7 @@ def _page(found: str, name: str, words: str) -> str:
         "core": _TITLE,
         "loads": _LOADS_TITLE,
         "crowds": _CROWDS_TITLE,
+        "failover": _FAILOVER_TITLE,
         "airflow": _AIRFLOW_TITLE,
         "sequences": _SEQUENCES_TITLE,
         "ways around": _WAYS_TITLE,
@@ -251,6 +255,43 @@ opened, and commits are in the order that the mode promises.
 rounds:
 
 {_table(_CROWDS_COLUMNS, further)}
+"""
+
+
+def _failover(divisor: int, seed: int) -> Half:
+    asked = failover.drills(max(1, DRILLS_IN_FULL // divisor), seed=seed)
+    print(f"seed {seed}: {len(asked)} drills", flush=True)
+    found = [failover.run_drill(drill) for drill in asked]
+    lines = [
+        _failover_line(what, [each for each in found if each.what == what], seed=seed)
+        for what in dict.fromkeys(each.what for each in found)
+    ]
+    return Half(is_good=all(line.is_good for line in lines), words=_failover_words(lines, seed=seed))
+
+
+def _failover_line(what: str, found: Sequence[failover.Outcome], *, seed: int) -> Line:
+    forgotten, calls = sum(each.forgotten for each in found), sum(each.calls for each in found)
+    numbers = (len(found), *_counted(found), forgotten, calls, sum(each.seconds for each in found))
+    return _line(what, numbers, seed=seed, outcomes=found)
+
+
+def _failover_words(lines: Sequence[Line], *, seed: int) -> str:
+    return f"""{_written_by("failover", seed=seed, postgres="18")}
+
+Each drill has a primary of its own, and `onceload load` or two processes of `onceload consume` that write files and \
+load them, one call after the other.
+While they run, a base backup is made: for a standby by streaming replication, or to be restored with archived WAL.
+At a random moment all processes of the primary are killed.
+Then the standby is promoted, or the backup is restored to an earlier point of the WAL; the address that the loads use \
+is moved there, and they are called until a call finds nothing new.
+An asynchronous standby is cut off before the last commits, and a restore ends before them: *forgotten* counts the \
+commits that the old primary had answered and the new one never had.
+*Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
+*Broken* counts drills in which any law failed: no gap in the ledger, receipts for all that is there and only for \
+that, `onceload verify --deep` without differences, no call that ends otherwise than done or to be made again, and no \
+commit forgotten by a synchronous standby, but at least one by the others.
+
+{_table(_FAILOVER_COLUMNS, lines)}
 """
 
 
@@ -425,6 +466,7 @@ _HALVES: Mapping[str, Callable[[int, int], Half]] = {
     "core": _core,
     "loads": _loads,
     "crowds": _crowds,
+    "failover": _failover,
     "airflow": _airflow,
     "sequences": _sequences,
 }

@@ -86,6 +86,8 @@ CROWDS_IN_FULL = CrowdsSize(
     runs=2,
     small=crowd.Size(messages=900_000, chunk_bytes=16 * 2**10, strikes=180, open_max=100),
 )
+#: With `make faults`; one with every change.
+DRILLS_IN_FULL = 20
 #: With every change, and with `make faults`: strikes at Airflow and at what it runs.
 STRIKES_IN_CI = 30
 STRIKES_IN_FULL = 64

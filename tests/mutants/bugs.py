@@ -25,6 +25,7 @@ OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_SNAPSHOTS = "tests/integration/test_snapshots.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
+OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
@@ -119,7 +120,7 @@ COMMIT_BUGS = (
     Bug(
         name="fence that does not rise: a session comes back in the same epoch",
         file=LEDGER_SQL,
-        correct="SET epoch = session.epoch + 1,",
+        correct="SET epoch = greatest(session.epoch + 1, excluded.epoch),",
         wrong="SET epoch = session.epoch,",
         tests=(CONTRACT,),
     ),
@@ -1918,6 +1919,20 @@ FAILOVER_BUGS = (
         correct="nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local')",
         wrong="current_setting('synchronous_commit')",
         tests=(f"{IN_POSTGRES}::test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default",),
+    ),
+    Bug(
+        name="a life that a failover took back and the first life after it have one epoch",
+        file=BOARD_SQL,
+        correct="CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint)",
+        wrong="1",
+        tests=(f"{OF_FAILOVERS}::test_a_worker_of_a_life_that_a_failover_took_back_commits_nothing",),
+    ),
+    Bug(
+        name="a server that is down is a wrong address",
+        file="dedup_core/postgres/connection.py",
+        correct='    "Connection refused",\n',
+        wrong="",
+        tests=("tests/integration/test_cli.py::test_a_server_that_is_down_may_be_back_when_the_call_is_made_again",),
     ),
 )
 
