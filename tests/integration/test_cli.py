@@ -309,6 +309,17 @@ def test_a_server_that_cannot_be_reached_may_be_called_again(command, place):
     assert "Traceback" not in done.stderr
 
 
+def test_a_standby_may_be_promoted_when_the_call_is_made_again(loaded, dsn):
+    with loaded.begin() as connection:
+        name = connection.execute(text("SELECT current_database()")).scalar_one()
+        connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+
+    done = onceload("status", ONCELOAD_DSN=dsn)
+
+    assert done.returncode == 1
+    assert "session is read-only" in done.stderr
+
+
 def test_a_user_without_rights_is_told_so(loaded, dsn):
     with loaded.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS onceload_nobody"))
