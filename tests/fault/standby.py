@@ -100,7 +100,7 @@ class Site(ABC):
     def __init__(self, *, home: Path, primary: Server, running: ExitStack) -> None:
         self._address, self._running = home / "address", running
         self.in_charge = primary
-        self._move_address()
+        self.move_address()
 
     @property
     def dsn(self) -> str:
@@ -108,10 +108,13 @@ class Site(ABC):
         return self.in_charge.dsn.split("host=")[0] + f"host={quote(str(self._address), safe='')}"
 
     def fail_over(self) -> None:
+        self.replace_primary()
+        self.move_address()
+
+    def replace_primary(self) -> None:
         """Kill first: whoever is still connected must not be told that the old primary committed anything more."""
         self.in_charge.kill()
         self.in_charge = self._promoted()
-        self._move_address()
 
     @abstractmethod
     def prepare(self) -> None:
@@ -131,7 +134,7 @@ class Site(ABC):
     def _started(self, home: Path) -> Server:
         return Server(home=home, dsn=self._running.enter_context(embedded.running(home)))
 
-    def _move_address(self) -> None:
+    def move_address(self) -> None:
         new = self._address.with_name("address.new")
         new.symlink_to(parse_dsn(self.in_charge.dsn)["host"])
         new.rename(self._address)
@@ -186,11 +189,11 @@ class _WithArchive(Site):
     def part(self) -> None:
         ((self._target,),) = execute(self.in_charge.dsn, "SELECT pg_current_wal_insert_lsn()")
 
-    def fail_over(self) -> None:
+    def replace_primary(self) -> None:
         ((last,),) = execute(self.in_charge.dsn, "SELECT pg_walfile_name(pg_switch_wal())")
         archived = f"(SELECT last_archived_wal >= '{last}' FROM pg_stat_archiver)"
         wait_until(lambda: self.in_charge.is_true(archived), f"{last} is archived")
-        super().fail_over()
+        super().replace_primary()
 
     def _promoted(self) -> Server:
         _configure(
