@@ -86,9 +86,12 @@ class InHand(InThisProcess):
     def run(self, job, sessions):
         worker = Worker(job, sessions[0])
         try:
-            worker.open(waits=False)
-            handed = worker._board.take(worker._session)
-            self._happens(lambda: worker._deliver(replace(job, session=worker._session), handed))
+            assert worker.open(waits=False)
+            session = worker._session
+            assert session is not None
+            handed = worker._board.take(session)
+            assert handed is not None
+            self._happens(lambda: worker._deliver(replace(job, session=session), handed))
         finally:
             worker.close()
         return []
