@@ -58,11 +58,13 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
     source = replace(loads.declared.source, format=Format.PARQUET, path=str(loads.folder / "*.parquet"))
     columns = (parse_column("id", "bigint"),)
     path, other = loads.folder / "a.parquet", loads.folder / "other"
-    pq.write_table(pa.table({"id": [1, 2, 3]}), path)
+    # The pages of both lie at the same places.
+    options = {"compression": "none", "use_dictionary": False}
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path, **options)
 
     def replaced_behind(*arguments, **named):
         groups = read_row_groups(*arguments, **named)
-        pq.write_table(pa.table({"id": [11, 12, 13, 14]}), other)
+        pq.write_table(pa.table({"id": [11, 12, 13]}), other, **options)
         other.rename(path)
         return groups
 
@@ -71,7 +73,7 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
         loads.load(source=source, columns=columns)
     loads.load(source=source, columns=columns, on_rewrite=OnRewrite.NEW_GENERATION)
 
-    assert loads.rows() == [11, 12, 13, 14]
+    assert loads.rows() == [11, 12, 13]
 
 
 def test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digested(loads, monkeypatch):

@@ -835,10 +835,10 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="rows of a Parquet file are read again after its bytes were digested",
-        file="spark_jobs/read.py",
-        correct="read_parquet(each.part, url=each.chunk.url,",
-        wrong="read_parquet(replace(each.part, raw=read_at(each.chunk.url, offset=each.part.row_group.first_byte, "
-        "size=len(each.part.raw))), url=each.chunk.url,",
+        file="spark_jobs/sources/parquet.py",
+        correct="read_row_group(part, url",
+        wrong="read_row_group(replace(part, raw=open(url, 'rb').read()[part.row_group.first_byte : "
+        "part.row_group.end_byte]), url",
         tests=(f"{OF_CHANGED_FILES}::test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digested",),
     ),
     Bug(
@@ -1068,8 +1068,8 @@ BOARD_BUGS = (
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
         file="spark_jobs/load.py",
-        correct="is_there = not dead and is_whole(",
-        wrong="is_there = is_whole(",
+        correct="                    dead = self._set_aside(claim)\n",
+        wrong="                    dead: set[tuple[ProducerId, int]] = set()\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
     ),
     Bug(
