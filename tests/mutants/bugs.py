@@ -1927,13 +1927,6 @@ FAILOVER_BUGS = (
         wrong="1",
         tests=(f"{OF_FAILOVERS}::test_a_worker_of_a_life_that_a_failover_took_back_commits_nothing",),
     ),
-    Bug(
-        name="a server that is down is a wrong address",
-        file="dedup_core/postgres/connection.py",
-        correct='    "Connection refused",\n',
-        wrong="",
-        tests=("tests/integration/test_cli.py::test_a_server_that_is_down_may_be_back_when_the_call_is_made_again",),
-    ),
 )
 
 BUGS = (
