@@ -22,6 +22,7 @@ from dedup_core.errors import (
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
+    NOBODY_NAMED,
     Advance,
     Claim,
     Commit,
@@ -266,6 +267,7 @@ class MemoryLedger:
         *,
         batch: Batch,
         lease_s: float,
+        names: Mapping[ProducerId, str] = NOBODY_NAMED,
         unchanged: Outlook | None = None,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
@@ -275,7 +277,7 @@ class MemoryLedger:
         book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
         if unchanged is not None:
             refuse_change(session, unchanged, self._outlook(book, asking=session.name))
-        refuse_taken(session, spans, self.know(session, list(spans)))
+        refuse_taken(session, spans, self.know(session, list(spans)), names=names, position=book.position)
         _check_session(book, session)
         claim = Claim(delivery_id=DeliveryId(next(self._ids)), session=session, spans=spans)
         book.held[claim.delivery_id] = _Held(claim, self._clock() + timedelta(seconds=lease_s))

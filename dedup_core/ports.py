@@ -24,6 +24,7 @@ from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState
 from dedup_core.spans import SpanSet
 
 Transaction = TypeVar("Transaction")
+NOBODY_NAMED: Mapping[ProducerId, str] = {}
 
 
 class CommitStep(StrEnum):
@@ -294,10 +295,12 @@ class Ledger(Protocol[Transaction]):
         *,
         batch: Batch,
         lease_s: float,
+        names: Mapping[ProducerId, str] = NOBODY_NAMED,
         unchanged: Outlook | None = None,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else.
 
+        Producers that are named still have these names: a failover may have given their ids to others.
         With an outlook, nothing at all has taken effect since, and of no other producers anybody claims anything.
         """
 
@@ -387,12 +390,22 @@ def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], wri
         raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
 
 
-def refuse_taken(session: Session, wanted: Mapping[ProducerId, SpanSet], known: Mapping[ProducerId, Knowledge]) -> None:
+def refuse_taken(
+    session: Session,
+    wanted: Mapping[ProducerId, SpanSet],
+    known: Mapping[ProducerId, Knowledge],
+    *,
+    names: Mapping[ProducerId, str],
+    position: Position,
+) -> None:
     """Raise unless all that a session wants to claim is neither consumed nor claimed by another."""
     for producer_id, spans in wanted.items():
-        if producer_id not in known:
+        knowledge = known.get(producer_id)
+        name = names.get(producer_id)
+        if name is not None and (knowledge is None or knowledge.state.name != name):
+            raise NotAlone(session.pipeline, position, f"producer {producer_id} is not {name!r}")
+        if knowledge is None:
             raise NotFound("producer", str(producer_id))
-        knowledge = known[producer_id]
         if spans.overlaps(knowledge.state.consumed):
             raise AlreadyConsumed(session.pipeline, (knowledge.state.name,))
         busy = spans & knowledge.claimed

@@ -353,6 +353,7 @@ class _Load:
         ledger, declared = self._ledger, self._declared
         names = [(file.listed.name, file.generation) for file in plan.to_read]
         ids = answered(partial(ledger.register, declared.name, names))
+        named = {producer_id: name for (name, _), producer_id in ids.items()}
         twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
         # What goes on under a name that is new to its producer is read as that producer's.
         ids |= {
@@ -374,6 +375,7 @@ class _Load:
             dict.fromkeys(twins, SpanSet()) | spans,
             batch=self._batch,
             lease_s=declared.delivery.ack_deadline_s,
+            names=named,
             # What is in, or about to be, under another name or of an earlier turn decides what is new.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )

@@ -14,6 +14,7 @@ from dedup_core.errors import LimitReached, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
+    NOBODY_NAMED,
     Claim,
     Commit,
     CommitStep,
@@ -205,6 +206,7 @@ class PostgresLedger:
         *,
         batch: Batch,
         lease_s: float,
+        names: Mapping[ProducerId, str] = NOBODY_NAMED,
         unchanged: Outlook | None = None,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""
@@ -215,7 +217,8 @@ class PostgresLedger:
             if unchanged is not None:
                 refuse_change(session, unchanged, _outlook(connection, found, asking=session.name))
             connection.execute(SQL["drop_ended_claims"], {"pipeline_id": pipeline_id})
-            refuse_taken(session, spans, _know(connection, pipeline_id, session.name, list(spans)))
+            known = _know(connection, pipeline_id, session.name, list(spans))
+            refuse_taken(session, spans, known, names=names, position=Position(found.position))
             binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch, "batch": batch}
             delivery_id = connection.execute(SQL["claim_delivery"], {**binds, "lease_s": lease_s}).scalar()
             if delivery_id is None:

@@ -379,6 +379,18 @@ def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):
     assert (state.condition, state.fingerprint, state.size) == (Condition.SEALED, b"x", 9)
 
 
+@pytest.mark.parametrize("name", ["b.jsonl", None])
+def test_what_is_claimed_by_name_is_of_that_name(world, name):
+    """After a failover, another server may have given an id to another producer, or to none."""
+    session, producer = world.session(), world.producer(name) if name else ProducerId(2**40)
+
+    with pytest.raises(NotAlone, match=r"is not 'a\.jsonl'"):
+        world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60, names={producer: "a.jsonl"})
+
+    other = world.producer("a.jsonl")
+    world.ledger.claim(session, {other: TEN}, batch=BATCH, lease_s=60, names={other: "a.jsonl"})
+
+
 def test_a_claim_is_acked_by_its_commit_and_by_no_second_one(world):
     producer, session = world.producer(), world.session()
     claim = world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=60)

@@ -1632,6 +1632,13 @@ RECORD_BUGS = (
 OF_TARGETS = "tests/loads/test_targets.py"
 TARGET_BUGS = (
     Bug(
+        name="a claim takes an id that a failover has given to another producer",
+        file="dedup_core/ports.py",
+        correct="if name is not None and (knowledge is None or knowledge.state.name != name):",
+        wrong="if False:",
+        tests=(CONTRACT,),
+    ),
+    Bug(
         name="rows that the database did not write are recorded as loaded",
         file=LEDGER,
         correct="        refuse_other_rows(commit, written)\n",
