@@ -258,7 +258,7 @@ class DatabaseLost(CallAgain):
     reason: str
 
     def __str__(self) -> str:
-        return f"the database failed while {self.doing}: {self.reason}; no row was committed: call again"
+        return f"the database failed while {self.doing}: {self.reason}. Nothing more was committed. Retry."
 
 
 @dataclass(eq=False)
@@ -321,8 +321,8 @@ class DatabaseRefused(WrongUse):
 
     def __str__(self) -> str:
         return (
-            f"the database refused this user: {self.reason}. Nothing more was written. Check ONCELOAD_DSN (user, "
-            "password, database), and grant the user the rights of its role (docs/how-to/roles.md)."
+            f"the database refused access: {self.reason}. Nothing more was written. Check ONCELOAD_DSN (user, "
+            "password, database), and grant the user its role (docs/how-to/roles.md)."
         )
 
 
@@ -381,9 +381,9 @@ class RowsDiffer(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} of {self.expected:,} "
-            "rows. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a row-level "
-            "security policy of the target discards or adds rows. Remove it, and load again."
+            f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} rows instead of "
+            f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a "
+            "row-level security policy of the target discards or adds rows. Remove it, and load again."
         )
 
 
@@ -433,8 +433,8 @@ class SnapshotRefused(StateDiffers):
         return (
             f"pipeline {self.pipeline}: no snapshot was taken at position {self.position}, because the live state "
             f"differs from the ledger for {_some(self.producers)}. Committed loads stay committed, but the next load "
-            "could lose or repeat records of these producers. Look at the differences with `onceload recover state "
-            f"--pipeline {self.pipeline} --dry-run`, and repair them without --dry-run."
+            "could lose or repeat records of these producers. Show them with `onceload recover state "
+            f"--pipeline {self.pipeline} --dry-run`, and run it without --dry-run to repair them."
         )
 
 

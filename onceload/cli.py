@@ -60,14 +60,14 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
         case DBAPIError():
             return f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE
         case KeyboardInterrupt():
-            said = "interrupted; what was not committed was rolled back, and the call may be made again"
+            said = "interrupted. What was not committed was rolled back. Run the command again"
             return said, ExitCode.CALL_AGAIN
         case OSError() | UnicodeError() | RuntimeError():
             # What was done before the answer could not be written stays done; asking again tells.
             return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
         case _:
             # The words of an error that nobody expected may be values of rows.
-            unexpected = f"an unexpected {type(error).__name__} stopped this command, which is a bug in Onceload"
+            unexpected = f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload"
             what_now = (
                 "What was not committed was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
             )

@@ -84,9 +84,9 @@ def state_in_words(found: Recovery) -> str:
         f"{found.producers} producers"
     )
     if found.snapshot_position:
-        said += "\ndamage that is older than the snapshot was not looked for; without --position it is"
+        said += "\ndamage older than the snapshot was not checked. Run without --position to check it"
     if found.applied:
-        how = f"{len(found.differing)} producers differed and were set right; the ledger and the rows are as they were"
+        how = f"{len(found.differing)} producers differed and were repaired. The ledger and the rows were not changed"
     elif found.is_different:
         how = f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}"
     else:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
-from dedup_core.postgres.connection import translated
+from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, translated
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 #: How long an upgrade tries to get all tables for itself, in between of what loads and snapshots do.
@@ -45,7 +46,7 @@ _MAY_GRANT = text("""
 _HAS_ROLES = text("""
     SELECT coalesce(has_table_privilege(to_regrole('onceload_loader'), 'onceload.ledger', 'INSERT'), false)""")
 
-_BEFORE = "no release upgrades it. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
+_BEFORE = "it cannot be upgraded. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
 _THEIRS = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
 _TABLES = text("""
     SELECT relname AS name, EXISTS (
@@ -104,7 +105,12 @@ def _upgrade(engine: Engine) -> tuple[str | None, str]:
 def _lock_all(connection: Connection) -> None:
     """Take all tables at once, or none, so that no load is in the middle of a transaction while they change."""
     connection.execute(_LOCK_TIMEOUT)
-    connection.execute(_LOCK_ALL)
+    try:
+        connection.execute(_LOCK_ALL)
+    except DBAPIError as error:
+        if sqlstate(error) != QUERY_CANCELED:
+            raise
+        raise PipelineBusy("(any)", "a transaction that uses its tables") from error
     connection.execute(_NO_TIMEOUT)
 
 
@@ -149,7 +155,7 @@ def _refuse_misfit(found: _Version) -> None:
         fix = "Run `onceload init` with this installation."
         raise UpgradeUnfinished(head(), f"at revision {found.revision}", fix)
     if found.compatible_from > head():
-        fix = "Install the release that changed the schema, or a later one, and restart the processes of this one."
+        fix = "Install the release that changed the schema, or a later one, and restart all processes."
         raise UpgradeUnfinished(head(), f"at revision {found.revision}", fix)
 
 

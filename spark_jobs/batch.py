@@ -165,7 +165,7 @@ def _waiting(
             # Nobody has to wait for what cannot be published any more.
             batches.give_up(kept)
             raise NothingKept(
-                declared.name, batch, "the server crashed or another took over, and its stage is empty"
+                declared.name, batch, "the server crashed or a standby took over: its stage is empty"
             ) from lost
 
 

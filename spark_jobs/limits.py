@@ -89,7 +89,7 @@ def _why_refused(
     example = bad[kinds.index(most_common)]
     column = f"{example.column}: " if example.column else ""
     is_of_few = len(bad) < NOTHING_GOOD_MIN
-    others = f", and so are all {len(beside):,} records of the files that were read with it" if is_of_few else ""
+    others = f", and so are all {len(beside):,} records of the files read with it" if is_of_few else ""
     return (
         f"{_all_of_them(len(bad))} bad{others}; {count:,} of them like {_place(declared, example, parts)}: {column}"
         f"{example.reason}. None of them was loaded or quarantined. Fix the file, or source.format, source.options or "
@@ -98,7 +98,7 @@ def _why_refused(
 
 
 def _all_of_them(count: int) -> str:
-    return "the record that was read of it is" if count == 1 else f"all {count:,} records that were read of it are"
+    return "the only record read from it is" if count == 1 else f"all {count:,} records read from it are"
 
 
 def _place(declared: Declared, record: BadRecord, parts: Sequence[ReadPart]) -> str:

@@ -308,7 +308,7 @@ class _Load:
     def _whose(self) -> str:
         """Who holds something, in words."""
         held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in answered(self._board.holders).items())
-        return "".join(f" ({each}, unless it goes on)" for each in [", ".join(held)] if each)
+        return "".join(f" ({each}, or longer)" for each in [", ".join(held)] if each)
 
     def _not_in(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
         """What was handed out, is no more, and is not in: somebody could not read it, and told others why."""

@@ -231,7 +231,7 @@ def _one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) ->
     )
 
 
-_OTHER_NAME = "it is another name of the file {0} (a link). A file is loaded once, here as {0}"
+_OTHER_NAME = "it is the same file as {0} (a link). A file is loaded once, here as {0}"
 
 
 def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> bool:
@@ -797,7 +797,7 @@ _REWRITTEN = {
 }
 
 
-_LEFT_OPEN = "its last line has no newline yet, or an open quote. It is loaded once it is complete"
+_LEFT_OPEN = "its last line lacks a newline or a closing quote. It is loaded once it is complete"
 
 
 def _was_left_open(state: ProducerState) -> bool:

@@ -152,7 +152,7 @@ _OUT_OF_RANGE = ("22", "54")
 CONCURRENT_CHANGE = "a concurrent change"
 _BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE}
 #: Our sessions have no limit of their own for a query.
-_CANCELLED = "57014"
+QUERY_CANCELED = "57014"
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
         return PipelineBusy(pipeline, _BUSY[code])
     if code in ("42501", "28000", "28P01"):
         return DatabaseRefused(reason)
-    if code == _CANCELLED:
+    if code == QUERY_CANCELED:
         return DatabaseLost(doing, f"{reason} (an administrator cancelled the query, or set a limit for this session)")
     return DatabaseLost(doing, reason) if is_lost(error) or code.startswith("53") else error
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from dedup_core.errors import NotFound, PipelineBusy, SnapshotRefused
+from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotRefused, StateDiffers
 from dedup_core.names import Position, ProducerId
 from dedup_core.pipeline import SnapshotPolicy
 from dedup_core.postgres.commit import get_pipeline, hold_pipeline, lock_pipeline
@@ -116,7 +116,10 @@ def _refuse_unproven(connection: Connection, pipeline: str, found: Record) -> No
     differing: tuple[str, ...] = ()
     # If the states do not follow from the snapshot before, that one may be damaged: the whole ledger decides.
     for after in dict.fromkeys((Position(before.scalar_one()), BEGINNING)):
-        reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)
+        try:
+            reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)
+        except (SettingRefused, StateDiffers) as error:
+            raise SnapshotRefused(pipeline, found.position, ("the ledger itself: entries are missing",)) from error
         if reach.position != found.position:
             raise SnapshotRefused(pipeline, found.position, ("the pipeline's position",))
         differing = differing_from_ledger(

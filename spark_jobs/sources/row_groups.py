@@ -137,7 +137,7 @@ def _plain_batches(file: pq.ParquetFile, group: RowGroup, url: str, names: list[
 
 def _check_size(url: str, size: int) -> None:
     if size > UNFOLDED_BYTES_MAX:
-        found = f"one unfolds to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
+        found = f"one expands to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
         raise FileRefused(url, "have row groups that fit into memory", found, "write it with fewer rows in each")
 
 

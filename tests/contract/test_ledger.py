@@ -545,7 +545,7 @@ def test_rows_that_the_database_did_not_write_are_not_recorded_as_loaded(world, 
     commit = world.commit_of(session, producer, TEN)
     rows = [(producer, each) for each in range(written)]
 
-    with pytest.raises(RowsDiffer, match=f"wrote {written} of 10 rows. The commit was rolled back"):
+    with pytest.raises(RowsDiffer, match=f"wrote {written} rows instead of 10. The commit was rolled back"):
         world.ledger.commit(replace(commit, write_rows=world.write(rows)))
 
     assert world.rows() == []

@@ -353,7 +353,7 @@ def test_a_snapshot_goes_out_to_a_file_and_back(loaded, dsn, tmp_path):
     assert [each["position"] for each in json.loads(listed.stdout)["snapshots"]] == [2]
     assert json.loads(recovered.stdout)["applied"] is True
     assert json.loads(recovered.stdout)["snapshot_position"] == 2
-    assert "damage that is older than the snapshot was not looked for" in recovered.stderr
+    assert "damage older than the snapshot was not checked" in recovered.stderr
     assert json.loads(onceload("producers", "--json", ONCELOAD_DSN=dsn).stdout)["producers"][0]["end"] == 1500
 
 
@@ -386,7 +386,7 @@ def test_a_recovery_shows_first_what_it_would_do(loaded, dsn):
 
     assert (dry.returncode, wet.returncode, again.returncode) == (4, 0, 0)
     assert "call again without --dry-run" in dry.stderr
-    assert "1 producers differed and were set right" in wet.stderr
+    assert "1 producers differed and were repaired" in wet.stderr
     assert "nothing to do" in again.stderr
 
 
@@ -480,7 +480,7 @@ def test_what_nobody_expected_is_one_sentence_and_a_traceback_only_if_asked_for(
     told_all = capsys.readouterr().err
 
     assert code == 1
-    assert f"an unexpected {type(error).__name__} stopped this command, which is a bug in Onceload" in told
+    assert f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload" in told
     assert "secret" not in told
     assert "Traceback" not in told
     assert "Traceback" in told_all

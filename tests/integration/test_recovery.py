@@ -259,7 +259,7 @@ def test_producers_forgotten_without_an_answer_are_said_to_be_unknown(engine, le
         )
     end_at_commit(engine, "ledger")
 
-    with pytest.raises(CommitOutcomeUnknown, match="batch forget-7"):
+    with pytest.raises(CommitOutcomeUnknown, match="batch forgetting idle producers"):
         ledger.forget_idle("events")
 
 

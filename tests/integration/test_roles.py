@@ -214,7 +214,7 @@ def test_a_reader_is_told_that_it_may_not(loaded, capsys, command):
     code = call(as_member(dsn, "onceload_reader"), *command.split(), *arguments)
 
     assert code == ExitCode.WRONG_USE
-    assert "grant this user the rights of the role it should have" in capsys.readouterr().err
+    assert "grant the user its role" in capsys.readouterr().err
 
 
 def test_two_loaders_share_what_either_of_them_made(made, tmp_path):

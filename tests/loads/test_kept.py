@@ -214,7 +214,7 @@ def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
         # What a crash leaves of unlogged tables, and what an administrator may do.
         connection.execute(text(f"{lost} {', '.join(table for (table,) in tables)}"))
 
-    with pytest.raises(NothingKept, match="the server crashed or another took over, and its stage is empty"):
+    with pytest.raises(NothingKept, match="the server crashed or a standby took over: its stage is empty"):
         publish_now(loads)
     assert loads.load().loaded == 1
     assert loads.rows() == [1]

@@ -55,7 +55,7 @@ def test_a_file_without_a_good_record_is_refused_and_the_others_load(loads):
 
     assert (counts(report), refused(report)) == ((1, 0, 0), ["a.jsonl"])
     (note,) = report.notes
-    assert f"all {NOTHING_GOOD_MIN} records that were read of it are bad; {NOTHING_GOOD_MIN} of them" in note.reason
+    assert f"all {NOTHING_GOOD_MIN} records read from it are bad; {NOTHING_GOOD_MIN} of them" in note.reason
     assert "line 1 (byte 0): amount: '1;50' is no numeric(12,2)" in note.reason
     assert "None of them was loaded or quarantined" in note.reason
     assert "quality.quarantined_max" in note.reason
