@@ -46,7 +46,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
             traceback.print_exc()
         message, exit_code = _in_words(error)
         outcome = _said(error, message, exit_code, json=parsed.json)
-    write_outcome(outcome, environment)
+    with suppress(OSError):
+        write_outcome(outcome, environment)
     return outcome.exit_code
 
 

@@ -42,7 +42,17 @@ from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.kept import keep
 from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
-from spark_jobs.plan import EVERYTHING, Choice, FileToRead, Note, Plan, depends_on_others, make_plan, set_aside_notes
+from spark_jobs.plan import (
+    EVERYTHING,
+    Choice,
+    FileToRead,
+    Note,
+    Plan,
+    depends_on_others,
+    make_plan,
+    set_aside_notes,
+    was_left_open,
+)
 from spark_jobs.progress import Tell, Waiting, WatchedTasks, planned_bytes
 from spark_jobs.publish import BatchIncomplete, half_read, publish
 from spark_jobs.sources.addresses import is_of_s3, known_access
@@ -318,8 +328,8 @@ class _Load:
             if state is None or state.name in known or state.name in outlook.claimed:
                 continue
             is_open_ended = bool(spans) and spans.end == SEQUENCE_END
-            # Of those, a size is noted with the last part that was read.
-            is_read = (state.size or 0) >= self._sizes[producer_id]
+            # Of those, a size is noted with the last part that was read, unless its last line is open.
+            is_read = (state.size or 0) >= self._sizes[producer_id] or was_left_open(state)
             if not (is_read if is_open_ended else state.consumed.covers(spans)):
                 reason = "not all that was handed out of it is in: whoever took it says why; load again"
                 yield Note(name=state.name, reason=reason, is_unreadable=True)

@@ -138,7 +138,7 @@ def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None
             take = partial(
                 _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
             )
-        _sparing_the_others(take, parts, refused=refused, notes=notes)
+        _sparing_the_others(take, parts, refused=refused, notes=notes, by_file=begins is not None)
     return notes
 
 
@@ -148,7 +148,12 @@ def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
 
 
 def _sparing_the_others(
-    take: Callable[[list[ReadPart]], Answer], parts: list[ReadPart], *, refused: set[str], notes: list[Note]
+    take: Callable[[list[ReadPart]], Answer],
+    parts: list[ReadPart],
+    *,
+    refused: set[str],
+    notes: list[Note],
+    by_file: bool = False,
 ) -> Answer:
     """Take a piece without the files that turn out, when they are decoded, to be unreadable from here on."""
     while True:
@@ -161,6 +166,12 @@ def _sparing_the_others(
                 raise
             refused.update(names)
             notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
+        except TooManyQuarantined as error:
+            # Of one file alone: that says nothing of the others, which would have been judged together with it.
+            if not by_file or not left:
+                raise
+            refused.update(each.chunk.url for each in left)
+            notes += [Note.of(name, error) for name in dict.fromkeys(each.chunk.name for each in left)]
 
 
 def _pieces(

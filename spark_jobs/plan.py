@@ -220,8 +220,9 @@ def _one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) ->
     known, files = _known(ledger, declared.name, names), {listed.name: listed for listed in listing.files}
     others: dict[str, str] = {}
     for group in listing.names_of_one:
-        loaded = (each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name)))
-        chosen = next(loaded, group[0]).name
+        registered = [each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name))]
+        loaded = (each for each in registered if known[each.name][1].state.consumed or known[each.name][1].shared)
+        chosen = next(loaded, (registered or group)[0]).name
         others |= {each.name: chosen for each in group if each.name != chosen}
     notes = ((repr(name), _OTHER_NAME.format(chosen)) for name, chosen in others.items())
     return replace(
@@ -514,7 +515,8 @@ def _look(
 
 def _new_of(declared: Declared, listed: Listed, life: _Life, *, sealed: bool) -> FileToRead | Note | None:
     source = declared.source
-    if source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE:
+    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    if is_plain and not life.consumed:
         check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
     rest_of = _rest_of_stream if is_stream(source, listed.name) else _rest_of_plain
     rest = rest_of(source, listed, life, sealed=sealed)
@@ -600,7 +602,7 @@ def _life_of(
             generation=state.generation,
             consumed=state.consumed,
             fingerprint=state.fingerprint,
-            is_left_open=resemblance is Resemblance.SAME and _was_left_open(state) and state.consumed.is_without_holes,
+            is_left_open=resemblance is Resemblance.SAME and was_left_open(state) and state.consumed.is_without_holes,
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
             itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
         )
@@ -800,9 +802,11 @@ _REWRITTEN = {
 _LEFT_OPEN = "its last line lacks a newline or a closing quote. It is loaded once it is complete"
 
 
-def _was_left_open(state: ProducerState) -> bool:
+def was_left_open(state: ProducerState) -> bool:
     """Whether a packed file was unpacked to its end, and something was left over: then no size is noted."""
-    return state.size is None and Fingerprint.from_bytes(state.fingerprint or b"").packed is not None
+    if state.size is not None or state.fingerprint is None:
+        return False
+    return Fingerprint.from_bytes(state.fingerprint).packed is not None
 
 
 def _is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:

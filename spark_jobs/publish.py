@@ -226,14 +226,14 @@ def merge_in(
         )
     if not target.lineage:
         is_newer = "true"
-    kept = "true"
+    kept, undeleted = "true", 0
     if target.deleted:
         kept = f"latest.{quoted(target.deleted)} IS NOT TRUE"
-        run(
-            connection,
-            f"DELETE FROM {table} AS there USING latest"
-            f" WHERE {_same_key(target)} AND latest.{quoted(target.deleted)} AND ({is_newer})",
-        )
+        gone = f"{_same_key(target)} AND latest.{quoted(target.deleted)} AND ({is_newer})"
+        # Locked, these rows are there until they are deleted, whatever others commit meanwhile.
+        found = f"SELECT FROM {table} AS there JOIN latest ON {gone} FOR UPDATE OF there"
+        undeleted = run(connection, f"WITH found AS ({found}) SELECT count(*) FROM found").scalar_one()
+        undeleted -= run(connection, f"DELETE FROM {table} AS there USING latest WHERE {gone}").rowcount
     names = Writer.into_target(target, columns).names
     changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
     guard, first = is_newer.replace("latest.", "excluded."), quoted(target.key[0])
@@ -244,25 +244,23 @@ def merge_in(
         f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}",
     ).rowcount
     rows: int = run(connection, f"SELECT count(*) FROM {source}").scalar_one()
-    return rows - _discarded(connection, target, is_newer, kept=kept, written=written)
+    return rows - max(0, undeleted) - _unwritten(connection, target, is_newer, kept=kept, written=written)
 
 
 def _same_key(target: Target) -> str:
     return " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
 
 
-def _discarded(connection: Connection, target: Target, is_newer: str, *, kept: str, written: int) -> int:
-    """How many of the latest rows have no effect on the target, though no newer row of their key is there."""
-    latest = run(connection, f"SELECT count(*) AS rows, count(*) FILTER (WHERE {kept}) AS kept FROM latest").one()
-    if written == latest.rows:
-        return 0
-    # The server counts no row that is older than the one there, nor one that is deleted.
+def _unwritten(connection: Connection, target: Target, is_newer: str, *, kept: str, written: int) -> int:
+    """How many of the latest rows the server has not written, though no newer row of their key is there."""
+    expected: int = run(connection, f"SELECT count(*) FROM latest WHERE {kept}").scalar_one()
+    if written == expected or not target.lineage:
+        return expected - written
+    # Rows that this transaction has written are no reason for others to stay away.
     run(connection, "ANALYZE latest")
-    is_there = f"there.{quoted(target.key[0])} IS NOT NULL"
-    lacks = f"NOT ({is_there}) OR ({is_newer})" if target.lineage else f"NOT ({is_there})"
-    without_effect: int = run(
+    late = run(
         connection,
-        f"SELECT count(*) FROM latest LEFT JOIN {table_name(target)} AS there ON {_same_key(target)}"
-        f" WHERE CASE WHEN {kept} THEN {lacks} ELSE {is_there} AND ({is_newer}) END",
-    ).scalar_one()
-    return max(without_effect, 0 if target.lineage else latest.kept - written)
+        f"SELECT count(*) FROM latest JOIN {table_name(target)} AS there ON {_same_key(target)}"
+        f" WHERE {kept} AND NOT ({is_newer}) AND there.xmin <> CAST(pg_current_xact_id() AS xid)",
+    )
+    return expected - written - int(late.scalar_one())

@@ -1,7 +1,6 @@
 """Chunks into parts, and parts into records, whatever their format."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ from dedup_core.spans import SEQUENCE_END
 from spark_jobs.columns import Column, arrow_schema
 from spark_jobs.declared import Declared, Format, Source
 from spark_jobs.prepare import ReadPart
-from spark_jobs.sources.addresses import Unreadable, local_path, told
+from spark_jobs.sources.addresses import Unreadable, told
 from spark_jobs.sources.csv import read_csv
 from spark_jobs.sources.files import look_at, open_stream, read_at
 from spark_jobs.sources.fingerprints import (
@@ -112,18 +111,6 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
 def _went_on(tail: Part) -> LastLineOpen:
     return LastLineOpen(tail.end - tail.first, "was still being written while it was read, though it counted as sealed")
-
-
-def goes_on(chunk: Chunk, source: Source) -> bool:
-    """Whether a file has grown, since it was planned, in a last line that counted as sealed; stores append nothing."""
-    is_plain = source.format is not Format.PARQUET and Compression.of(chunk.url) is Compression.NONE
-    if not (chunk.sealed and is_plain and chunk.end in (None, chunk.size) and local_path(chunk.url)):
-        return False
-    with suppress(Unreadable):
-        has_grown = _look_again(chunk).size > chunk.size
-        # A newline may be all that it lacked.
-        return has_grown and not {*read_at(chunk.url, offset=chunk.size - 1, size=2)} & {*b"\r\n"}
-    return False
 
 
 def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:

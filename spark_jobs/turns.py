@@ -6,19 +6,23 @@ out of the plan; what only reading tells is left out of the batch, which is then
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.spans import Span, SpanSet
-from spark_jobs.declared import Declared, Write
+from spark_jobs.declared import Declared, Format, Source, Write
 from spark_jobs.offers import Bundle
 from spark_jobs.plan import Note, waits_for
 from spark_jobs.publish import merged
-from spark_jobs.read import goes_on
+from spark_jobs.sources.addresses import Unreadable, local_path
+from spark_jobs.sources.files import look_at
+from spark_jobs.sources.packed import Compression
 from spark_jobs.sources.records import Chunk
 from spark_jobs.stage import StagedPart
+from spark_jobs.twins import ends_a_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ def overtaking(
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in merged(parts)}
-    gone_on = {chunk for chunk in in_order if _is_read_to_end(chunk, read) and goes_on(chunk, declared.source)}
+    gone_on = {chunk for chunk in in_order if _is_read_to_end(chunk, read) and _goes_on(chunk, declared.source)}
     noted = noted | {chunk.name for chunk in gone_on}
     behind, waiting = set(gone_on), dict[str, str]()
     for line in _lines(declared, in_order):
@@ -98,3 +102,13 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
         return advance is not None and advance.size is not None
     planned = SpanSet([Span(chunk.first, chunk.end)]) if chunk.first < chunk.end else SpanSet()
     return not planned or (advance is not None and advance.spans.covers(planned))
+
+
+def _goes_on(chunk: Chunk, source: Source) -> bool:
+    """Whether a file has grown, since it was planned, in a last line that counted as sealed; stores append nothing."""
+    is_plain = source.format is not Format.PARQUET and Compression.of(chunk.url) is Compression.NONE
+    if not (chunk.sealed and is_plain and chunk.end in (None, chunk.size) and local_path(chunk.url)):
+        return False
+    with suppress(Unreadable):
+        return look_at(chunk.url).size > chunk.size and not ends_a_line(source, chunk.url, chunk.size)
+    return False

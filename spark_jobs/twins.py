@@ -77,19 +77,19 @@ def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Rese
         return compare_whole(listed, fingerprint)
     resemblance = compare(listed, fingerprint, consumed_end=state.consumed.end)
     if resemblance is Resemblance.GROWN and state.condition is Condition.SEALED:
-        return resemblance if _ends_a_line(source, listed, state.consumed.end) else Resemblance.CONTINUED
+        return resemblance if ends_a_line(source, listed.url, state.consumed.end) else Resemblance.CONTINUED
     return resemblance
 
 
-def _ends_a_line(source: Source, listed: Listed, end: int) -> bool:
+def ends_a_line(source: Source, url: str, end: int) -> bool:
     """Whether more may follow: a last line that was taken without its newline must not go on."""
     if end == 0:
         return True
     # In a multiline file the next newline may belong to a value whose quote is still open.
     size = 1 if source.format is Format.CSV and source.csv.multiline else 3
-    if Compression.of(listed.url) is Compression.NONE:
-        return _has_ended(read_at(listed.url, offset=end - 1, size=size))
-    with open_stream(listed.url) as stream:
+    if Compression.of(url) is Compression.NONE:
+        return _has_ended(read_at(url, offset=end - 1, size=size))
+    with open_stream(url) as stream:
         _feed(stream, end - 1)
         return _has_ended(stream.read(size))
 

@@ -219,8 +219,10 @@ class Worker:
         if rest is None:
             answered(partial(self._board.nack, clean, reason))
             return None
-        answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=_SECOND_TRY, reason=reason))
-        return replace(clean, work=rest, tries=_SECOND_TRY)
+        # One more death tells the next culprit.
+        tries = max(_SECOND_TRY, self._board.rules.deliveries_max - 1)
+        answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=tries, reason=reason))
+        return replace(clean, work=rest, tries=tries)
 
     @contextmanager
     def _noting(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
@@ -231,8 +233,8 @@ class Worker:
 
         try:
             yield begins
-        except Exception:
-            # This worker lives.
+        except BaseException:
+            # This worker lives, or was asked to stop.
             with suppress(OnceloadError):
                 self._board.note(handed, handed.work)
             raise

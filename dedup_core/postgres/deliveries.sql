@@ -276,6 +276,8 @@ UPDATE onceload.delivery SET work = :work
 WITH rest AS (
     UPDATE onceload.delivery SET work = :rest, tries = :tries
      WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch
+       -- Asked again after an answer that was lost, it is done already.
+       AND work IS DISTINCT FROM :rest
     RETURNING pipeline_id, batch, session_id, parent_id, is_staged
 ), apart AS (
     INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, tries, parent_id, work, is_staged)

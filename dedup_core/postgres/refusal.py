@@ -28,13 +28,19 @@ class Attempt(psycopg2.extensions.connection):
             super().__init__(dsn)
         except psycopg2.OperationalError as error:
             reason = str(error).strip().split("\n", 1)[0]
-            if any(code.startswith(_FINAL) for code in self._codes()):
+            codes, hosts = self._codes(), psycopg2.extensions.parse_dsn(dsn).get("host", "").split(",")
+            # Of several servers, one that is down may be the one that would let us in.
+            if len(codes) >= len(hosts) and all(code.startswith(_FINAL) for code in codes):
                 raise DatabaseRefused(reason) from error
             raise DatabaseUnreachable("opening a connection", reason, _FIX) from error
 
     def _codes(self) -> list[str]:
         """Try again, and read the SQLSTATE of each server that answers; none where no server does."""
-        libpq, connection = ctypes.CDLL(_psycopg.__file__), ctypes.c_void_p(self.pgconn_ptr)
-        libpq.PQsetErrorVerbosity(connection, _CODE_ALONE)
-        libpq.PQreset(connection)
+        try:
+            libpq, connection = ctypes.CDLL(_psycopg.__file__), ctypes.c_void_p(self.pgconn_ptr)
+            libpq.PQsetErrorVerbosity(connection, _CODE_ALONE)
+            libpq.PQreset(connection)
+        except (AttributeError, OSError):
+            # A driver that hides its libpq.
+            return []
         return _CODE.findall(self.info.error_message or "")

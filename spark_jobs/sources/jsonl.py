@@ -80,8 +80,11 @@ def _looks_unlike_an_object(lines: Lines) -> Mask:
 def _may_be_too_small(lines: Lines, types: Sequence[ColumnType]) -> Mask:
     """Which lines may hold a number so small that Arrow makes it zero, or looks beyond the end of its powers of ten."""
     harmless = min(map(_harmless_exponent, types))
-    exponents = _negative_exponents(lines.octets).tolist()
-    far = [at for at in exponents if _number_at(lines.block, at) > harmless]
+    exponents = _negative_exponents(lines.octets)
+    # Most have too few digits for that, and need no closer look.
+    last_digit = np.minimum(exponents + len(str(harmless)) - 1, len(lines.octets) - 1)
+    long_ones = exponents[lines.octets[last_digit] - ord("0") < 10].tolist()
+    far = [at for at in long_ones if _number_at(lines.block, at) > harmless]
     # No writer escapes what numbers are made of, but every reader takes it.
     hidden = [found.start() for found in _ESCAPED.finditer(lines.block)] if b"\\" in lines.block else []
     zeros = {b"0" * _HALF_WAY[each.kind] for each in types if each.kind in _HALF_WAY}

@@ -111,7 +111,7 @@ class _Held(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         start = self._at - self._first
-        block = self._raw[start : start + size] if start >= 0 else b""
+        block = self._raw[start : None if size < 0 else start + size] if start >= 0 else b""
         self._at += len(block)
         return block
 

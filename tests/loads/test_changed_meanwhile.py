@@ -149,14 +149,20 @@ def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet(loads
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize(
-    ("more", "noted", "rows", "in_the_end"),
-    [(b"34\n", ["a.csv"], [2], [1, 2, 1234]), (b"\n4\n", [], [1, 2, 12], [1, 2, 4, 12])],
+    ("multiline", "more", "noted", "rows", "in_the_end"),
+    [
+        (False, b"34\n", ["a.csv"], [2], [1, 2, 1234]),
+        (False, b"\n4\n", [], [1, 2, 12], [1, 2, 4, 12]),
+        # There, no newline tells that a record has ended.
+        (True, b"\n4\n", ["a.csv"], [2], [1, 2, 4, 12]),
+    ],
 )
 def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_out(
-    *, loads, monkeypatch, more, noted, rows, in_the_end
+    *, loads, monkeypatch, multiline, more, noted, rows, in_the_end
 ):
     source = replace(loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv"), sealed_after_s=0)
-    source, columns = replace(source, csv=CsvOptions(header=False)), (parse_column("id", "bigint"),)
+    source = replace(source, csv=CsvOptions(header=False, multiline=multiline))
+    columns = (parse_column("id", "bigint"),)
     path = loads.write("a.csv", b"1\n12")
     loads.write("b.csv", b"2\n")
 

@@ -3,6 +3,7 @@
 The processes are real, and so are their ends: the name of a file decides who is killed.
 """
 
+import math
 import os
 import signal
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
 from spark_jobs import loading
+from spark_jobs.declared import Publish, QuarantineLimit
 from spark_jobs.load import LoadSettings, Report, load, new_batch
 from spark_jobs.loading import Delivery, Job, read_adding
 from spark_jobs.plan import Note
@@ -60,6 +62,8 @@ class Mortals:
     def __init__(self, *, reading: Sequence[str] = (), decoding: Sequence[str] = ()) -> None:
         self._deadly = frozenset(reading), frozenset(decoding)
         self.deaths = 0
+        #: After so many deaths nothing is deadly any more.
+        self.deaths_max = math.inf
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         for name in sessions:
@@ -69,7 +73,8 @@ class Mortals:
         return []
 
     def _lived(self, job: Job, name: SessionName) -> int | None:
-        process = _PROCESSES.Process(target=work_mortally, args=(job, name, *self._deadly))
+        deadly = self._deadly if self.deaths < self.deaths_max else (frozenset(), frozenset())
+        process = _PROCESSES.Process(target=work_mortally, args=(job, name, *deadly))
         process.start()
         process.join()
         return process.exitcode
@@ -168,3 +173,19 @@ def _failing(declared: Any, columns: Any, parts: Any) -> Any:
     if parts:
         raise RuntimeError("no such luck")
     return read_records(declared, columns, parts)
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_share_of_bad_records_is_judged_file_by_file_where_files_are(loads):
+    """Together they would be good enough; a file that is not says nothing of the others, and the delivery goes on."""
+    loads.write("a.jsonl", line(0) + "{bad\n")
+    loads.write("b.jsonl", "".join(line(number) for number in range(1, 40)))
+    loads.declared = replace(loads.declared, quarantine_limit=QuarantineLimit(share=0.1))
+    tasks = Mortals(decoding=["a.jsonl"])
+    tasks.deaths_max = 1
+
+    report = load_by(loads, tasks)
+
+    assert tasks.deaths == 1
+    assert [note.name for note in report.notes] == ["a.jsonl"]
+    assert loads.rows() == list(range(1, 40))

@@ -18,7 +18,7 @@ ONE = [Publish.STAGED]
 
 def links_of(loads: Loads) -> list[tuple[str, bool]]:
     report = loads.load()
-    assert all("another name of" in note.reason for note in report.notes)
+    assert all("it is the same file as" in note.reason for note in report.notes)
     return notes(report)
 
 
@@ -49,6 +49,17 @@ def test_a_link_that_comes_later_takes_the_place_of_no_loaded_file(loads):
 
     assert links_of(loads) == [("'a.jsonl'", False)]
     assert loads.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("publish", ONE)
+def test_a_name_that_was_only_registered_takes_the_place_of_no_loaded_file(loads):
+    path = loads.write("b.jsonl", line(1))
+    loads.load()
+    os.link(path, loads.folder / "a.jsonl")
+    loads.ledger.register("events", [("a.jsonl", 1)])
+
+    assert links_of(loads) == [("'a.jsonl'", False)]
+    assert loads.rows() == [1]
 
 
 @pytest.mark.parametrize("publish", ONE)

@@ -8,6 +8,7 @@ import pytest
 from dedup_core.errors import ExitCode, RowsDiffer, SettingRefused
 from dedup_core.postgres.quarantine import Selection, choose
 from spark_jobs.columns import parse_column
+from spark_jobs.copy import run
 from spark_jobs.declared import Publish, Write
 from spark_jobs.load import new_batch
 from spark_jobs.retry import retry
@@ -225,3 +226,21 @@ def test_a_merge_of_rows_that_are_older_than_those_there_counts_all_of_them(load
 
     assert counts(loads.load()) == (2, 0, 0)
     assert loads.rows("id, note") == [(1, "last"), (2, "newer")]
+
+
+def test_a_key_that_another_load_brings_while_it_is_deleted_is_no_discarded_row(loads, monkeypatch):
+    loads = merging(loads, lineage=True, deleted=True)
+    loads.write("a.jsonl", row(1, "old"))
+    loads.load()
+    loads.write("b.jsonl", row(2, "x", gone=True) + row(3, "x"))
+
+    def bring_first(connection, statement):
+        if statement.startswith("INSERT INTO"):
+            execute(loads.admin_dsn, "INSERT INTO target VALUES (2, 'theirs', false, 4711, 0)")
+        return run(connection, statement)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.publish.run", bring_first)
+        assert counts(loads.load()) == (2, 0, 0)
+
+    assert loads.rows("id, note") == [(1, "old"), (2, "theirs"), (3, "x")]

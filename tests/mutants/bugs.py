@@ -1662,8 +1662,8 @@ TARGET_BUGS = (
     Bug(
         name="a merge does not look for keys that a trigger discards",
         file="spark_jobs/publish.py",
-        correct="return rows - _discarded(",
-        wrong="return rows - 0 * _discarded(",
+        correct=" - _unwritten(connection, target, is_newer, kept=kept, written=written)\n",
+        wrong="\n",
         tests=(f"{OF_TARGETS}::test_a_merge_counts_the_keys_that_a_trigger_discards",),
     ),
     Bug(
@@ -1721,9 +1721,9 @@ FILE_BUGS = (
     ),
     Bug(
         name="a sealed last line is published though it went on since it was staged",
-        file="spark_jobs/read.py",
-        correct="    with suppress(Unreadable):\n        has_grown = ",
-        wrong="    with suppress(Unreadable):\n        has_grown = False and ",
+        file="spark_jobs/turns.py",
+        correct="        return look_at(chunk.url).size > chunk.size and",
+        wrong="        return False and",
         tests=(
             "tests/loads/test_changed_meanwhile.py"
             "::test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_out",
@@ -1767,7 +1767,7 @@ FILE_BUGS = (
     Bug(
         name="a link that comes later takes the place of a loaded file",
         file="spark_jobs/plan.py",
-        correct="        chosen = next(loaded, group[0]).name\n",
+        correct="        chosen = next(loaded, (registered or group)[0]).name\n",
         wrong="        chosen = group[0].name\n",
         tests=(f"{OF_NAMES}::test_a_link_that_comes_later_takes_the_place_of_no_loaded_file",),
     ),
