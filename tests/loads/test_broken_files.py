@@ -24,7 +24,7 @@ from spark_jobs.plan import Note
 from tests.loads.conftest import InThisProcess, Loads, line
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstandard.compress}
-OPEN = "no newline yet"
+OPEN = "newline"
 
 
 def counts(report: Report) -> tuple[int, int, int]:
