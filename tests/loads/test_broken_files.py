@@ -298,6 +298,8 @@ RETURNS = (line(1) + line(2)).replace("\n", "\r").encode()
         ("a.jsonl", RETURNS, "carriage returns"),
         ("a.jsonl.gz", gzip.compress(RETURNS), "carriage returns"),
     ],
+    # Packed bytes hold the time, and ids of tests must not.
+    ids=["misnamed", "packed twice", "UTF-16", "packed UTF-16", "returns", "packed returns"],
 )
 def test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed(loads, name, content, why, sealed_after_s):
     source = replace(loads.declared.source, sealed_after_s=sealed_after_s)
