@@ -41,9 +41,9 @@ with DAG(
             None,
             type=["null", "integer"],
             minimum=0,
-            description="state: leave it out, and the whole ledger is replayed. The position of a snapshot starts from "
-            "there: faster, but damage that is older than the snapshot is not found. rewind: the position to go back "
-            "to. Left out: that of the latest snapshot. 0: before everything.",
+            description="state: empty replays the whole ledger. A snapshot's position starts from that snapshot: "
+            "faster, but older damage is not found. rewind: the position to go back to. Empty: the latest "
+            "snapshot's. 0: before everything.",
         ),
         "accept_differences": Param(
             default=False,

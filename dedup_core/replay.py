@@ -1,4 +1,4 @@
-"""Producer states from a snapshot and the ledger after it.
+"""Producer states from the ledger, or from a snapshot and the entries after it.
 
 The law of the ledger: the state at any position is the state at an earlier one, plus the entries between them.
 """
