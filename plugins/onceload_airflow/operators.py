@@ -125,7 +125,7 @@ def _during_an_upgrade(why: str) -> AirflowException:
     """To wait for the end of an upgrade is no try; after an hour it is one, so that somebody is told."""
     if get_current_context().get("task_reschedule_count", 0) >= _UPGRADE_LOOKS_MAX:
         return AirflowException(why)
-    _LOG.warning("%s; looking again in %s", why, _UPGRADE_LOOKS_EVERY)
+    _LOG.warning("%s Checking again in %s", why, _UPGRADE_LOOKS_EVERY)
     next_look = datetime.now(UTC) + _UPGRADE_LOOKS_EVERY
     return AirflowRescheduleException(next_look)  # type: ignore[no-untyped-call] # Airflow's own.
 
@@ -320,8 +320,8 @@ class Load(SparkSubmitOperator):
 def _failure(outcome: Outcome | None, told: str) -> AirflowException:
     """What the load itself wrote decides whether it is tried again; one that was killed wrote nothing, and is."""
     if outcome is None or outcome.exit_code is ExitCode.DONE:
-        end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "nothing was said"
-        return AirflowException(f"Spark ended before the load could report how it ended. The end of its log: {end}")
+        end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "(empty)"
+        return AirflowException(f"Spark ended before the load reported a result. Retry. The end of its log: {end}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
     why = outcome.message or f"the load ended with exit code {outcome.exit_code}, and its log says why"
