@@ -340,9 +340,10 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     merge_in = publishing.merge_in
 
     def merge_while_it_is_retried(*arguments):
-        merge_in(*arguments)
+        merged = merge_in(*arguments)
         retrying.start()
         until_somebody_waits(loads)
+        return merged
 
     monkeypatch.setattr(publishing, "merge_in", merge_while_it_is_retried)
     loads.load()

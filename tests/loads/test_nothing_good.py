@@ -90,7 +90,7 @@ def test_files_of_one_record_each_are_judged_together(loads):
     report = loads.load()
 
     assert (counts(report), len(refused(report))) == ((0, 0, 0), NOTHING_GOOD_MIN)
-    assert "the record that was read of it is bad, and so are all 10 records of the files" in report.notes[0].reason
+    assert "the only record read from it is bad, and so are all 10 records of the files" in report.notes[0].reason
     loads.write("good.jsonl", line(100))
     assert (counts(loads.load()), loads.load().notes) == ((1, 0, NOTHING_GOOD_MIN), ())
 
