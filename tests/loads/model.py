@@ -128,9 +128,10 @@ class Taken:
         end = self.consumed.end
         if now.stream[:end] != self.offered.stream[:end]:
             return False
-        # A last line that counted without its newline has to stay the last.
+        # A last line that counted without its newline has to stay the last, unless just the newline comes.
         was_sealed = self.offered.sealed and end == len(self.offered.stream)
-        is_last = was_sealed and not self.offered.stream.endswith(b"\n")
+        has_ended = self.offered.stream.endswith(b"\n") or now.stream[end:].startswith((b"\n", b"\r\n"))
+        is_last = was_sealed and not has_ended
         return not is_last or not now.has_grown_behind(self.offered, end=end)
 
     def is_held_by(self, now: Offered | None) -> bool:

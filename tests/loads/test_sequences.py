@@ -457,6 +457,10 @@ _GOOD = (Piece.GOOD,)
 _LOAD = Load(publish=Publish.STAGED, chunk_bytes=100)
 #: Each was once loaded wrongly, or would have been.
 _PAST = {
+    "the newline of a last line comes that counted without it": (
+        [Append("a.log.gz", (Piece.HALF,)), _LOAD, Append("a.log.gz", (Piece.BLANK, Piece.GOOD))],
+        Kind(sealed=True),
+    ),
     "the end of a file that was loaded out of order is rewritten": (
         [Append("a.log", 4 * _GOOD), Load(Publish.DIRECT, 1, seed=1), Rewrite("a.log", 100)],
         Kind(),
