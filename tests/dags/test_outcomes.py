@@ -91,7 +91,7 @@ def test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one(task,
 def test_a_load_that_was_killed_is_tried_again(task, made):
     (said,) = task(KILLED="yes")[-1:]
 
-    assert said.startswith("AirflowException False Spark ended before the load could report")
+    assert said.startswith("AirflowException False Spark ended before the load reported a result")
     assert said.endswith("The end of its log: no more memory")
 
 
