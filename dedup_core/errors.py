@@ -30,7 +30,7 @@ OnceloadError
 │   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
 │   ├── SettingRefused       a setting or an argument that cannot be meant
 │   ├── DatabaseRefused      wrong password, database, options or rights
-│   └── SchemaRefused        the schema is missing, unreleased or somebody else's
+│   └── SchemaRefused        the schema is missing, unreleased or of another project
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           going on could lose or repeat records                  (exit 4)

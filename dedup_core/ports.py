@@ -24,7 +24,7 @@ from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState
 from dedup_core.spans import SpanSet
 
 Transaction = TypeVar("Transaction")
-NOBODY_NAMED: Mapping[ProducerId, str] = {}
+NO_NAMES: Mapping[ProducerId, str] = {}
 
 
 class CommitStep(StrEnum):
@@ -295,7 +295,7 @@ class Ledger(Protocol[Transaction]):
         *,
         batch: Batch,
         lease_s: float,
-        names: Mapping[ProducerId, str] = NOBODY_NAMED,
+        names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else.

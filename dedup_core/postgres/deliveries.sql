@@ -276,7 +276,7 @@ UPDATE onceload.delivery SET work = :work
 WITH rest AS (
     UPDATE onceload.delivery SET work = :rest, tries = :tries
      WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch
-       -- Asked again after an answer that was lost, it is done already.
+       -- Done already, if the answer was lost: then no row changes, and the session gives the rest back.
        AND work IS DISTINCT FROM :rest
     RETURNING pipeline_id, batch, session_id, parent_id, is_staged
 ), apart AS (

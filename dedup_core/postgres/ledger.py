@@ -14,7 +14,7 @@ from dedup_core.errors import LimitReached, SessionFenced
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
-    NOBODY_NAMED,
+    NO_NAMES,
     Claim,
     Commit,
     CommitStep,
@@ -206,7 +206,7 @@ class PostgresLedger:
         *,
         batch: Batch,
         lease_s: float,
-        names: Mapping[ProducerId, str] = NOBODY_NAMED,
+        names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by anybody else."""

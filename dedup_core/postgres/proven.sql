@@ -4,7 +4,7 @@ SELECT (SELECT coalesce(max(position), 0) FROM onceload.ledger WHERE pipeline_id
        (SELECT count(*) FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND position > :after) AS entries;
 
 -- name: hold_snapshot
--- Nobody drops it while it is read.
+-- No other transaction drops it while it is read.
 SELECT producers FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position = :after FOR SHARE;
 
 -- name: snapshot_size
