@@ -1,6 +1,6 @@
 """How often the plugs are pulled: the one place that says so.
 
-All of `make faults` takes about two and a half hours on two cores.
+All of `make faults` takes more than two and a half hours on two cores.
 """
 
 import os
