@@ -28,11 +28,15 @@ class Attempt(psycopg2.extensions.connection):
             super().__init__(dsn)
         except psycopg2.OperationalError as error:
             reason = str(error).strip().split("\n", 1)[0]
-            codes, hosts = self._codes(), psycopg2.extensions.parse_dsn(dsn).get("host", "").split(",")
-            # Of several servers, one that is down may be the one that would let us in.
-            if len(codes) >= len(hosts) and all(code.startswith(_FINAL) for code in codes):
+            if any(code.startswith(_FINAL) for code in self._codes()) and self._is_first_of(dsn):
                 raise DatabaseRefused(reason) from error
             raise DatabaseUnreachable("opening a connection", reason, _FIX) from error
+
+    def _is_first_of(self, dsn: str) -> bool:
+        """Whether no other server could have let us in: libpq asks them in turn, and stops at the first refusal."""
+        asked = psycopg2.extensions.parse_dsn(dsn)
+        hosts, ports = asked.get("host", "").split(","), asked.get("port", "").split(",")
+        return len(hosts) == 1 or (self.info.host, str(self.info.port)) == (hosts[0], ports[0] or "5432")
 
     def _codes(self) -> list[str]:
         """Try again, and read the SQLSTATE of each server that answers; none where no server does."""

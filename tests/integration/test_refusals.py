@@ -75,13 +75,20 @@ def test_no_server_may_be_there_later():
     assert type(refusal_of("postgresql://me@127.0.0.1:1/sales")) is DatabaseUnreachable
 
 
-def test_of_several_servers_the_one_that_answers_decides(refusing):
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("127.0.0.1:1,127.0.0.1:{port}", DatabaseUnreachable),
+        ("127.0.0.1:{port},127.0.0.1:1", DatabaseRefused),
+        ("localhost:{port}", DatabaseRefused),
+    ],
+    ids=["the first is down", "the first refuses", "one name of several addresses"],
+)
+def test_of_several_servers_one_that_is_down_may_be_the_right_one(refusing, hosts, expected):
     refusing.code = "28P01"
-    port = refusing.server_address[1]
+    hosts = hosts.format(port=refusing.server_address[1])
 
-    refusal = refusal_of(f"postgresql://me@127.0.0.1:1,127.0.0.1:{port}/sales?sslmode=disable&gssencmode=disable")
-
-    assert type(refusal) is DatabaseRefused
+    assert type(refusal_of(f"postgresql://me@{hosts}/sales?sslmode=disable&gssencmode=disable")) is expected
 
 
 @pytest.mark.every_postgres
