@@ -9,7 +9,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -71,9 +71,12 @@ class Server:
         """All of its processes at once, as if its machine had lost its power."""
         server = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
         assert server.name() == "postgres"
+        # It starts no other process while these are listed.
+        server.suspend()
         processes = [server, *server.children()]
         for process in processes:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(processes, timeout=_PATIENCE_S)
 
     def copy_to(self, home: Path) -> Path:
