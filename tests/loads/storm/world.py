@@ -327,9 +327,13 @@ class World:
                 " WHERE producer.pipeline_id = pipeline.pipeline_id AND pipeline.name = :pipeline"
                 "   AND producer_id % 2 = 0"
             )
-        kept = PostgresSnapshots(self.engine).list(self.name) if asked.from_snapshot else ()
-        start = kept[0].position if kept else Position(0)
-        ended = self._tried(lambda: recover_state(self.engine, self.name, snapshot_position=start, dry_run=False))
+
+        def recover() -> Recovery:
+            kept = PostgresSnapshots(self.engine).list(self.name) if asked.from_snapshot else ()
+            start = kept[0].position if kept else Position(0)
+            return recover_state(self.engine, self.name, snapshot_position=start, dry_run=False)
+
+        ended = self._tried(recover)
         if isinstance(ended.report, Recovery) and ended.report.is_different and not asked.damages:
             raise Broken(f"the state is not what the ledger proves: {ended.report}")
 
