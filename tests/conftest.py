@@ -10,7 +10,9 @@ from tests.servers import temporary_database, temporary_server
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
-settings.register_profile("ci", max_examples=1_000, deadline=None, print_blob=True)
+# `--hypothesis-profile full` tries ten times as many examples of each law.
+settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("full", settings.get_profile("ci"), max_examples=1_000)
 settings.load_profile("ci")
 
 
