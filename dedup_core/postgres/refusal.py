@@ -35,7 +35,8 @@ class Attempt(psycopg2.extensions.connection):
     def _is_first_of(self, dsn: str) -> bool:
         """Whether no other server could have let us in: libpq asks them in turn, and stops at the first refusal."""
         asked = psycopg2.extensions.parse_dsn(dsn)
-        hosts, ports = asked.get("host", "").split(","), asked.get("port", "").split(",")
+        hosts = (asked.get("host") or asked.get("hostaddr", "")).split(",")
+        ports = asked.get("port", "").split(",")
         return len(hosts) == 1 or (self.info.host, str(self.info.port)) == (hosts[0], ports[0] or "5432")
 
     def _codes(self) -> list[str]:

@@ -76,19 +76,27 @@ def test_no_server_may_be_there_later():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "expected"),
+    ("servers", "expected"),
     [
-        ("127.0.0.1:1,127.0.0.1:{port}", DatabaseUnreachable),
-        ("127.0.0.1:{port},127.0.0.1:1", DatabaseRefused),
-        ("localhost:{port}", DatabaseRefused),
+        ("me@127.0.0.1:1,127.0.0.1:{port}/sales?", DatabaseUnreachable),
+        ("me@127.0.0.1:{port},127.0.0.1:1/sales?", DatabaseRefused),
+        ("me@localhost:{port}/sales?", DatabaseRefused),
+        ("me@/sales?hostaddr=127.0.0.1,127.0.0.1&port=1,{port}&", DatabaseUnreachable),
+        ("me@/sales?hostaddr=127.0.0.1,127.0.0.1&port={port},1&", DatabaseRefused),
     ],
-    ids=["the first is down", "the first refuses", "one name of several addresses"],
+    ids=[
+        "first is down",
+        "first refuses",
+        "one name of several addresses",
+        "first is down, by IP",
+        "first refuses, by IP",
+    ],
 )
-def test_of_several_servers_one_that_is_down_may_be_the_right_one(refusing, hosts, expected):
+def test_of_several_servers_one_that_is_down_may_be_the_right_one(refusing, servers, expected):
     refusing.code = "28P01"
-    hosts = hosts.format(port=refusing.server_address[1])
+    servers = servers.format(port=refusing.server_address[1])
 
-    assert type(refusal_of(f"postgresql://me@{hosts}/sales?sslmode=disable&gssencmode=disable")) is expected
+    assert type(refusal_of(f"postgresql://{servers}sslmode=disable&gssencmode=disable")) is expected
 
 
 @pytest.mark.every_postgres

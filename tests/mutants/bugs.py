@@ -1917,6 +1917,20 @@ SESSION_BUGS = (
         wrong="libpq.PQstatus(connection)",
         tests=(OF_REFUSALS,),
     ),
+    Bug(
+        name="the refusal of a later server is final although the first may come back",
+        file="dedup_core/postgres/refusal.py",
+        correct=" and self._is_first_of(dsn)",
+        wrong="",
+        tests=(OF_REFUSALS,),
+    ),
+    Bug(
+        name="servers that are given by their IP count as one",
+        file="dedup_core/postgres/refusal.py",
+        correct='(asked.get("host") or asked.get("hostaddr", ""))',
+        wrong='asked.get("host", "")',
+        tests=(OF_REFUSALS,),
+    ),
 )
 
 FAILOVER_BUGS = (
