@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from dedup_core.postgres import LedgerSettings, connect
+from onceload import schema
 from onceload.embedded import PostgresVersion
-from tests.servers import temporary_database, temporary_server
+from tests.servers import execute, temporary_database, temporary_server
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
@@ -42,6 +44,24 @@ def server_dsn(postgres_version: PostgresVersion) -> Iterator[str]:
 
 
 @pytest.fixture
-def dsn(server_dsn: str) -> Iterator[str]:
+def empty_dsn(server_dsn: str) -> Iterator[str]:
+    """The address of a database without our schema."""
     with temporary_database(server_dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def template(server_dsn: str) -> Iterator[str]:
+    """The name of a database that has our schema: copying it takes a third of the time of the migrations."""
+    with temporary_database(server_dsn) as dsn:
+        engine = connect(LedgerSettings(dsn=dsn))
+        schema.upgrade(engine)
+        engine.dispose()
+        yield str(execute(dsn, "SELECT current_database()")[0][0])
+
+
+@pytest.fixture
+def dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """The address of a database with our schema and nothing in it."""
+    with temporary_database(server_dsn, template=template) as dsn:
         yield dsn

@@ -39,10 +39,10 @@ def temporary_server(version: PostgresVersion) -> Iterator[str]:
 
 
 @contextmanager
-def temporary_database(server_dsn: str) -> Iterator[str]:
-    """A fresh empty database, dropped afterwards with whoever is still in it."""
+def temporary_database(server_dsn: str, *, template: str | None = None) -> Iterator[str]:
+    """A fresh database, empty or a copy of the template, dropped afterwards with all its connections."""
     name = f"test_{uuid.uuid4().hex}"
-    execute(server_dsn, f"CREATE DATABASE {name}")
+    execute(server_dsn, f"CREATE DATABASE {name}" + (f" TEMPLATE {template} STRATEGY file_copy" if template else ""))
     try:
         yield server_dsn.replace("/postgres?", f"/{name}?")
     finally:

@@ -15,7 +15,6 @@ from dedup_core.ports import Advance, Commit, CommitStep, Ledger, Session, Snaps
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
-from onceload import schema
 
 Row = tuple[int, int]
 
@@ -115,7 +114,6 @@ def world_in_memory() -> World:
 
 
 def world_in_postgres(engine: Engine) -> World:
-    schema.upgrade(engine)
     with engine.begin() as connection:
         # No unique index: what keeps rows single is the ledger alone.
         connection.execute(text("CREATE TABLE target (_producer_id bigint, _sequence bigint)"))

@@ -2,8 +2,6 @@
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
-from onceload import schema
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import Airflow
 from tests.servers import execute
@@ -33,9 +31,6 @@ def airflow(tmp_path, dsn):
     file = tmp_path / "pipelines" / "readings.yaml"
     file.write_text(PIPELINE.format(folder=tmp_path / "landing"))
     (tmp_path / "own" / "mine.py").write_text(DAG.format(file=str(file)))
-    engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
-    engine.dispose()
     airflow = Airflow(home=tmp_path / "airflow", pipelines=tmp_path / "pipelines", by_hand=tmp_path / "own", dsn=dsn)
     migrated = airflow.call("db", "migrate")
     assert migrated.returncode == 0, migrated.stderr

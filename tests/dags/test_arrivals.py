@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
-from onceload import schema
 from tests.dags.stand import ROOT, Airflow
 
 PIPELINE = """\
@@ -81,9 +79,6 @@ def airflow(tmp_path, dsn):
     pipelines.mkdir()
     (tmp_path / "landing").mkdir()
     (pipelines / "readings.yaml").write_text(PIPELINE.format(folder=tmp_path / "landing"))
-    engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
-    engine.dispose()
     return Airflow(home=tmp_path / "airflow", pipelines=pipelines, dsn=dsn)
 
 

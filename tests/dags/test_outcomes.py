@@ -3,8 +3,7 @@
 import pytest
 
 from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings, connect
-from onceload import schema
+from dedup_core.postgres import LedgerSettings
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.load import LoadSettings, load
 from tests.dags.stand import Airflow
@@ -65,14 +64,9 @@ def task(tmp_path, dsn):
     return run
 
 
-@pytest.fixture
-def made(dsn):
-    engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
-    engine.dispose()
+def test_wrong_use_fails_for_good_in_the_words_of_the_load(task, dsn):
+    execute(dsn, "DROP SCHEMA onceload CASCADE")
 
-
-def test_wrong_use_fails_for_good_in_the_words_of_the_load(task):
     (said,) = task()[-1:]
 
     assert said.startswith("AirflowFailException False the schema onceload should be")
@@ -82,20 +76,20 @@ def test_wrong_use_fails_for_good_in_the_words_of_the_load(task):
 @pytest.mark.parametrize(
     ("looks", "error"), [("0", "AirflowRescheduleException True"), ("60", "AirflowException False an upgrade is not")]
 )
-def test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one(task, made, dsn, looks, error):
+def test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one(task, dsn, looks, error):
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
 
     assert task(LOOKS=looks)[-1].startswith(error)
 
 
-def test_a_load_that_was_killed_is_tried_again(task, made):
+def test_a_load_that_was_killed_is_tried_again(task):
     (said,) = task(KILLED="yes")[-1:]
 
     assert said.startswith("AirflowException False Spark ended before the load reported a result")
     assert said.endswith("The end of its log: no more memory")
 
 
-def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, made, dsn, tmp_path):
+def test_a_file_that_needs_a_person_leaves_the_rest_of_a_direct_run_to_go_on(task, dsn, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     declared = read_pipeline(tmp_path / "readings.yaml", offered={})
     load(declared, LoadSettings(ledger=LedgerSettings(dsn=dsn)), batch=Batch("b"), tasks=InThisProcess())

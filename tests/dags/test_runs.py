@@ -45,9 +45,6 @@ def airflow(tmp_path, dsn):
     (pipelines / "readings.yaml").write_text(PIPELINE.format(folder=tmp_path / "landing"))
     (pipelines / "suite.yaml").write_text(SUITE)
     (tmp_path / "landing").mkdir()
-    engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
-    engine.dispose()
     # The server of these tests asks for no password, so that any is right.
     with_password = dsn.replace("postgresql://postgres@", f"postgresql://postgres:{SECRET}@")
     assert SECRET in with_password

@@ -8,13 +8,11 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.spans import SpanSet
-from onceload import schema
 
 
 @pytest.fixture
 def engine(dsn):
     engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
-    schema.upgrade(engine)
     yield engine
     engine.dispose()
 

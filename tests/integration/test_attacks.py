@@ -10,8 +10,6 @@ import time
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
-from onceload import schema
 from tests.servers import execute
 
 PIPELINE = """\
@@ -27,9 +25,6 @@ MEMORY_BYTES = 2**30
 @pytest.fixture
 def ready(dsn, tmp_path):
     """A database with the schema, and a folder for files that are loaded."""
-    engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
-    engine.dispose()
     (tmp_path / "in").mkdir()
     return dsn, tmp_path
 

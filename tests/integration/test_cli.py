@@ -73,7 +73,6 @@ def engine(dsn):
 @pytest.fixture
 def loaded(engine):
     """One pipeline with two commits of a file with a long name."""
-    schema.upgrade(engine)
     ledger = PostgresLedger(engine)
     ledger.declare(Pipeline(name="events"))
     producer_id = ledger.register("events", [(LONG, 1), ("\x1b[31mred\n", 1)])[LONG, 1]
@@ -128,9 +127,9 @@ def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
     assert f"\n{tmp_path}/p.yaml:2: quality.suite: {tmp_path}/a.yaml:1: expected a file that can be" in done.stderr
 
 
-def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(dsn, tmp_path):
+def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(empty_dsn, tmp_path):
     file = tmp_path / "outcome.json"
-    told = {"ONCELOAD_DSN": dsn, "ONCELOAD_OUTCOME_FILE": str(file)}
+    told = {"ONCELOAD_DSN": empty_dsn, "ONCELOAD_OUTCOME_FILE": str(file)}
 
     refused = onceload("status", **told)
     message = refused.stderr.strip().removeprefix("onceload: ")
@@ -141,8 +140,8 @@ def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(dsn, tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
 
 
-def test_init_makes_the_schema_and_may_be_repeated(dsn):
-    first, second = (onceload("init", "--json", ONCELOAD_DSN=dsn) for _ in range(2))
+def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):
+    first, second = (onceload("init", "--json", ONCELOAD_DSN=empty_dsn) for _ in range(2))
 
     assert (first.returncode, second.returncode) == (0, 0)
     now = {"revision": schema.head(), "has_roles": True}
@@ -153,8 +152,8 @@ def test_init_makes_the_schema_and_may_be_repeated(dsn):
 @pytest.mark.parametrize(
     "command", [each for each in COMMANDS if each[0] not in ("init", "doctor", "validate", "run")], ids=" ".join
 )
-def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(dsn, tmp_path, command):
-    done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=dsn)
+def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(empty_dsn, tmp_path, command):
+    done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=empty_dsn)
 
     assert done.returncode == 2
     assert done.stdout == ""
@@ -196,7 +195,6 @@ def test_tables_for_people_fit_80_columns_and_json_holds_everything(loaded, dsn,
 
 
 def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
-    onceload("init", ONCELOAD_DSN=dsn)
     here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
     orders = str(Path(SAMPLE).with_name("orders.yaml"))
 
@@ -232,7 +230,6 @@ def test_an_audit_is_of_a_batch_and_only_a_draft_goes_to_a_file(dsn, wrong):
 
 
 def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, tmp_path):
-    onceload("init", ONCELOAD_DSN=dsn)
     here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
     (tmp_path / "suite.yaml").write_text(
         "expectations:\n  - type: expect_column_values_to_be_between\n    kwargs: {column: n, max_value: 10}\n"
@@ -252,9 +249,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
     assert " for 2 h" in done.stderr
 
 
-def test_an_empty_answer_is_said_in_words(dsn, engine):
-    schema.upgrade(engine)
-
+def test_an_empty_answer_is_said_in_words(dsn):
     done = onceload("status", ONCELOAD_DSN=dsn)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to show: no pipeline yet\n")
@@ -405,10 +400,10 @@ def test_a_recovery_while_another_runs_may_be_called_again(loaded, dsn):
     assert "already running" in done.stderr
 
 
-def test_doctor_looks_at_everything_and_says_how_to_mend_it(dsn):
-    before = onceload("doctor", "--json", ONCELOAD_DSN=dsn)
-    onceload("init", ONCELOAD_DSN=dsn)
-    after = onceload("doctor", "--json", ONCELOAD_DSN=dsn)
+def test_doctor_looks_at_everything_and_says_how_to_mend_it(empty_dsn):
+    before = onceload("doctor", "--json", ONCELOAD_DSN=empty_dsn)
+    onceload("init", ONCELOAD_DSN=empty_dsn)
+    after = onceload("doctor", "--json", ONCELOAD_DSN=empty_dsn)
 
     assert before.returncode == 2
     assert "run `onceload init`" in before.stderr

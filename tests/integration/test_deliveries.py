@@ -23,7 +23,6 @@ from dedup_core.postgres.deliveries import (
     session_of,
 )
 from dedup_core.spans import SpanSet
-from onceload import schema
 
 pytestmark = pytest.mark.every_postgres
 
@@ -35,7 +34,6 @@ BATCH = Batch("batch")
 @pytest.fixture
 def engine(dsn: str) -> Iterator[Engine]:
     engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=5))
-    schema.upgrade(engine)
     yield engine
     engine.dispose()
 

@@ -19,7 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
-from onceload import cli, schema
+from onceload import cli
 from tests.ports import free_port
 from tests.servers import as_member, execute
 
@@ -43,7 +43,6 @@ def call(dsn, *command):
 def folder(dsn, tmp_path):
     """Two pipelines, one of which has loaded one day of two; all of it with no more rights than are needed."""
     engine = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(engine)
     execute(dsn, "GRANT CREATE ON SCHEMA public TO onceload_loader")
     (tmp_path / "pipelines").mkdir()
     for name in ("events", "empty"):

@@ -28,7 +28,6 @@ from dedup_core.postgres.connection import in_batches
 from dedup_core.postgres.recovery import recover_state
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
-from onceload import schema
 from tests.servers import execute
 
 pytestmark = pytest.mark.every_postgres
@@ -39,7 +38,6 @@ KEEP_DAYS = 2
 @pytest.fixture
 def engine(dsn):
     engine = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2))
-    schema.upgrade(engine)
     with engine.begin() as connection:
         connection.execute(
             text("CREATE TABLE target (value int, CONSTRAINT theirs UNIQUE (value) DEFERRABLE INITIALLY DEFERRED)")

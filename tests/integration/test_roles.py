@@ -29,8 +29,7 @@ SELECT oid::regclass::text FROM pg_class
 
 @pytest.fixture
 def made(dsn):
-    """The address of a database that somebody with all rights has made ready."""
-    upgraded(dsn)
+    """The address of a database that a superuser has made ready."""
     execute(dsn, "CREATE SCHEMA warehouse AUTHORIZATION onceload_loader")
     return dsn
 
@@ -243,7 +242,6 @@ def stage(declared, dsn, batch):
 
 
 def test_a_member_of_the_owner_role_brings_the_schema_up_to_date(dsn):
-    upgraded(dsn)
     owner = as_member(dsn, "onceload_owner")
     # A later revision changes a table, makes another, and is written down.
     execute(owner, "ALTER TABLE onceload.pipeline ADD COLUMN later int")
@@ -252,24 +250,24 @@ def test_a_member_of_the_owner_role_brings_the_schema_up_to_date(dsn):
     assert upgraded(owner) == (schema.head(), schema.head())
 
 
-def test_whoever_owned_the_tables_before_there_were_roles_keeps_all_rights(dsn):
-    database = dsn.rpartition("/")[2].partition("?")[0]
-    execute(dsn, "DROP ROLE IF EXISTS alone")
-    execute(dsn, "CREATE ROLE alone LOGIN")
-    execute(dsn, f"ALTER DATABASE {database} OWNER TO alone")
-    alone = dsn.replace("://postgres@", "://alone@")
+def test_whoever_owned_the_tables_before_there_were_roles_keeps_all_rights(empty_dsn):
+    database = empty_dsn.rpartition("/")[2].partition("?")[0]
+    execute(empty_dsn, "DROP ROLE IF EXISTS alone")
+    execute(empty_dsn, "CREATE ROLE alone LOGIN")
+    execute(empty_dsn, f"ALTER DATABASE {database} OWNER TO alone")
+    alone = empty_dsn.replace("://postgres@", "://alone@")
     try:
         upgraded(alone)
         before = with_roles(alone)
-        upgraded(dsn)
+        upgraded(empty_dsn)
 
         assert (before, with_roles(alone)) == (False, True)
         execute(alone, "DELETE FROM onceload.pipeline")
         assert upgraded(alone) == (schema.head(), schema.head())
     finally:
-        execute(dsn, f"ALTER DATABASE {database} OWNER TO postgres")
-        execute(dsn, "DROP OWNED BY alone CASCADE")
-        execute(dsn, "DROP ROLE alone")
+        execute(empty_dsn, f"ALTER DATABASE {database} OWNER TO postgres")
+        execute(empty_dsn, "DROP OWNED BY alone CASCADE")
+        execute(empty_dsn, "DROP ROLE alone")
 
 
 def test_who_may_make_roles_makes_them_and_who_may_not_is_told(postgres_version, capsys):

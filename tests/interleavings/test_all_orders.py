@@ -17,7 +17,6 @@ from dedup_core.ports import Advance, Commit, CommitStep, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.replay import Counts, Entry, Snapshot, replay
 from dedup_core.spans import SpanSet
-from onceload import schema
 from tests.interleavings.stage import Actor, Stage
 
 #: The steps begin at the start and after each of these: rows, position, proof, COMMIT.
@@ -83,7 +82,6 @@ class Outcome:
 @pytest.fixture
 def theatre(dsn: str) -> Iterator[Theatre]:
     engine, *others = (connect(LedgerSettings(dsn=dsn)) for _ in range(4))
-    schema.upgrade(engine)
     with engine.begin() as connection:
         # No unique index: what keeps rows single is the ledger alone.
         connection.execute(text("CREATE TABLE target (_producer_id bigint, _sequence bigint, writer text)"))

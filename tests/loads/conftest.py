@@ -12,7 +12,6 @@ from sqlalchemy import Engine, text
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from onceload import schema
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import Declared, Format, Publish, Source, Target
 from spark_jobs.load import LoadSettings, Report, load, new_batch
@@ -100,9 +99,6 @@ def publish(request: pytest.FixtureRequest) -> Publish:
 
 @pytest.fixture
 def loads(tmp_path: Path, dsn: str, publish: Publish) -> Iterator[Loads]:
-    owner = connect(LedgerSettings(dsn=dsn))
-    schema.upgrade(owner)
-    owner.dispose()
     execute(dsn, "GRANT CREATE ON SCHEMA public TO onceload_loader")
     loader_dsn = as_member(dsn, "onceload_loader")
     engine = connect(LedgerSettings(dsn=loader_dsn, lock_timeout_s=5))

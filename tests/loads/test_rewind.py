@@ -18,7 +18,6 @@ from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.replay import Condition, Counts, replay
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
-from onceload import schema
 from onceload.cli import main
 from onceload.snapshot_file import read_snapshot, write_snapshot
 from spark_jobs.columns import parse_column
@@ -574,12 +573,9 @@ def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
 
 
 @pytest.fixture
-def new_dsn(server_dsn):
+def new_dsn(server_dsn, template):
     """A new database, in place of one that is gone."""
-    with temporary_database(server_dsn) as dsn:
-        engine = connect(LedgerSettings(dsn=dsn))
-        schema.upgrade(engine)
-        engine.dispose()
+    with temporary_database(server_dsn, template=template) as dsn:
         yield dsn
 
 

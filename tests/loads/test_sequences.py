@@ -27,7 +27,6 @@ from dedup_core.errors import AskTheLedger, CallAgain
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
-from onceload import schema
 from onceload.contradictions import may_choose, may_replace
 from onceload.load_commands import chosen
 from spark_jobs.batch import publish_batch
@@ -398,16 +397,13 @@ def _pipeline(name: str) -> Pipeline:
 
 
 @pytest.fixture(scope="module")
-def database(server_dsn: str) -> Iterator[str]:
-    with temporary_database(server_dsn) as dsn:
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    with temporary_database(server_dsn, template=template) as dsn:
         # Nothing here crashes the server, and what it has said is all that counts.
         execute(
             dsn,
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
         )
-        engine = connect(LedgerSettings(dsn=dsn))
-        schema.upgrade(engine)
-        engine.dispose()
         yield dsn
 
 

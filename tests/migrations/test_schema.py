@@ -51,8 +51,8 @@ def release_after(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def engine(dsn):
-    engine = connect(LedgerSettings(dsn=dsn))
+def engine(empty_dsn):
+    engine = connect(LedgerSettings(dsn=empty_dsn))
     yield engine
     engine.dispose()
 
@@ -90,8 +90,8 @@ def test_upgrading_again_changes_nothing(engine):
     schema.check(engine)
 
 
-def test_four_upgrades_at_once_make_one_schema(dsn):
-    engines = [connect(LedgerSettings(dsn=dsn)) for _ in range(4)]
+def test_four_upgrades_at_once_make_one_schema(empty_dsn):
+    engines = [connect(LedgerSettings(dsn=empty_dsn)) for _ in range(4)]
     results = []
     threads = [threading.Thread(target=lambda each=each: results.append(schema.upgrade(each))) for each in engines]
     for thread in threads:
@@ -146,9 +146,9 @@ def test_a_worker_that_the_schema_does_not_know_yet_is_called_again(engine, rele
     assert told.value.exit_code is ExitCode.CALL_AGAIN
 
 
-def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine, dsn):
+def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine, empty_dsn):
     schema.upgrade(engine)
-    impatient = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.1))
+    impatient = connect(LedgerSettings(dsn=empty_dsn, lock_timeout_s=0.1))
     with engine.begin() as upgrading:
         schema._lock_all(upgrading)
         with pytest.raises(UpgradeUnfinished, match="is being changed now"):
@@ -156,9 +156,9 @@ def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine,
     impatient.dispose()
 
 
-def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, dsn, release_after):
+def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, empty_dsn, release_after):
     schema.upgrade(engine)
-    others, upgraded = connect(LedgerSettings(dsn=dsn, lock_timeout_s=2)), []
+    others, upgraded = connect(LedgerSettings(dsn=empty_dsn, lock_timeout_s=2)), []
     with release_after(GAINED), others.connect() as slow:
         slow.execute(text("SELECT FROM onceload.ledger"))
         upgrade = threading.Thread(target=lambda: upgraded.append(schema.upgrade(engine)))
