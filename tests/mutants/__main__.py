@@ -1,4 +1,4 @@
-"""Plant known bugs, one at a time and in a copy of the source, and show which test catches each.
+"""Plant known bugs, each alone in a copy of the source, and show which test catches each.
 
 python -m tests.mutants            all of them; writes docs/mutants.md
 python -m tests.mutants fence gap  only those with one of these words in their name; writes nothing
@@ -15,10 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 
 from tests.mutants.bugs import BUGS, Bug
@@ -45,6 +49,8 @@ COPIED = (
     "tests",
 )
 SEED = 1
+#: Bugs, each in a copy of its own.
+AT_ONCE = 2
 #: All tests together, without a bug.
 TIMEOUT_S = 3600
 _PYTEST = (
@@ -97,14 +103,18 @@ def main() -> int:
     arguments = parser.parse_args()
     words, by = arguments.words, tuple(arguments.by)
     bugs = [replace(bug, tests=by or bug.tests) for bug in BUGS if not words or any(word in bug.name for word in words)]
-    with tempfile.TemporaryDirectory(prefix="onceload-mutants-") as folder:
-        copy = copied_into(Path(folder))
-        whole = without_a_bug(copy, bugs)
+    with ExitStack() as opened, ThreadPoolExecutor(AT_ONCE) as pool:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for _ in range(AT_ONCE):
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="onceload-mutants-"))
+            copies.put(copied_into(Path(folder)))
+        whole = without_a_bug(Path(folder), bugs)
         print(whole.words, flush=True)
         if not whole.is_passed:
             return 1
         # A bug may make a test wait for ever; that counts as caught, and is said.
-        findings = [show(plant_and_test(copy, bug, timeout_s=2 * whole.seconds)) for bug in bugs]
+        test = partial(tested_in_one_of, copies, timeout_s=2 * whole.seconds)
+        findings = list(pool.map(test, bugs))
     if not (words or by):
         PAGE.write_text(page(whole.words, findings), encoding="utf-8")
     left = [finding for finding in findings if finding.verdict is not Verdict.CAUGHT]
@@ -133,7 +143,7 @@ def without_a_bug(copy: Path, bugs: Iterable[Bug]) -> Whole:
     """Whether the tests pass as they are: otherwise a test that fails proves nothing."""
     started = monotonic()
     tests = {test for bug in bugs for test in existing(copy, bug.tests)}
-    done = python(copy, *_PYTEST, "--tb=short", *sorted(tests))
+    done = python(copy, *_PYTEST, "--tb=short", f"--numprocesses={AT_ONCE}", "--dist=worksteal", *sorted(tests))
     seconds, is_passed = monotonic() - started, done.returncode == 0
     summary = (done.stdout.strip().splitlines() or ["nothing"])[-1]
     words = (
@@ -142,6 +152,14 @@ def without_a_bug(copy: Path, bugs: Iterable[Bug]) -> Whole:
         else f"Without a bug, the tests fail, so they prove nothing:\n{done.stdout}{done.stderr}"
     )
     return Whole(is_passed=is_passed, words=words, seconds=seconds)
+
+
+def tested_in_one_of(copies: SimpleQueue[Path], bug: Bug, *, timeout_s: float) -> Finding:
+    copy = copies.get()
+    try:
+        return show(plant_and_test(copy, bug, timeout_s=timeout_s))
+    finally:
+        copies.put(copy)
 
 
 def plant_and_test(copy: Path, bug: Bug, *, timeout_s: float) -> Finding:
