@@ -56,7 +56,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 #: Airflow's own way to say what the tasks of all DAGs should do.
-_POLICIES = """\
+POLICIES = """\
 from datetime import timedelta
 
 def task_policy(task):
@@ -65,7 +65,7 @@ def task_policy(task):
 def dag_policy(dag):
     dag.max_active_runs = 2 if dag.dag_id in {at_once} else 1
 """
-_QUICK = {
+QUICK = {
     # No DAG changes here, and to parse all of them again and again takes a large part of two cores.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
     "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
@@ -194,9 +194,9 @@ def open_stand() -> Iterator["Stand"]:
             suite = "quality: {suite: suite.yaml}\n" if kind is Kind.AUDITED else ""
             (pipelines / f"{kind}.yaml").write_text(declared + suite)
         at_once = [f"ingest__{kind}" for kind in Kind if kind.may_run_twice]
-        (config / "airflow_local_settings.py").write_text(_POLICIES.replace("{at_once}", repr(at_once)))
+        (config / "airflow_local_settings.py").write_text(POLICIES.replace("{at_once}", repr(at_once)))
         with (
-            patch.dict(os.environ, _QUICK),
+            patch.dict(os.environ, QUICK),
             patch.object(stack, "_STALLS_AFTER_S", 60.0),
             stack.running(home, port=free_port(), pipelines=pipelines, samples=False) as running,
         ):

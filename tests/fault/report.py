@@ -261,7 +261,10 @@ rounds:
 def _failover(divisor: int, seed: int) -> Half:
     asked = failover.drills(max(1, DRILLS_IN_FULL // divisor), seed=seed)
     print(f"seed {seed}: {len(asked)} drills", flush=True)
-    found = [failover.run_drill(drill) for drill in asked]
+    found = []
+    for drill in asked:
+        found.append(failover.run_drill(drill))
+        print(found[-1], flush=True)
     lines = [
         _failover_line(what, [each for each in found if each.what == what], seed=seed)
         for what in dict.fromkeys(each.what for each in found)
@@ -278,8 +281,8 @@ def _failover_line(what: str, found: Sequence[failover.Outcome], *, seed: int) -
 def _failover_words(lines: Sequence[Line], *, seed: int) -> str:
     return f"""{_written_by("failover", seed=seed, postgres="18")}
 
-Each drill has a primary of its own, and `onceload load` or two processes of `onceload consume` that write files and \
-load them, one call after the other.
+Each drill has a primary of its own. `onceload load`, two processes of `onceload consume` or runs of a DAG load files \
+that are written meanwhile, one call after the other.
 While they run, a base backup is made: for a standby by streaming replication, or to be restored with archived WAL.
 At a random moment all processes of the primary are killed.
 Then the standby is promoted, or the backup is restored to an earlier point of the WAL; the address that the loads use \

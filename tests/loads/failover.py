@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -20,14 +20,18 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Event
+from unittest.mock import patch
 
 from dedup_core.postgres import LedgerSettings, connect
-from onceload import schema
+from onceload import schema, stack
+from onceload.airflow_api import AirflowApi
 from spark_jobs.declared import Publish
+from tests.fault.control_plane import POLICIES, QUICK
 from tests.fault.standby import NeverCame, Site, Successor, open_site, wait_until
 from tests.loads.counter import COLUMNS, Life, Place, broken, records_of
 from tests.loads.worker import Ended
-from tests.servers import execute
+from tests.ports import free_port
+from tests.servers import execute, temporary_home
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PLACE = Place(pipeline="drill", target="public.drill")
@@ -45,17 +49,22 @@ class Way(StrEnum):
     STAGED = "staged"
     DIRECT = "direct"
     CONSUME = "consume"
+    AIRFLOW = "staged by Airflow"
 
     @property
     def publish(self) -> Publish:
-        return Publish.STAGED if self is Way.STAGED else Publish.DIRECT
+        return Publish.STAGED if self in (Way.STAGED, Way.AIRFLOW) else Publish.DIRECT
 
     @property
     def calls(self) -> Sequence[Sequence[str]]:
         """What is called side by side, each again and again under its name."""
-        if self is Way.CONSUME:
-            return [("consume", "--session", name) for name in ("1", "2")]
-        return [("load", "--batch", "run")]
+        match self:
+            case Way.CONSUME:
+                return [("consume", "--session", name) for name in ("1", "2")]
+            case Way.AIRFLOW:
+                return [(f"ingest__{_PLACE.pipeline}",)]
+            case Way.STAGED | Way.DIRECT:
+                return [("load", "--batch", "run")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +100,10 @@ class Outcome:
 
 
 def drills(number: int, *, seed: int) -> list[Drill]:
-    """Each successor with each way to load, in turn."""
-    kinds = [(successor, way) for way in Way for successor in Successor]
+    """Each successor with each way to load, in turn; under Airflow, one of them."""
+    kinds: list[tuple[Successor, Way]]
+    kinds = [(successor, way) for way in Way for successor in Successor if way is not Way.AIRFLOW]
+    kinds.append((Successor.ASYNCHRONOUS, Way.AIRFLOW))
     return [
         Drill(successor=successor, way=way, seed=f"{seed}:{each}")
         for each, (successor, way) in zip(range(number), kinds * (number // len(kinds) + 1), strict=False)
@@ -102,8 +113,11 @@ def drills(number: int, *, seed: int) -> list[Drill]:
 def run_drill(drill: Drill) -> Outcome:
     """Let the primary die once while loads go on, then call them until nothing is new."""
     started, rng = time.monotonic(), Random(drill.seed)
-    with TemporaryDirectory(prefix="onceload-drill-") as folder, open_site(drill.successor) as site:
-        loads = _Loads(site=site, way=drill.way, folder=Path(folder))
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="onceload-drill-")))
+        site = opened.enter_context(open_site(drill.successor))
+        loads = (_Runs if drill.way is Way.AIRFLOW else _Loads)(site=site, way=drill.way, folder=folder)
+        opened.enter_context(loads.ready())
         with loads.going_on():
             forgotten = _fail_over(site, rng)
         loads.finish()
@@ -170,6 +184,7 @@ class _Loads:
         schema.upgrade(engine)
         engine.dispose()
         self._landing.mkdir()
+        self._pipeline_file.parent.mkdir()
         columns = ", ".join(f"{name}: '{of_type}'" for name, of_type in COLUMNS.items())
         self._pipeline_file.write_text(
             f"pipeline: {_PLACE.pipeline}\n"
@@ -180,6 +195,11 @@ class _Loads:
             # Whoever ends while there is no server cannot give back what it holds.
             "delivery: {ack_deadline: 3s, deliveries_max: 100}\n"
         )
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """While the block runs, it can be called."""
+        yield
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -223,7 +243,7 @@ class _Loads:
 
     @property
     def _pipeline_file(self) -> Path:
-        return self.folder / "pipeline.yaml"
+        return self.folder / "pipelines" / f"{_PLACE.pipeline}.yaml"
 
     def _files(self) -> list[Path]:
         return sorted(self._landing.iterdir())
@@ -257,6 +277,41 @@ class _Loads:
         )
         document = json.loads(done.stdout) if done.stdout else {}
         return Ended(exit_code=done.returncode, document=document, words=done.stderr)
+
+
+class _Runs(_Loads):
+    """Runs of a DAG, which Airflow's own retries have to bring to their end."""
+
+    _api: AirflowApi
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """The whole stack: Airflow's own database stays where it is, and the loads' is the one that dies."""
+        with temporary_home() as home:
+            config = home / "airflow" / "config"
+            config.mkdir(parents=True)
+            (config / "airflow_local_settings.py").write_text(POLICIES.replace("{at_once}", "[]"))
+            environment = stack._environment
+            with (
+                patch.dict(os.environ, QUICK),
+                patch.object(
+                    stack,
+                    "_environment",
+                    lambda *given, **more: environment(*given, **more) | {"ONCELOAD_DSN": self.site.dsn},
+                ),
+                stack.running(home, port=free_port(), pipelines=self._pipeline_file.parent, samples=False) as running,
+            ):
+                self._api = AirflowApi(running.address, running.user, running.password, patience_s=_CALL_TAKES_S_MAX)
+                self._api.until_it_knows(self.way.calls[0][0])
+                yield
+
+    def _call(self, call: Sequence[str]) -> Ended:
+        run = f"run-{next(self._numbers)}"
+        states = self._api.run(call[0], run)
+        done = set(states.values()) <= {"success", "skipped"}
+        document = {"loaded": states["load"] != "skipped", "quarantined": 0, "notes": []}
+        self.ended.append(Ended(exit_code=0 if done else 2, document=document, words=f"run {run}: {states}"))
+        return self.ended[-1]
 
 
 _THERE = """

@@ -24,7 +24,8 @@ def test_loads_whose_primary_dies_land_each_record_once_on_its_successor():
     seed = chosen_seed()
     print(f"ONCELOAD_FAULT_SEED={seed}")
     rng = Random(seed)
-    drill = Drill(successor=rng.choice(list(Successor)), way=rng.choice(list(Way)), seed=str(seed))
+    way = rng.choice([way for way in Way if way is not Way.AIRFLOW])
+    drill = Drill(successor=rng.choice(list(Successor)), way=way, seed=str(seed))
 
     outcome = run_drill(drill)
 
