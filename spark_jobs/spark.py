@@ -4,7 +4,9 @@ import gc
 import os
 import pickle
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -199,7 +201,8 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
     ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
     if is_submitted := _LAUNCHED in os.environ:
         # What spark-submit was told is known to the JVM that it has started.
-        SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
+        with _signals_wait():
+            SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
     ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
@@ -208,13 +211,34 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
         master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
     conf.setMaster(master).setAll(list((ours | dict(options)).items()))
     # Whoever is on this machine sees what the JVM is started with.
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
+    with _signals_wait():
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
     # Masters and workers take a cluster's secret from there; a driver looks at its settings alone.
     if secret := os.environ.get("_SPARK_AUTH_SECRET"):
         conf.set("spark.authenticate.secret", secret)
     context = SparkContext.getOrCreate(conf)
     context.setLogLevel("ERROR")
     return context
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back while the JVM starts: PySpark would leave it running, and nothing would end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import text
 
@@ -138,6 +142,44 @@ def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(empty_dsn, 
     onceload("init", **told)
     assert find_outcome(file) == Outcome(exit_code=ExitCode.DONE)
     assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp_path, number):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "p.yaml").write_text(
+        f"pipeline: p\nsource: {{path: '{tmp_path}/*.jsonl', format: jsonl}}\ncolumns: {{n: bigint}}\n"
+        "target: {table: public.p}\n"
+    )
+    said = tmp_path / "said"
+    with (
+        said.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", "onceload", "load", str(tmp_path / "p.yaml")],
+            env={**os.environ, "ONCELOAD_DSN": dsn},
+            stderr=stderr,
+        ) as load,
+    ):
+        jvm = started_by(load.pid, name="java")
+        load.send_signal(number)
+        code = load.wait(60)
+        _, alive = psutil.wait_procs([jvm], timeout=30)
+
+    for each in alive:
+        each.kill()
+    assert (code, alive) == (1, [])
+    assert "onceload: interrupted." in said.read_text()
+
+
+def started_by(pid, *, name):
+    """The first process of that name which a process has started, as soon as there is one."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for each in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if each.name() == name:
+                    return each
+    raise AssertionError(f"no {name} was started")
 
 
 def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):

@@ -57,7 +57,8 @@ def test_a_copy_ends_with_the_first_signal(connection, monkeypatch, dsn):
     """Nothing of Python runs in this encoder, so that the signal comes while the driver or its caller runs."""
     encoder = pgpq.ArrowToPostgresBinaryEncoder(ROWS.schema)
     header, rows = encoder.write_header(), encoder.write_batch(ROWS.to_batches()[0]) + encoder.finish()[:-2]
-    monkeypatch.setattr(spark_jobs.copy, "_encoded", lambda *_: chain([header], repeat(rows)))
+    # Long, but not without end: what no signal ends must not fill the disk.
+    monkeypatch.setattr(spark_jobs.copy, "_encoded", lambda *_: chain([header], repeat(rows, 2_000_000)))
 
     def interrupt():
         until = time.monotonic() + 30
