@@ -287,6 +287,8 @@ While they run, a base backup is made: for a standby by streaming replication, o
 At a random moment all processes of the primary are killed.
 Then the standby is promoted, or the backup is restored to an earlier point of the WAL; the address that the loads use \
 is moved there, and they are called until a call finds nothing new.
+Under Airflow, a run whose `publish` failed because its staged rows were on the old primary is cleared from `load` on, \
+as the [how-to](how-to/fail-over.md) says.
 An asynchronous standby is cut off before the last commits, and a restore ends before them: *forgotten* counts the \
 commits that the old primary had answered and the new one never had.
 *Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.

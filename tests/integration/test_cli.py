@@ -160,26 +160,39 @@ def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp
             stderr=stderr,
         ) as load,
     ):
-        jvm = started_by(load.pid, name="java")
+        assert until(lambda: "java" in names_of(load.pid), timeout_s=60)
         load.send_signal(number)
         code = load.wait(60)
-        _, alive = psutil.wait_procs([jvm], timeout=30)
 
-    for each in alive:
+    is_ended = until(lambda: not left_with(dsn), timeout_s=30)
+    for each in left_with(dsn):
         each.kill()
-    assert (code, alive) == (1, [])
+    assert (code, is_ended) == (1, True)
     assert "onceload: interrupted." in said.read_text()
 
 
-def started_by(pid, *, name):
-    """The first process of that name which a process has started, as soon as there is one."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        for each in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if each.name() == name:
-                    return each
-    raise AssertionError(f"no {name} was started")
+def names_of(pid):
+    """The names of the processes below one."""
+    with suppress(psutil.NoSuchProcess):
+        return [each.name() for each in psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+def left_with(dsn):
+    """The processes that were started for this test; Spark's launcher and its JVM are two, one after the other."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.environ().get("ONCELOAD_DSN") == dsn:
+                found.append(each)
+    return found
+
+
+def until(is_so, *, timeout_s):
+    ends = time.monotonic() + timeout_s
+    while not (so := is_so()) and time.monotonic() < ends:
+        time.sleep(0.02)
+    return so
 
 
 def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup_core.delivery import Rules
-from dedup_core.errors import DeliveryTakenAway
-from dedup_core.names import SessionName
+from dedup_core.errors import DatabaseLost, DeliveryTakenAway
+from dedup_core.names import ProducerId, SessionName
+from dedup_core.ports import Advance
+from dedup_core.spans import SpanSet
 from spark_jobs import loading, stage
 from spark_jobs.columns import parse_column
 from spark_jobs.declared import CsvOptions, Declared, Format, OnRewrite, Publish
@@ -96,8 +98,13 @@ def test_the_next_try_of_a_delivery_begins_it_again(loads, pieces):
 
 @STAGED
 @pytest.mark.parametrize("becomes", ["smaller", "gone"])
-def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, becomes):
+def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, becomes, monkeypatch):
     """Both are in one delivery, and the first is a piece of its own when it is unpacked."""
+    stages = []
+    open_stage = stage.open_stage
+    monkeypatch.setattr(
+        "spark_jobs.load.open_stage", lambda *given, **named: stages.append(given) or open_stage(*given, **named)
+    )
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))
@@ -111,6 +118,8 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
     load_killed(loads, declared, pieces=1, then=change)
 
     assert [number for number in loads.rows() if number >= 1000] == b
+    # The second try deleted what the first one had staged; otherwise all of it would have been staged anew.
+    assert len(stages) == 1
     load_now(loads, declared)
     assert loads.rows() == (a[:10] if becomes == "smaller" else []) + b
 
@@ -195,6 +204,48 @@ def test_a_late_piece_of_an_earlier_try_is_refused(loads, monkeypatch):
 
     assert len(late) == 2
     assert loads.rows() == numbers
+
+
+@STAGED
+def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
+    numbers = list(range(200))
+    loads.write("a.jsonl.gz", packed(numbers))
+    lost: list[object] = []
+    stage_part = stage.stage_part
+
+    def unanswered(*arguments: Any, **named: Any) -> None:
+        stage_part(*arguments, **named)
+        if not lost:
+            lost.append(arguments)
+            raise DatabaseLost("staging rows", "the connection was closed")
+
+    monkeypatch.setattr(loading, "stage_part", unanswered)
+    load_now(loads, edited(loads, source={"chunk_bytes": 1000}))
+
+    assert lost
+    assert loads.rows() == numbers
+
+
+def test_pieces_that_overlap_are_not_whole():
+    first, second = _piece(0, "{[0,20)}"), _piece(1, "{[20,40)}", is_last=True)
+
+    assert stage.is_whole([first, second], deliveries=1)
+    assert not stage.is_whole([first, _piece(1, "{[10,40)}", is_last=True)], deliveries=1)
+    assert not stage.is_whole([first], deliveries=1)
+    assert not stage.is_whole([second], deliveries=1)
+
+
+def _piece(number: int, spans: str, *, is_last: bool = False) -> stage.StagedPart:
+    return stage.StagedPart(
+        delivery=0,
+        number=number,
+        is_last=is_last,
+        advances=(Advance(producer_id=ProducerId(1), spans=SpanSet.parse(spans)),),
+        rows=1,
+        quarantined=(),
+        bytes=1,
+        records=1,
+    )
 
 
 @STAGED

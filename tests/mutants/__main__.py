@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,10 @@ SEED = 1
 AT_ONCE = 2
 #: All tests together, without a bug.
 TIMEOUT_S = 3600
+#: A bug may make a test wait for ever; that counts as caught, and is said.
+BUG_TIMEOUT_S = 900
+#: For pytest to stop the servers of a test that was interrupted.
+STOPPING_TIMEOUT_S = 60
 _PYTEST = (
     "-m",
     "pytest",
@@ -65,7 +70,8 @@ _PYTEST = (
     "no:cacheprovider",
     f"--hypothesis-seed={SEED}",
 )
-_FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
+#: A fixture that fails is a test that fails; what cannot be collected ends pytest with another code.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Verdict(Enum):
@@ -112,9 +118,7 @@ def main() -> int:
         print(whole.words, flush=True)
         if not whole.is_passed:
             return 1
-        # A bug may make a test wait for ever; that counts as caught, and is said.
-        test = partial(tested_in_one_of, copies, timeout_s=2 * whole.seconds)
-        findings = list(pool.map(test, bugs))
+        findings = list(pool.map(partial(tested_in_one_of, copies), bugs))
     if not (words or by):
         PAGE.write_text(page(whole.words, findings), encoding="utf-8")
     left = [finding for finding in findings if finding.verdict is not Verdict.CAUGHT]
@@ -154,15 +158,15 @@ def without_a_bug(copy: Path, bugs: Iterable[Bug]) -> Whole:
     return Whole(is_passed=is_passed, words=words, seconds=seconds)
 
 
-def tested_in_one_of(copies: SimpleQueue[Path], bug: Bug, *, timeout_s: float) -> Finding:
+def tested_in_one_of(copies: SimpleQueue[Path], bug: Bug) -> Finding:
     copy = copies.get()
     try:
-        return show(plant_and_test(copy, bug, timeout_s=timeout_s))
+        return show(plant_and_test(copy, bug))
     finally:
         copies.put(copy)
 
 
-def plant_and_test(copy: Path, bug: Bug, *, timeout_s: float) -> Finding:
+def plant_and_test(copy: Path, bug: Bug) -> Finding:
     """Change the copy, run the tests that should notice, and change it back."""
     started = monotonic()
     file = copy / bug.file
@@ -178,15 +182,15 @@ def plant_and_test(copy: Path, bug: Bug, *, timeout_s: float) -> Finding:
         return Finding(bug=bug, verdict=Verdict.SURVIVED, words=f"no test yet in {', '.join(bug.tests)}", seconds=0)
     file.write_text(changed, encoding="utf-8")
     try:
-        verdict, words = tested(copy, tests, timeout_s=timeout_s)
+        verdict, words = tested(copy, tests)
     finally:
         file.write_text(original, encoding="utf-8")
     return Finding(bug=bug, verdict=verdict, words=words, seconds=monotonic() - started)
 
 
-def tested(copy: Path, tests: Sequence[str], *, timeout_s: float) -> tuple[Verdict, str]:
+def tested(copy: Path, tests: Sequence[str]) -> tuple[Verdict, str]:
     try:
-        done = python(copy, *_PYTEST, *tests, timeout_s=timeout_s)
+        done = python(copy, *_PYTEST, *tests, timeout_s=BUG_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return Verdict.CAUGHT, f"waits for ever: {', '.join(tests)}"
     failed = _FAILED.search(done.stdout)
@@ -208,15 +212,25 @@ def python(copy: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subproc
     path = os.pathsep.join(filter(None, [str(copy), str(copy / "plugins"), os.environ.get("PYTHONPATH")]))
     # A .pyc is trusted by time and size, and a bug may have the size of what it replaces.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ONCELOAD_FAULT_SEED": str(SEED)}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=copy,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            _stop(process)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Interrupt pytest, so that it stops the servers it started; kill it if it does not."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=STOPPING_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def show(finding: Finding) -> Finding:

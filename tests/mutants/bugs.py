@@ -624,7 +624,7 @@ LOAD_BUGS = (
         file="spark_jobs/stage.py",
         correct="execute(statement, binds).rowcount == 1",
         wrong="execute(statement, binds).rowcount >= 0",
-        tests=("tests/loads/test_sequences.py",),
+        tests=(OF_TRIES,),
     ),
     Bug(
         name="a cut before a newline instead of behind it",
@@ -652,7 +652,7 @@ LOAD_BUGS = (
         file="spark_jobs/stage.py",
         correct="    return are_there and not _overlap(parts)\n",
         wrong="    return are_there\n",
-        tests=(OF_LOADS,),
+        tests=(OF_TRIES,),
     ),
     Bug(
         name="a file that was written anew since it was planned is read",
@@ -1334,6 +1334,13 @@ TRY_BUGS = (
         correct="        if gone:\n",
         wrong="        if gone and not gone:\n",
         tests=(OF_TRIES,),
+    ),
+    Bug(
+        name="Ctrl-C while the JVM starts leaves it running",
+        file="spark_jobs/spark.py",
+        correct="    with _signals_wait():\n        SparkContext._ensure_initialized(conf=conf)",
+        wrong="    if True:\n        SparkContext._ensure_initialized(conf=conf)",
+        tests=("tests/integration/test_cli.py",),
     ),
     Bug(
         name="pieces of an earlier try complete a later one",
