@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,11 +101,14 @@ def test_the_next_try_of_a_delivery_begins_it_again(loads, pieces):
 @pytest.mark.parametrize("becomes", ["smaller", "gone"])
 def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, becomes, monkeypatch):
     """Both are in one delivery, and the first is a piece of its own when it is unpacked."""
-    stages = []
+    stages: list[object] = []
     open_stage = stage.open_stage
-    monkeypatch.setattr(
-        "spark_jobs.load.open_stage", lambda *given, **named: stages.append(given) or open_stage(*given, **named)
-    )
+
+    def opened(*arguments: Any, **named: Any) -> AbstractContextManager[stage.Stage]:
+        stages.append(arguments)
+        return open_stage(*arguments, **named)
+
+    monkeypatch.setattr("spark_jobs.load.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))
