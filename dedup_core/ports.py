@@ -133,7 +133,8 @@ class Commit(Generic[Transaction]):
     session: Session
     batch: Batch
     advances: tuple[Advance, ...]
-    #: Returns how many rows the database has written, by its own count: it must be `counts.loaded`.
+    #: Returns how many rows the database has written, by its own count (such as `rowcount`): it must be
+    #: `counts.loaded`. A number of the caller's own would be believed, and would prove nothing.
     write_rows: Callable[[Transaction], int]
     #: What it is made of: still in hand when this commits, or nothing does.
     claim: Claim | None = None

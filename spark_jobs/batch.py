@@ -21,6 +21,7 @@ from dedup_core.replay import Run
 from spark_jobs.audit import audit_stage, check
 from spark_jobs.declared import Declared
 from spark_jobs.kept import Word, word_of
+from spark_jobs.limits import note_nothing_good
 from spark_jobs.load import LoadSettings, Report, snapshot_if_due, what_came_of
 from spark_jobs.loading import Job
 from spark_jobs.publish import publish
@@ -93,6 +94,8 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
         drop_stage(engine, waiting.kept.stage)
         notes = waiting.word.notes + snapshot_if_due(engine, declared.name)
         report = what_came_of(ledger, declared.name, batch, after=before)
+        if report.quarantined:
+            notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
     return replace(report, seconds=time.monotonic() - started, notes=notes)
 
 

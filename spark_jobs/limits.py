@@ -15,6 +15,7 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import QuarantinedRecord
 from dedup_core.postgres.quarantine import kind_of
 from spark_jobs.declared import Declared, Format
+from spark_jobs.plan import Note
 from spark_jobs.prepare import ReadPart
 from spark_jobs.sources.addresses import shown
 from spark_jobs.sources.records import PRODUCER_ID, BadRecord, Records
@@ -46,6 +47,20 @@ def check_piece(declared: Declared, records: Records, parts: Sequence[ReadPart])
         _check_files(declared, records, parts)
     elif declared.is_direct or limit.share is None:
         check_quarantine(declared, records.bad, records=records.count)
+
+
+def note_nothing_good(declared: Declared, bad: Mapping[str, int]) -> tuple[Note, ...]:
+    """What to say of files of which a load has brought bad records alone, each time too few to refuse them together."""
+    if declared.quarantine_limit.is_declared or declared.producer is not None:
+        return ()
+    if sum(bad.values()) < NOTHING_GOOD_MIN:
+        return ()
+    reason = (
+        "all {:,} records that this load read from it are bad, and in quarantine. See `onceload quarantine list`. Fix "
+        "the file or the pipeline file, then call `onceload quarantine retry`. If such records are normal, set "
+        "quality.quarantined_max"
+    )
+    return tuple(Note(name=name, reason=reason.format(count), needs_a_person=True) for name, count in bad.items())
 
 
 def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:

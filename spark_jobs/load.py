@@ -40,6 +40,7 @@ from spark_jobs.audit import audit_stage, check
 from spark_jobs.columns import Column
 from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.kept import keep
+from spark_jobs.limits import note_nothing_good
 from spark_jobs.loading import Delivery, Job, Replacement, answered
 from spark_jobs.offers import Bundle, bundles, offers_of, read_work, spans_of
 from spark_jobs.plan import (
@@ -241,6 +242,9 @@ class _Load:
                     self._board.end_batch(self._batch, reason=None, life=self._session)
         notes += snapshot_if_due(self._engine, self._declared.name)
         report = what_came_of(self._ledger, self._declared.name, self._batch, after=self._before)
+        if report.quarantined:
+            bad = self._ledger.all_bad(self._declared.name, self._batch, after=self._before)
+            notes += note_nothing_good(self._declared, bad)
         seconds = time.monotonic() - self._started - self._starting_s
         return replace(
             report,

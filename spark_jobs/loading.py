@@ -6,6 +6,7 @@ as soon as any part of it took effect before, and what it stages is kept once fo
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
@@ -36,7 +37,7 @@ from spark_jobs.declared import Declared, UnknownFields
 from spark_jobs.limits import NothingGood, bad_allowed, check_piece
 from spark_jobs.plan import Note
 from spark_jobs.prepare import Prepared, ReadPart, prepare, without_rows, without_strange_ids
-from spark_jobs.read import WrittenAnew, read_parts, read_records
+from spark_jobs.read import TailWentOn, WrittenAnew, check_tail, read_parts, read_records
 from spark_jobs.sources.addresses import Unreadable
 from spark_jobs.sources.records import Chunk, FileRefused, Records
 from spark_jobs.stage import (
@@ -156,10 +157,17 @@ def _sparing_the_others(
     by_file: bool = False,
 ) -> Answer:
     """Take a piece without the files that turn out, when they are decoded, to be unreadable from here on."""
+    gone_on: set[str] = set()
     while True:
         left = [each for each in parts if each.chunk.url not in refused]
+        left = [each for each in left if not (each.part.is_tail and each.chunk.url in gone_on)]
         try:
             return take(left)
+        except TailWentOn as error:
+            gone_on.add(error.url)
+            notes += [
+                Note.of(name, error) for name in {each.chunk.name for each in left if each.chunk.url == error.url}
+            ]
         except (FileRefused, NothingGood) as error:
             names = {each.chunk.url: each.chunk.name for each in left if each.chunk.url in error.refused}
             if not names:
@@ -301,7 +309,7 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: boo
                 if is_last:
                     patience.until_answered(partial(ledger.release, claim))
                 return
-            ledger.commit(_commit(job, prepared, writer=writer, claim=claim, is_last=is_last))
+            ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
         except AlreadyConsumed as error:
             # Seldom more than once; but what is refused for ever must not be tried for ever.
             patience.wait(error)
@@ -322,12 +330,22 @@ def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> di
     return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
 
 
-def _commit(job: Job, prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool) -> Commit[Connection]:
+def _commit(
+    job: Job, parts: Sequence[ReadPart], prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool
+) -> Commit[Connection]:
+    def write_rows(connection: Connection) -> int:
+        rows = writer.write(connection, prepared.rows)
+        # As late as can be: what is written to a file after this, the next load finds.
+        for each in parts:
+            with suppress(Unreadable):
+                check_tail(each.chunk, each.part)
+        return rows
+
     return Commit(
         session=job.session,
         batch=job.batch,
         advances=prepared.advances,
-        write_rows=lambda connection: writer.write(connection, prepared.rows),
+        write_rows=write_rows,
         claim=claim,
         is_last=is_last,
         counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),

@@ -33,7 +33,7 @@ from spark_jobs.plan import Note
 from spark_jobs.replace import replace_rows
 from spark_jobs.sources.records import PRODUCER_ID, SEQUENCE
 from spark_jobs.stage import Stage, StagedPart, check_kept
-from spark_jobs.target import table_name, undeclared_columns
+from spark_jobs.target import count_written, table_name, undeclared_columns
 from spark_jobs.transform import TransformRefused
 from spark_jobs.write import ColumnsDiffer, Writer, arrived, is_of_rows
 
@@ -201,8 +201,10 @@ def _refuse_twice(connection: Connection, job: Job, source: str) -> None:
 
 def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> int:
     names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
-    arriving = f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
-    return run(connection, f"INSERT INTO {table_name(target)} ({names}) {arriving}").rowcount
+    table, arriving = table_name(target), f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
+    return count_written(
+        connection, table, lambda: run(connection, f"INSERT INTO {table} ({names}) {arriving}").rowcount
+    )
 
 
 def merge_in(
@@ -237,12 +239,12 @@ def merge_in(
     names = Writer.into_target(target, columns).names
     changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
     guard, first = is_newer.replace("latest.", "excluded."), quoted(target.key[0])
-    written = run(
-        connection,
+    insert = (
         f"INSERT INTO {table} AS there ({', '.join(map(quoted, names))})"
         f" SELECT {arrived(columns, lineage=target.lineage)} FROM latest WHERE {kept}"
-        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}",
-    ).rowcount
+        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}"
+    )
+    written = count_written(connection, table, lambda: run(connection, insert).rowcount)
     rows: int = run(connection, f"SELECT count(*) FROM {source}").scalar_one()
     return rows - max(0, undeleted) - _unwritten(connection, target, is_newer, kept=kept, written=written)
 

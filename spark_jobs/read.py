@@ -1,7 +1,7 @@
 """Chunks into parts, and parts into records, whatever their format."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -102,15 +102,25 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         fingerprint = fingerprint.named(_check_unchanged(chunk, source))
         chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
-        if part.is_tail and _look_again(chunk).size > part.end:
-            raise _went_on(part)
+        check_tail(chunk, part)
         yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
     if left.size:
-        raise open_end(chunk.url, source, left)
+        raise open_end(chunk.url, source, left, sealed=chunk.sealed)
 
 
-def _went_on(tail: Part) -> LastLineOpen:
-    return LastLineOpen(tail.end - tail.first, "was still being written while it was read, though it counted as sealed")
+@dataclass(eq=False)
+class TailWentOn(LastLineOpen):
+    """A last line that counted as sealed, and has gone on since it was read."""
+
+    url: str = ""
+
+
+def check_tail(chunk: Chunk, part: Part) -> None:
+    """Refuse a last line without its newline if its file has grown."""
+    is_plain = Compression.of(chunk.url) is Compression.NONE
+    if part.is_tail and _look_again(chunk).size > (part.end if is_plain else chunk.size):
+        why = "was still being written while it was read, though it counted as sealed"
+        raise TailWentOn(part.end - part.first, why, url=chunk.url)
 
 
 def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
@@ -140,15 +150,15 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     except (Incomplete, Damaged) as error:
         broken = error
     now = _check_lying(chunk)
-    left = open_end(chunk.url, source, rest) if rest.size else None
+    left = open_end(chunk.url, source, rest, sealed=chunk.sealed) if rest.size else None
     if isinstance(left, FileRefused):
         broken = left
     if broken:
         if held:
             yield _packed_part(chunk, *held)
         raise broken
-    if held and held[0].is_tail and now.size > chunk.size:
-        raise _went_on(held[0])
+    if held:
+        check_tail(chunk, held[0])
     # A file without any new record is noted too, so that nobody unpacks it again to know.
     part, marks = held or (_nothing(chunk), seen.marks)
     packed = Fingerprint.from_bytes(lying).stream

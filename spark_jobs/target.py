@@ -1,6 +1,6 @@
 """The table that rows go to: made if it is missing, checked if it is there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,13 @@ _SCHEMA = text(
 )
 #: Those that were dropped still take a place.
 _PLACES = text("SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table)")
+#: Those that ON CONFLICT can go by: of columns alone, and checked at once.
 _KEYS = text(
     "SELECT array_agg(CAST(attname AS text)) AS names"
-    "  FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)"
-    " WHERE indrelid = to_regclass(:table) AND indisunique AND indpred IS NULL AND indisvalid"
+    "  FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
+    "   AND attnum = ANY ((CAST(indkey AS smallint[]))[0:indnkeyatts - 1])"
+    " WHERE indrelid = to_regclass(:table) AND indisunique AND indisvalid AND indimmediate"
+    "   AND indpred IS NULL AND indexprs IS NULL"
     " GROUP BY indexrelid"
 )
 #: The table, and all partitions below it, with what keeps a commit from meaning all of its rows.
@@ -37,10 +40,17 @@ _UNFIT = text(
     "SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,"
     "       CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,"
     "       (SELECT CAST(min(rulename) AS text) FROM pg_rewrite"
-    "         WHERE ev_class = pg_class.oid AND is_instead AND ev_type <> '1') AS rule"
+    "         WHERE ev_class = pg_class.oid AND ev_type <> '1') AS rule"
     "  FROM pg_class"
     " WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"
     " ORDER BY 1"
+)
+#: Triggers see each row after it was counted as written. NULL where the table and its partitions have none.
+_TAKEN_AWAY = text(
+    "SELECT CAST(sum(pg_stat_get_xact_tuples_deleted(oid)) AS bigint) FROM pg_class"
+    " WHERE (oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
+    "   AND EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN"
+    "               (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
 )
 #: Two loads may find it missing at the same time; the second waits, and finds it.
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0))")
@@ -80,12 +90,34 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
     """Refuse a table whose rows are not those of the commit alone, and one that is not there any more."""
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        there = connection.execute(_UNFIT, {"table": table}).all()
+        is_there = _refuse_unfit(connection, table)
+    if not is_there:
+        _refuse_lost_table(ledger, declared, table)
+
+
+def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
+    """How many rows a statement leaves in the target: those it writes, without those that triggers delete again.
+
+    The table may have been altered since the load began, so that it is looked at again.
+    """
+    _refuse_unfit(connection, table)
+    before = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one()
+    rows = write()
+    if before is None:
+        return rows
+    # Triggers that wait for the commit run now.
+    run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+    taken_away: int = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one() - before
+    return rows - taken_away
+
+
+def _refuse_unfit(connection: Connection, table: str) -> bool:
+    """Whether there is such a table; refused, if its rows are not those of the commit alone."""
+    there = connection.execute(_UNFIT, {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
             raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
-    if not there:
-        _refuse_lost_table(ledger, declared, table)
+    return bool(there)
 
 
 _FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
@@ -98,19 +130,15 @@ _KINDS = {
     "i": "an index",
     "I": "an index",
 }
-_PERSISTENCES = {
-    "u": "an unlogged table, which a crash of the server empties: its rows would be lost",
-    "t": "a temporary table, which ends with its session",
-}
 
 
 def _why_unfit(row: Record) -> str | None:
     if row.kind not in ("r", "p"):
         return _KINDS.get(row.kind, "which is no table")
     if row.persistence != "p":
-        return _PERSISTENCES.get(row.persistence, "which is not permanent")
+        return "an unlogged table, which a crash of the server empties: its rows would be lost"
     if row.rule is not None:
-        return f"whose rule {row.rule!r} (DO INSTEAD) replaces what is written to it: drop the rule"
+        return f"whose rule {row.rule!r} changes what is written to it: drop the rule, or make it a trigger"
     if row.has_row_security:
         return "whose row-level security hides rows from this role: load as its owner, or as a role with BYPASSRLS"
     return None

@@ -92,7 +92,10 @@ def _place(chunk: Chunk) -> tuple[str, int]:
 
 def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     advance = read.get(chunk.producer_id)
-    return advance is not None and bool(advance.spans) and advance.spans.end >= chunk.size
+    if advance is None or not advance.spans:
+        return False
+    # Only of what was unpacked to its end, a size is noted.
+    return advance.spans.end >= chunk.size if _is_plain(chunk) else advance.size is not None
 
 
 def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
@@ -106,9 +109,16 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
 
 def _goes_on(chunk: Chunk, source: Source) -> bool:
     """Whether a file has grown, since it was planned, in a last line that counted as sealed; stores append nothing."""
-    is_plain = source.format is not Format.PARQUET and Compression.of(chunk.url) is Compression.NONE
-    if not (chunk.sealed and is_plain and chunk.end in (None, chunk.size) and local_path(chunk.url)):
+    if source.format is Format.PARQUET or not (chunk.sealed and chunk.end in (None, chunk.size)):
+        return False
+    if not local_path(chunk.url):
         return False
     with suppress(Unreadable):
-        return look_at(chunk.url).size > chunk.size and not ends_a_line(source, chunk.url, chunk.size)
+        # Of a compressed file, only reading it again would tell where its last line ended.
+        is_more = not (_is_plain(chunk) and ends_a_line(source, chunk.url, chunk.size))
+        return is_more and look_at(chunk.url).size > chunk.size
     return False
+
+
+def _is_plain(chunk: Chunk) -> bool:
+    return Compression.of(chunk.url) is Compression.NONE

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
@@ -13,10 +14,10 @@ from spark_jobs.columns import ADDED_UP_TO, Column
 from spark_jobs.copy import copy_in, is_cast, quoted, run, travels_as
 from spark_jobs.declared import Target
 from spark_jobs.sources.records import LINEAGE
-from spark_jobs.target import Closed, columns_there, places_taken, table_name
+from spark_jobs.target import Closed, columns_there, count_written, places_taken, table_name
 
-#: What a row may be refused for: its values, a constraint, a trigger's own word, a limit of the server's.
-ROW_REFUSED = ("22", "23", "P0", "54")
+#: What a row may be refused for: its values, its key twice, a constraint, a trigger's own word, a server's limit.
+ROW_REFUSED = ("21", "22", "23", "P0", "54")
 
 
 class ColumnsDiffer(Exception):
@@ -96,10 +97,14 @@ class Writer:
         return self.copy(connection, rows)
 
     def copy(self, connection: Connection, rows: pa.Table) -> int:
-        """Copy straight in, or through a table of this transaction where the server has to cast."""
+        """Copy rows in; how many of them are there in the end."""
         if not rows.num_rows:
             return 0
-        rows = rows.select(self.names)
+        copy = partial(self._copy, connection, rows.select(self.names))
+        return count_written(connection, self.table, copy) if self.table == self.target else copy()
+
+    def _copy(self, connection: Connection, rows: pa.Table) -> int:
+        """Straight in, or through a table of this transaction where the server has to cast."""
         if not self.is_cast:
             return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
         run(

@@ -273,6 +273,13 @@ class PostgresLedger:
         counts = Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered)
         return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
+    def all_bad(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+        """The producers of which a batch has loaded no row since a position: how many of their records are bad."""
+        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+            rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch, "after": after})
+            return {row.producer: row.records for row in rows}
+
     def loaded_by(self, pipeline: str, batch: Batch) -> frozenset[str]:
         """The producers of which a batch has committed something that is still in force."""
         with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:

@@ -393,6 +393,16 @@ SELECT max(position) AS position,
   FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
+-- name: all_bad
+-- The producers of which a batch has loaded no row and quarantined records: how many of each.
+SELECT read.producer, count(*) AS records
+  FROM (SELECT producer_id, producer, array_agg(position) AS positions
+          FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)
+         WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch
+         GROUP BY producer_id, producer HAVING sum(rows) = 0) AS read
+  JOIN onceload.quarantine ON quarantine.producer_id = read.producer_id AND position = ANY (positions)
+ GROUP BY read.producer ORDER BY read.producer;
+
 -- name: loaded_by
 SELECT DISTINCT producer
   FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)

@@ -121,13 +121,16 @@ def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLin
     return open_end(url, source, rest)
 
 
-def open_end(url: str, source: Source, rest: Rest) -> LastLineOpen | FileRefused:
+def open_end(url: str, source: Source, rest: Rest, *, sealed: bool = False) -> LastLineOpen | FileRefused:
     """What to say of a record without an end: it may still be written, but a quote may also have no other."""
     if rest.open_quote is None:
         return LastLineOpen(rest.size)
     quote = f"the quote that opens at {_place(url, rest.open_quote)} is not closed"
     if rest.size < _held_max(source):
-        return LastLineOpen(rest.size, f"is not complete: {quote} yet")
+        if not sealed:
+            return LastLineOpen(rest.size, f"is not complete: {quote} yet")
+        found = f"{quote} before the end of the file, which counts as complete (source.sealed)"
+        return FileRefused(url, "close its quotes", found, "close that quote")
     fix = "close that quote, or raise record_bytes_max if its value is meant to be so long"
     return FileRefused(url, "close its quotes", f"{quote} in the {_held_max(source)} bytes that a record may have", fix)
 
@@ -234,7 +237,9 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator
                 return
             first, held = long.end, bytearray()
             yield long
-    if held and reader.chunk.sealed:
+    # With an open quote, more than the last line would be one record.
+    is_open = ends.open_quote is not None and b"\n" in held
+    if held and reader.chunk.sealed and not is_open:
         yield replace(_part(reader, first=first, raw=bytes(held)), is_tail=True)
     elif held:
         rest.note(len(held), ends, begin=begin)

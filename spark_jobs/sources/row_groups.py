@@ -145,14 +145,20 @@ def _plain_bytes(array: pa.Array) -> int:
     """How much an array takes without dictionaries, in which a few long values may be meant any number of times."""
     if isinstance(array, pa.ExtensionArray):
         return _plain_bytes(array.storage)
-    if _is_list(array.type):
-        return _OFFSET_BYTES * len(array) + _plain_bytes(array.flatten())
+    if pa.types.is_nested(array.type):
+        return _OFFSET_BYTES * len(array) + sum(map(_plain_bytes, _elements(array)))
     if not pa.types.is_dictionary(array.type):
         return int(array.nbytes)
     values = array.dictionary
     if not _is_of_bytes(values.type):
         return len(array) * int(values.type.bit_width) // 8
     return _OFFSET_BYTES * len(array) + int(pc.sum(pc.binary_length(values).take(array.indices)).as_py() or 0)
+
+
+def _elements(array: pa.Array) -> Collection[pa.Array]:
+    if pa.types.is_map(array.type):
+        return [array.keys, array.items]
+    return array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]
 
 
 _OFFSET_BYTES = 4

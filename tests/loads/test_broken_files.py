@@ -271,6 +271,34 @@ def test_a_quote_that_is_not_closed_in_all_that_a_record_may_have_needs_a_person
     assert loads.rows() == [1, 2, *[3] * 500, 5]
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_quote_that_is_open_at_the_end_of_a_sealed_file_needs_a_person(loads, suffix):
+    csv_of(loads, multiline=True)
+    source = replace(loads.declared.source, sealed_after_s=0)
+    content = b'id,amount,note\n1,2.00,a\n2,3.00,"b\n' + b"3,4.00,c\n" * 500
+    path = loads.write(f"a.csv{suffix}", gzip.compress(content) if suffix else content)
+
+    first, again = loads.load(source=source), loads.load(source=source)
+
+    assert (counts(first), counts(again)) == ((1, 0, 0), (0, 0, 0))
+    for report in (first, again):
+        assert notes(report) == [(path.name, True)]
+        assert "the quote that opens at line 3 (byte 31) is not closed before the end" in report.notes[0].reason
+    mended = content.replace(b'"', b"")
+    path.write_bytes(gzip.compress(mended) if suffix else mended)
+    assert loads.load(source=source).notes == ()
+    assert loads.rows() == [1, 2, *[3] * 500]
+
+
+def test_a_quote_that_is_open_in_the_last_line_alone_makes_a_bad_record_of_it(loads):
+    csv_of(loads, multiline=True)
+    loads.write("a.csv", b'id,amount,note\n1,2.00,a\n2,3.00,"b')
+
+    report = loads.load(source=replace(loads.declared.source, sealed_after_s=0))
+
+    assert (counts(report), notes(report)) == ((1, 0, 1), [])
+
+
 def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_in(loads):
     csv_of(loads, multiline=True)
     loads.write("a.csv", b"id,amount,note\n1,2.00,a\n")

@@ -15,6 +15,7 @@ from spark_jobs.sources.parquet import read_parquet
 from spark_jobs.sources.pieces import pieces as cut_into_pieces
 from spark_jobs.stage import is_whole
 from spark_jobs.verify import verify
+from spark_jobs.write import Writer
 from tests.loads.conftest import line
 
 
@@ -145,6 +146,50 @@ def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet(loads
     assert "its last line (2 bytes) was still being written" in report.notes[0].reason
     assert loads.load(columns=columns, source=source).notes == ()
     assert loads.rows() == [1, 5, 1234]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_sealed_last_line_that_goes_on_before_its_commit_is_left_out(loads, monkeypatch, packed):
+    source = replace(loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv*"), sealed_after_s=0)
+    source = replace(source, csv=CsvOptions(header=False))
+    columns = (parse_column("id", "bigint"),)
+    path = loads.write("a.csv.gz" if packed else "a.csv", gzip.compress(b"1\n12") if packed else b"1\n12")
+    loads.write("b.csv", b"2\n")
+    copy = Writer.copy
+
+    def grown(*arguments, **named):
+        rows = copy(*arguments, **named)
+        path.write_bytes(gzip.compress(b"1\n12") + gzip.compress(b"34\n") if packed else b"1\n1234\n")
+        return rows
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "copy", grown)
+        report = loads.load(columns=columns, source=source)
+
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [(path.name, False)]
+    assert loads.rows() == [1, 2]
+    assert loads.load(columns=columns, source=source).notes == ()
+    assert loads.rows() == [1, 2, 1234]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_out(loads, monkeypatch):
+    source = replace(loads.declared.source, sealed_after_s=0)
+    path = loads.write("a.jsonl.gz", gzip.compress(line(1).encode()[:-1]))
+    loads.write("b.jsonl", line(2))
+
+    def grown(*arguments, **named):
+        path.write_bytes(gzip.compress(line(1).encode()[:-1]) + gzip.compress(b"\n" + line(3).encode()))
+        return is_whole(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.load.is_whole", grown)
+        report = loads.load(source=source)
+
+    assert ([note.name for note in report.notes], loads.rows()) == (["a.jsonl.gz"], [2])
+    assert loads.load(source=source).notes == ()
+    assert loads.rows() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

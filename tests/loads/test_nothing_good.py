@@ -75,6 +75,30 @@ def test_few_bad_records_and_those_beside_a_good_one_go_to_quarantine(loads, con
     assert (report.quarantined, report.notes) == (content.count(";50"), ())
 
 
+@pytest.mark.parametrize("files", [1, 3])
+def test_bad_records_that_are_read_in_small_pieces_need_a_person_once_they_are_many(loads, files):
+    """Each piece has too few of them to be refused."""
+    for number in range(files):
+        loads.write(f"{number}.jsonl", bad_lines(12 // files, first=10 * number))
+    loads.write("good.jsonl", line(100))
+    source = replace(loads.declared.source, chunk_bytes=100)
+
+    report = loads.load(source=source)
+
+    assert (counts(report), code_of(report.notes)) == ((1, 0, 12), ExitCode.NEEDS_A_PERSON)
+    assert refused(report) == [f"{number}.jsonl" for number in range(files)]
+    assert f"all {12 // files} records that this load read from it are bad" in report.notes[0].reason
+    assert loads.load(source=source).notes == ()
+
+
+def test_a_good_record_of_the_same_load_speaks_for_the_bad_ones_of_its_file(loads):
+    loads.write("a.jsonl", bad_lines(12) + line(100))
+
+    report = loads.load(source=replace(loads.declared.source, chunk_bytes=100))
+
+    assert (counts(report), report.notes) == ((1, 0, 12), ())
+
+
 @pytest.mark.parametrize("limit", [ALL, QuarantineLimit(records=NOTHING_GOOD_MIN)])
 def test_a_declared_limit_takes_the_place_of_the_default(loads, limit):
     loads.write("a.jsonl", bad_lines())

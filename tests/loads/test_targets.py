@@ -60,7 +60,11 @@ UNFIT = {
     ),
     "rule": (
         (f"CREATE TABLE target ({PLAIN})", "CREATE RULE gone AS ON INSERT TO target DO INSTEAD NOTHING"),
-        "whose rule 'gone' .DO INSTEAD. replaces",
+        "whose rule 'gone' changes what is written to it",
+    ),
+    "rule beside": (
+        (f"CREATE TABLE target ({PLAIN})", "CREATE RULE gone AS ON INSERT TO target DO ALSO DELETE FROM target"),
+        "whose rule 'gone' changes what is written to it",
     ),
     "row-level security": (
         (
@@ -130,6 +134,86 @@ def test_rows_that_a_trigger_discards_are_not_recorded_as_loaded(loads):
     execute(loads.admin_dsn, "DROP TRIGGER discards ON target")
     assert counts(loads.load()) == (10, 0, 0)
     assert loads.rows() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    ["TRIGGER takes AFTER INSERT", "CONSTRAINT TRIGGER takes AFTER INSERT", "TRIGGER takes BEFORE INSERT"],
+    ids=["after", "deferred", "of others"],
+)
+@pytest.mark.parametrize("on", ["target", "leaf"])
+def test_rows_that_a_trigger_deletes_again_are_not_recorded_as_loaded(loads, trigger, on):
+    which = "id = NEW.id - 2" if "BEFORE" in trigger else "id = NEW.id AND id % 2 = 1"
+    deferred = " DEFERRABLE INITIALLY DEFERRED" if "CONSTRAINT" in trigger else ""
+    make(
+        loads,
+        f"CREATE TABLE target ({PLAIN}){' PARTITION BY RANGE (id)' if on == 'leaf' else ''}",
+        *(["CREATE TABLE leaf PARTITION OF target DEFAULT"] if on == "leaf" else []),
+        "CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$BEGIN DELETE FROM target WHERE {which}; RETURN NEW; END$$",
+        f"CREATE {trigger} ON {on}{deferred} FOR EACH ROW EXECUTE FUNCTION take()",
+    )
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+
+    refuses(loads, 2 if "BEFORE" in trigger else 5, 10, load=loads.load)
+
+    execute(loads.admin_dsn, f"DROP TRIGGER takes ON {on}")
+    assert counts(loads.load()) == (10, 0, 0)
+    assert loads.rows() == list(range(10))
+
+
+def test_a_trigger_that_writes_elsewhere_is_nothing_to_refuse(loads):
+    make(
+        loads,
+        f"CREATE TABLE target ({PLAIN})",
+        "CREATE TABLE log (id bigint)",
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN INSERT INTO log VALUES (NEW.id); DELETE FROM log WHERE id = 3; RETURN NULL; END$$",
+        "CREATE TRIGGER notes AFTER INSERT ON target FOR EACH ROW EXECUTE FUNCTION note()",
+    )
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+
+    assert counts(loads.load()) == (10, 0, 0)
+    assert loads.ask("SELECT count(*) FROM log") == [(9,)]
+
+
+def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monkeypatch):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+    looked_at = check_target
+
+    def alter_then(*arguments):
+        looked_at(*arguments)
+        execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
+
+    monkeypatch.setattr("spark_jobs.load.check_target", alter_then)
+    with pytest.raises(SettingRefused, match="an unlogged table"):
+        loads.load()
+
+    monkeypatch.undo()
+    execute(loads.admin_dsn, "ALTER TABLE target SET LOGGED")
+    assert counts(loads.load()) == (10, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "is_fit"),
+    [
+        ("CREATE UNIQUE INDEX ON target (id, lower(note))", False),
+        ("ALTER TABLE target ADD UNIQUE (id) DEFERRABLE", False),
+        ("CREATE UNIQUE INDEX ON target (id) WHERE id > 0", False),
+        ("CREATE UNIQUE INDEX ON target (id) INCLUDE (note)", True),
+    ],
+)
+def test_a_merge_asks_for_a_unique_index_that_it_can_go_by(loads, index, is_fit):
+    loads = merging(loads, lineage=True)
+    make(loads, "ALTER TABLE target DROP CONSTRAINT target_pkey", index)
+    loads.write("a.jsonl", row(1, "x"))
+
+    if is_fit:
+        assert counts(loads.load()) == (1, 0, 0)
+    else:
+        with pytest.raises(SettingRefused, match="a unique index on its key"):
+            loads.load()
 
 
 def test_rows_that_travel_as_text_are_counted_where_they_arrive(loads):

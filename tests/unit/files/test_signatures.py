@@ -38,6 +38,8 @@ def parquet(**columns: list[int]) -> bytes:
         (bz2.compress(TEXT), "it is compressed with bzip2"),
         (lzma.compress(TEXT), "it is compressed with xz"),
         (zipped(), "it is a zip archive"),
+        (b"\x04\x22\x4d\x18\x60", "it is compressed with lz4"),
+        (b"Obj\x01\x04\x14avro.codec", "it is an Avro file"),
         (parquet(id=[1]), "it is a Parquet file"),
         (parquet(), "it is a Parquet file"),
         (TEXT.decode().encode("utf-16"), "it is text in UTF-16"),

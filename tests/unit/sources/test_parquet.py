@@ -233,14 +233,19 @@ def test_a_few_bytes_cannot_unfold_to_fill_the_memory():
     assert read(source, a="text").rows.num_rows == rows
 
 
-@pytest.mark.parametrize("values", ["text", "bytes", "list"])
+@pytest.mark.parametrize("values", ["text", "bytes", "list", "struct", "map"])
 def test_a_dictionary_cannot_unfold_to_fill_the_memory(values):
-    rows, long = 3000, {"text": "x" * 1000, "bytes": b"x" * 1000, "list": "x" * 1000}[values]
+    rows, long = 3000, b"x" * 1000 if values == "bytes" else "x" * 1000
     alike = pa.array([long] * rows).dictionary_encode()
+    each = pa.array(range(rows + 1), pa.int32())
     if values == "list":
-        alike = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), alike)
+        alike = pa.ListArray.from_arrays(each, alike)
+    elif values == "struct":
+        alike = pa.StructArray.from_arrays([alike], ["s"])
+    elif values == "map":
+        alike = pa.MapArray.from_arrays(each, pa.array(["k"] * rows), alike)
     source = file_of(pa.table({"a": alike}))
-    declared = {"text": "text", "bytes": "bytea", "list": "text[]"}[values]
+    declared = {"text": "text", "bytes": "bytea", "list": "text[]"}.get(values, "jsonb")
 
     with unfolding_at_most(2 * 10**6), pytest.raises(FileRefused, match="fit into memory"):
         read(source, a=declared)
