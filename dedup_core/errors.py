@@ -21,6 +21,7 @@ OnceloadError
 │   │   └── WrittenAnew        what was planned of a file is there no more
 │   ├── TasksFailed          Spark lost an executor, or gave a task up
 │   ├── LastLineOpen         all of a file was read but its last line, which is still being written
+│   │   └── TailWentOn       that line counted as sealed, and has gone on since
 │   └── Incomplete           a compressed file breaks off: it is still being written
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
 │   ├── NotASpan             a span or sequence id outside its bounds
