@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from bench.events import COLUMNS, DDL
-from spark_jobs.columns import arrow_schema, parse_column
-from spark_jobs.copy import Reader
-from spark_jobs.sources.pieces import cuts
+from spark_jobs.pipeline.columns import arrow_schema, parse_column
+from spark_jobs.read.cuts import cuts
+from spark_jobs.write.binary_copy import Reader
 
 _PROCESSES = 2
 _CHUNK_BYTES = 32 * 2**20

@@ -29,10 +29,11 @@ from dedup_core.delivery import Mode
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, Format, Publish, RecordProducer, Source, Target
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.spark import SparkTasks
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Declared, Format, Publish, RecordProducer, Source, Target
+from spark_jobs.work.spark import SparkTasks
 
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"

@@ -20,9 +20,9 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries
-from spark_jobs.consume import consume
-from spark_jobs.declared import Declared
-from spark_jobs.load import LoadSettings, new_batch
+from spark_jobs.load.consume import consume
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Declared
 
 LEASE_S = 2.0
 _ROOT = Path(__file__).resolve().parents[1]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dedup_core.delivery import Mode
 from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
-from spark_jobs.columns import INTEGERS, Kind
-from spark_jobs.declared import (
+from spark_jobs.pipeline.columns import INTEGERS, Kind
+from spark_jobs.pipeline.declared import (
     ON_ARRIVAL,
     CsvOptions,
     Declared,

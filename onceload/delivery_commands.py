@@ -21,7 +21,7 @@ from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.plan import Note
+    from spark_jobs.files.notes import Note
 
 Arguments = argparse.Namespace
 Action = Literal["list", "show", "redeliver", "abandon"]
@@ -30,8 +30,8 @@ _SPANS_SHOWN = 100
 
 def consume(arguments: Arguments, dsn: str) -> ExitCode:
     """Load as one session, without Spark."""
-    from spark_jobs.consume import consume as consume_now
-    from spark_jobs.load import LoadSettings, new_batch
+    from spark_jobs.load.consume import consume as consume_now
+    from spark_jobs.load.report import LoadSettings, new_batch
 
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
     if not every_s:

@@ -30,10 +30,13 @@ from onceload.terminal import (
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.declared import Declared
-    from spark_jobs.load import LoadSettings, Report
-    from spark_jobs.plan import Choice, FileToRead, Note, Plan
-    from spark_jobs.progress import Progress, Tell, Waiting
+    from spark_jobs.files.notes import Note
+    from spark_jobs.load.report import LoadSettings, Report
+    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.plan.choice import Choice
+    from spark_jobs.plan.plan import Plan
+    from spark_jobs.plan.rest import FileToRead
+    from spark_jobs.work.progress import Progress, Tell, Waiting
 
 Arguments = argparse.Namespace
 
@@ -49,8 +52,8 @@ def validate(arguments: Arguments) -> ExitCode:
 
 def plan(arguments: Arguments, engine: Engine) -> ExitCode:
     """Say what a load would read, and why not the rest."""
-    from spark_jobs.plan import make_plan
-    from spark_jobs.target import check_target
+    from spark_jobs.plan.plan import make_plan
+    from spark_jobs.write.target import check_target
 
     declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
     check_target(engine, ledger, declared)
@@ -67,8 +70,8 @@ def plan(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool = True) -> ExitCode:
     """Load what is new, exactly once; or stage it, for `publish`."""
-    from spark_jobs.load import load as load_now
-    from spark_jobs.load import new_batch
+    from spark_jobs.load.load import load as load_now
+    from spark_jobs.load.report import new_batch
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
@@ -119,7 +122,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     """Publish a staged batch, once."""
-    from spark_jobs.batch import give_up, publish_batch
+    from spark_jobs.load.kept_batch import give_up, publish_batch
 
     declared, batch = read_declared(arguments), Batch(arguments.batch)
     if arguments.give_up:
@@ -139,8 +142,8 @@ def publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
 def audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     """Ask the suite about a staged batch, before anybody sees it."""
-    from spark_jobs.audit import in_words
-    from spark_jobs.batch import audit_batch
+    from spark_jobs.load.kept_batch import audit_batch
+    from spark_jobs.quality.audit import in_words
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: auditing")
@@ -160,7 +163,7 @@ def audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
 def how_of(settings: Settings, dsn: str) -> "LoadSettings":
     """How to load, as far as the environment says."""
-    from spark_jobs.load import LoadSettings
+    from spark_jobs.load.report import LoadSettings
 
     return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality")
 
@@ -190,7 +193,7 @@ def watching(pipeline: str, arguments: Arguments) -> "Iterator[Tell | None]":
 
 
 def _progress(progress: "Progress | Waiting") -> str:
-    from spark_jobs.progress import Waiting
+    from spark_jobs.work.progress import Waiting
 
     if isinstance(progress, Waiting):
         return f"waiting for {progress.waits_for}"
@@ -262,7 +265,7 @@ def choice_of(arguments: Arguments, declared: "Declared") -> "Choice":
 def chosen(declared: "Declared", *, files: Sequence[str], replaces: bool) -> "Choice":
     """Which files a load is about, refused where that pipeline allows no such choice."""
     from onceload.contradictions import refuse_choice
-    from spark_jobs.plan import Choice
+    from spark_jobs.plan.choice import Choice
 
     refuse_choice(declared, files=files, replaces=replaces)
     return Choice(files=tuple(files), replaces=replaces)
@@ -290,7 +293,7 @@ def read_declared(arguments: Arguments) -> "Declared":
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that gives what is loaded another meaning."""
-    from spark_jobs.versions import as_declared
+    from spark_jobs.plan.versions import as_declared
 
     declared = read_declared(arguments)
     PostgresLedger(engine).find_version(as_declared(declared))

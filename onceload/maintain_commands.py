@@ -25,8 +25,8 @@ def maintain(arguments: Arguments, engine: Engine, *, home: Path) -> ExitCode:
 
 def let_go(engine: Engine, *, home: Path) -> dict[str, int]:
     """How many of each kind went."""
-    from spark_jobs.pages import drop_old_pages
-    from spark_jobs.stage import sweep
+    from spark_jobs.batch.stage import sweep
+    from spark_jobs.quality.pages import drop_old_pages
 
     gone = [tidy(engine, name) for name in pipelines(engine)]
     return {

@@ -21,8 +21,8 @@ from dedup_core.postgres.metrics import Figures, Sums
 from onceload.delivery_commands import asked_to_stop
 from onceload.pipeline_file import GIVEN, find_pipelines, read_pipeline
 from onceload.terminal import words
-from spark_jobs.declared import Declared
-from spark_jobs.plan import make_plan
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.plan import make_plan
 
 Arguments = argparse.Namespace
 #: What each figure is called in a row of the database, and here.

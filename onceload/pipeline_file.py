@@ -37,8 +37,9 @@ from onceload.pipeline_yaml import (
     whole_number,
 )
 from onceload.suite_file import read_suite
-from spark_jobs.columns import RESERVED, Column, ColumnType, Kind, parse_column
-from spark_jobs.declared import (
+from spark_jobs.files.listing import root_of
+from spark_jobs.pipeline.columns import RESERVED, Column, ColumnType, Kind, parse_column
+from spark_jobs.pipeline.declared import (
     ON_ARRIVAL,
     CsvOptions,
     Declared,
@@ -56,7 +57,6 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.sources.listing import root_of
 
 _INT4_MAX = 2**31 - 1
 _INT8_MAX = 2**63 - 1

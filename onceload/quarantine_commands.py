@@ -36,7 +36,7 @@ from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and only a retry needs it.
-    from spark_jobs.retry import RetryReport
+    from spark_jobs.recover.retry import RetryReport
 
 Arguments = argparse.Namespace
 Action = Literal["list", "show", "export", "retry", "discard"]
@@ -111,8 +111,8 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     """Load records that are good now, as the pipeline is declared now or as they were mended."""
-    from spark_jobs.load import new_batch
-    from spark_jobs.retry import retry as retry_now
+    from spark_jobs.load.report import new_batch
+    from spark_jobs.recover.retry import retry as retry_now
 
     declared = read_as_loaded(arguments, engine)
     mended = read_mended(arguments.mended) if arguments.mended else {}

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import OnceloadError
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, find_root
-from spark_jobs.sources.addresses import local_path
-from spark_jobs.sources.files import open_stream
+from spark_jobs.files.addresses import local_path
+from spark_jobs.files.reading import open_stream
 
 #: Of each record, so much has to be there still.
 COMPARED_BYTES = 64

@@ -19,7 +19,7 @@ from onceload.terminal import on_terminal, show_json, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
-    from spark_jobs.rebuild import Comparison
+    from spark_jobs.recover.rebuild import Comparison
 
 Arguments = argparse.Namespace
 Action = Literal["rewind", "rebuild"]
@@ -96,7 +96,7 @@ def state_in_words(found: Recovery) -> str:
 
 def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
     """Take back rows and state after a position, so that the next load brings them again."""
-    from spark_jobs.rewind import rewind as rewind_now
+    from spark_jobs.recover.rewind import rewind as rewind_now
 
     try:
         found = rewind_now(
@@ -139,8 +139,8 @@ def rewind_in_words(found: Rewind) -> str:
 
 def rebuild(arguments: Arguments, dsn: str) -> ExitCode:
     """Load all sources into a new database, and compare them with what was known of the old one."""
-    from spark_jobs.load import LoadSettings, new_batch
-    from spark_jobs.rebuild import rebuild as rebuild_now
+    from spark_jobs.load.report import LoadSettings, new_batch
+    from spark_jobs.recover.rebuild import rebuild as rebuild_now
 
     declared = read_declared(arguments)
     snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None

@@ -11,11 +11,11 @@ from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
-from spark_jobs.declared import Declared
-from spark_jobs.load import LoadSettings, Report, what_came_of, what_is_left_of
-from spark_jobs.plan import Plan, make_plan
-from spark_jobs.target import check_target
-from spark_jobs.versions import as_declared
+from spark_jobs.load.report import LoadSettings, Report, what_came_of, what_is_left_of
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.plan import Plan, make_plan
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.write.target import check_target
 
 #: Nothing is held under this name.
 _NO_BATCH = Batch("")

@@ -17,14 +17,14 @@ from onceload.terminal import on_terminal, show_json, show_text, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.suggest import Draft, Suggestion
+    from spark_jobs.quality.suggest import Draft, Suggestion
 
 Arguments = argparse.Namespace
 
 
 def suggest(arguments: Arguments, dsn: str) -> ExitCode:
     """Draft a suite from the rows in the target, or from those of a staged batch."""
-    from spark_jobs.suggest import suggest as suggest_now
+    from spark_jobs.quality.suggest import suggest as suggest_now
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: looking at rows")

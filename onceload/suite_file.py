@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from onceload.pipeline_yaml import Document, Section, flag, is_text, is_whole_number, not_what, one_of, some_text, text
-from spark_jobs.declared import Expectation, Severity
+from spark_jobs.pipeline.declared import Expectation, Severity
 
 _TYPE = re.compile(r"expect_[a-z0-9_]+")
 _NUMBER = re.compile(r"-?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")

@@ -17,10 +17,11 @@ from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.declared import Declared
-    from spark_jobs.findings import Difference
-    from spark_jobs.plan import FileToRead, Note
-    from spark_jobs.verify import Verification
+    from spark_jobs.files.notes import Note
+    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.plan.rest import FileToRead
+    from spark_jobs.verify.findings import Difference
+    from spark_jobs.verify.verify import Verification
 
 Arguments = argparse.Namespace
 _NAMES_SHOWN = 5
@@ -43,7 +44,7 @@ def why_arguments(command: argparse.ArgumentParser) -> None:
 
 def verify(arguments: Arguments, engine: Engine) -> ExitCode:
     """Compare the files and the rows with the ledger, and name what differs."""
-    from spark_jobs.verify import verify as verify_now
+    from spark_jobs.verify.verify import verify as verify_now
 
     declared = read_as_loaded(arguments, engine)
     on_terminal(f"pipeline {declared.name}: reading its files and counting its rows")
@@ -144,8 +145,8 @@ def why(arguments: Arguments, engine: Engine) -> ExitCode:
 
 
 def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
-    from spark_jobs.plan import make_plan
-    from spark_jobs.sources.listing import list_files
+    from spark_jobs.files.listing import list_files
+    from spark_jobs.plan.plan import make_plan
 
     listing = list_files(declared.source.path, root=declared.source.root)
     there = {each.name for each in listing.files}
@@ -169,7 +170,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
 
 def _name_of(declared: "Declared", asked: str) -> str:
     """A name as the ledger has it: a path that leads to the file is as good."""
-    from spark_jobs.sources.listing import root_of
+    from spark_jobs.files.listing import root_of
 
     root = root_of(declared.source.path, root=declared.source.root)
     return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked
@@ -247,7 +248,7 @@ def _commit_row(declared: "Declared", each: Taken) -> dict[str, object]:
 
 def _bytes_of(declared: "Declared", each: Taken) -> int | None:
     """Where ids are places in a file, they say how many bytes there were."""
-    from spark_jobs.declared import Format
+    from spark_jobs.pipeline.declared import Format
 
     return each.spans.count if each.is_of_file and declared.source.format is not Format.PARQUET else None
 

@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from dedup_core.errors import OnceloadError
 from onceload.pipeline_file import read_pipeline
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
-from spark_jobs.sources.addresses import use_access
+from spark_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from onceload.runs import Found

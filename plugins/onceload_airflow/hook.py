@@ -13,7 +13,7 @@ from airflow.sdk.log import mask_secret
 
 from dedup_core.errors import CallAgain, SettingRefused
 from onceload.settings import Settings, database, read_settings
-from spark_jobs.sources.addresses import is_of_s3
+from spark_jobs.files.addresses import is_of_s3
 
 CONNECTION = "onceload"
 #: Of type aws: where files are and how to get in, if the environment does not say.

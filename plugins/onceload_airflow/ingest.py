@@ -15,8 +15,8 @@ from onceload.pipeline_file import GIVEN, placeholders, read_pipeline
 from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.operators import MISSING, MODES, Audit, Load, Plan, Publish, Report
-from spark_jobs.declared import ON_ARRIVAL, Declared
-from spark_jobs.sources.addresses import shown, split_address
+from spark_jobs.files.addresses import shown, split_address
+from spark_jobs.pipeline.declared import ON_ARRIVAL, Declared
 
 _DEFAULTS: dict[str, Any] = {
     "owner": "onceload",

@@ -32,16 +32,16 @@ from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
-from spark_jobs.sources.addresses import use_access
+from spark_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from onceload_airflow.lineage import Lineage
-    from spark_jobs.declared import Declared
-    from spark_jobs.load import LoadSettings
-    from spark_jobs.load import Report as LoadReport
+    from spark_jobs.load.report import LoadSettings
+    from spark_jobs.load.report import Report as LoadReport
+    from spark_jobs.pipeline.declared import Declared
 
 _LOG = logging.getLogger(__name__)
 SPARK_CONNECTION = "onceload_spark"
@@ -162,7 +162,7 @@ class _OfPipeline(BaseOperator):
     def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
         """Nothing was staged because others were faster: then there is nothing left to do."""
         from onceload.runs import look
-        from spark_jobs.batch import NothingKept
+        from spark_jobs.load.kept_batch import NothingKept
 
         try:
             yield
@@ -334,8 +334,8 @@ class Audit(_OfPipeline):
     operator_extra_links = (DataDocsLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.audit import in_words
-        from spark_jobs.batch import audit_batch
+        from spark_jobs.load.kept_batch import audit_batch
+        from spark_jobs.quality.audit import in_words
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
             said = audit_batch(self.declared(context), how, batch=batch_of(context))
@@ -350,7 +350,7 @@ class Publish(_OfPipeline):
     operator_extra_links = (LedgerLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.batch import publish_batch
+        from spark_jobs.load.kept_batch import publish_batch
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
             report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
     from sqlalchemy import Engine
 
-    from spark_jobs.declared import Declared
+    from spark_jobs.pipeline.declared import Declared
 
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
 #: Airflow makes no more tasks of one.
@@ -127,7 +127,7 @@ class Look(OfOnePipeline, SkipMixin):
                 state = recover_state(engine, declared.name, snapshot_position=at or Position(0), dry_run=True)
                 return state_in_words(state), state.snapshot_position if state.is_different else None
             case "rewind":
-                from spark_jobs.rewind import rewind
+                from spark_jobs.recover.rewind import rewind
 
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
@@ -140,7 +140,7 @@ class Look(OfOnePipeline, SkipMixin):
                 more += "the files that are there then: what is in no file any more does not come back."
                 return words + (more if found.entries else ""), found.rewound_to if found.entries else None
             case _:
-                from spark_jobs.rebuild import refuse_loaded
+                from spark_jobs.recover.rebuild import refuse_loaded
 
                 if _is_by_day(self.found(context)[0]):
                     expected = "the DAG backfill for all of its days: in a new database, it loads all of them"
@@ -182,7 +182,7 @@ class Apply(OfOnePipeline):
             ledger = PostgresLedger(engine)
             gone = _taken_back(ledger, declared, since=seen, to=to)
             if gone is None:
-                from spark_jobs.rewind import rewind
+                from spark_jobs.recover.rewind import rewind
 
                 accepted = bool(context["params"]["accept_differences"])
                 found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
@@ -286,7 +286,7 @@ def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[
 
 def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> dict[str, set[date]]:
     """The days whose runs read each file: what looks like a day in its name is one if the path means it on that day."""
-    from spark_jobs.sources.patterns import Pattern
+    from spark_jobs.files.patterns import Pattern
 
     @cache
     def pattern_of(day: date) -> Pattern:

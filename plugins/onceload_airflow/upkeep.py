@@ -15,13 +15,13 @@ from onceload.maintain_commands import let_go
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.operators import given_values, in_airflows_words
-from spark_jobs.sources.addresses import use_access
+from spark_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from sqlalchemy import Engine
 
-    from spark_jobs.declared import Declared
+    from spark_jobs.pipeline.declared import Declared
 
 
 class OfOnePipeline(BaseOperator):
@@ -57,7 +57,7 @@ class Verify(OfOnePipeline):
     """Compare files and rows with the ledger; what differs fails the run."""
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.verify import verify
+        from spark_jobs.verify.verify import verify
 
         with self.opened() as engine:
             found = verify(self.declared(context), engine, deep=bool(context["params"]["deep"]))

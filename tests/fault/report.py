@@ -21,7 +21,7 @@ from random import Random
 from sqlalchemy import text
 
 from dedup_core.delivery import Mode
-from spark_jobs.declared import Publish
+from spark_jobs.pipeline.declared import Publish
 from tests.fault import control_plane
 from tests.fault.lane import Lane, open_lanes
 from tests.fault.sizes import (

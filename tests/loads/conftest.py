@@ -12,12 +12,14 @@ from sqlalchemy import Engine, text
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, Format, Publish, Source, Target
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Delivery, Job
-from spark_jobs.plan import Note
-from spark_jobs.work import work
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.work.session import work
 from tests.servers import as_member, execute
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}

@@ -25,7 +25,7 @@ from unittest.mock import patch
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema, stack
 from onceload.airflow_api import AirflowApi
-from spark_jobs.declared import Publish
+from spark_jobs.pipeline.declared import Publish
 from tests.fault.control_plane import POLICIES, QUICK
 from tests.fault.standby import NeverCame, Site, Successor, open_site, wait_until
 from tests.loads.counter import COLUMNS, Life, Place, broken, records_of

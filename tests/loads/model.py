@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
-from spark_jobs.declared import OnRewrite, Write
+from spark_jobs.pipeline.declared import OnRewrite, Write
 from tests.loads.counter import COLUMNS, Commit, Contract, Form, Life, Record, ends_in, header_of, records_in, stream_of
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from dedup_core.verdicts import Order
-from spark_jobs.declared import OnRewrite, Publish, Write
+from spark_jobs.pipeline.declared import OnRewrite, Publish, Write
 from tests.loads.counter import Form
 from tests.loads.model import Kind
 

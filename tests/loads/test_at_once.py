@@ -17,19 +17,21 @@ from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
-from spark_jobs import load as loading_all
-from spark_jobs import loading
-from spark_jobs import publish as publishing
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note, make_plan
-from spark_jobs.retry import retry
-from spark_jobs.stage import _sweep
-from spark_jobs.target import ensure_target
-from spark_jobs.versions import as_declared
-from spark_jobs.write import refused_rows
+from spark_jobs.batch.job import Job
+from spark_jobs.batch.stage import _sweep
+from spark_jobs.files.notes import Note
+from spark_jobs.load import load as loading_all
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.plan.plan import make_plan
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.publish import merge as publishing
+from spark_jobs.recover.retry import retry
+from spark_jobs.work import deliver as loading
+from spark_jobs.write.refused import refused_rows
+from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 

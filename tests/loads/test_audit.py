@@ -10,10 +10,10 @@ from sqlalchemy import text
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from onceload.maintain_commands import let_go
-from spark_jobs.audit import AuditFailed
-from spark_jobs.batch import NotAudited, NothingKept, audit_batch, give_up
-from spark_jobs.declared import Expectation, Publish, RecordProducer, Severity, Suite
-from spark_jobs.load import load
+from spark_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
+from spark_jobs.load.load import load
+from spark_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite
+from spark_jobs.quality.audit import AuditFailed
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_kept import STAGES, publish_now, settings_of, stage
 

@@ -16,11 +16,12 @@ from dedup_core.errors import ExitCode
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from onceload.cli import main
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, Format, Identity, MissingColumns
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns
 from tests.loads.conftest import InThisProcess, Loads, line
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstandard.compress}

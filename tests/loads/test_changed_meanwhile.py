@@ -7,15 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs import read as reading
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish
-from spark_jobs.sources.footers import read_row_groups
-from spark_jobs.sources.parquet import read_parquet
-from spark_jobs.sources.pieces import pieces as cut_into_pieces
-from spark_jobs.stage import is_whole
-from spark_jobs.verify import verify
-from spark_jobs.write import Writer
+from spark_jobs.batch.parts import is_whole
+from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.parquet.rows import read_parquet
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
+from spark_jobs.read import chunks as reading
+from spark_jobs.read import rows
+from spark_jobs.read.parts import pieces as cut_into_pieces
+from spark_jobs.verify.verify import verify
+from spark_jobs.write.writer import Writer
 from tests.loads.conftest import line
 
 
@@ -92,7 +93,7 @@ def test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digeste
         return read_parquet(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "read_parquet", written_before)
+        patched.setattr(rows, "read_parquet", written_before)
         loads.load(source=source, columns=columns)
 
     assert loads.rows() == list(range(5000))
@@ -184,7 +185,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.is_whole", grown)
+        patched.setattr("spark_jobs.load.load.is_whole", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (["a.jsonl.gz"], [2])
@@ -216,7 +217,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.is_whole", grown)
+        patched.setattr("spark_jobs.load.load.is_whole", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

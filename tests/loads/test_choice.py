@@ -13,11 +13,12 @@ from dedup_core.postgres import LedgerSettings
 from dedup_core.replay import replay
 from onceload.load_commands import chosen
 from onceload.runs import look
-from spark_jobs.batch import publish_batch
-from spark_jobs.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.load import LoadSettings, load, new_batch
-from spark_jobs.sources.records import LastLineOpen
-from spark_jobs.verify import verify
+from spark_jobs.formats.records import LastLineOpen
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from dedup_core.verdicts import Order
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Publish, RecordProducer
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Publish, RecordProducer
 from tests.loads.conftest import Loads
 
 #: The first two say who a record is.

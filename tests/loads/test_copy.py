@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
-import spark_jobs.copy
 from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.columns import parse_column
-from spark_jobs.copy import copy_in
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.write import binary_copy
+from spark_jobs.write.binary_copy import copy_in
 from tests.servers import execute
 
 COLUMNS = (parse_column("id", "bigint"),)
@@ -42,7 +42,7 @@ def test_what_fails_while_rows_are_encoded_is_what_the_copy_fails_with(connectio
         yield pgpq.ArrowToPostgresBinaryEncoder(rows.schema).write_header()
         raise failure
 
-    monkeypatch.setattr(spark_jobs.copy, "_encoded", broken)
+    monkeypatch.setattr(binary_copy, "_encoded", broken)
 
     with pytest.raises(type(failure)) as raised:
         copy(connection)
@@ -58,7 +58,7 @@ def test_a_copy_ends_with_the_first_signal(connection, monkeypatch, dsn):
     encoder = pgpq.ArrowToPostgresBinaryEncoder(ROWS.schema)
     header, rows = encoder.write_header(), encoder.write_batch(ROWS.to_batches()[0]) + encoder.finish()[:-2]
     # Long, but not without end: what no signal ends must not fill the disk.
-    monkeypatch.setattr(spark_jobs.copy, "_encoded", lambda *_: chain([header], repeat(rows, 2_000_000)))
+    monkeypatch.setattr(binary_copy, "_encoded", lambda *_: chain([header], repeat(rows, 2_000_000)))
 
     def interrupt():
         until = time.monotonic() + 30

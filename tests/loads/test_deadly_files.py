@@ -19,18 +19,22 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
-from spark_jobs import loading
-from spark_jobs.declared import Publish, QuarantineLimit
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Delivery, Job, read_adding
-from spark_jobs.plan import Note
-from spark_jobs.read import read_parts, read_records
-from spark_jobs.work import work
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.declared import Publish, QuarantineLimit
+from spark_jobs.read.chunks import read_parts
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.rows import read_records
+from spark_jobs.work import deliver as loading
+from spark_jobs.work.deliver import read_adding
+from spark_jobs.work.session import work
 from tests.loads.conftest import Loads, line
 
 _TRIES = 3
 _PROCESSES = get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["spark_jobs.work"])
+_PROCESSES.set_forkserver_preload(["spark_jobs.work.session"])
 
 
 def kill_at(name: str, deadly: frozenset[str]) -> None:

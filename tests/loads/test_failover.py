@@ -10,10 +10,11 @@ from dedup_core.errors import SessionFenced
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.batch import NothingKept, publish_batch
-from spark_jobs.declared import Publish
-from spark_jobs.load import LoadSettings, load
-from spark_jobs.work import Worker
+from spark_jobs.load.kept_batch import NothingKept, publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings
+from spark_jobs.pipeline.declared import Publish
+from spark_jobs.work.session import Worker
 from tests.fault.sizes import chosen_seed
 from tests.fault.standby import Successor, open_site
 from tests.loads.conftest import InThisProcess, Loads, declared_for, line

@@ -13,11 +13,11 @@ from dedup_core.errors import EditRefused, ExitCode, NotFound
 from dedup_core.names import Position
 from onceload.cli import main
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.declared import Format, Identity, OnRewrite, Publish
-from spark_jobs.load import Report
-from spark_jobs.plan import make_plan
-from spark_jobs.rewind import rewind
-from spark_jobs.verify import verify
+from spark_jobs.load.report import Report
+from spark_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish
+from spark_jobs.plan.plan import make_plan
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import line
 
 PIPELINE = """
@@ -351,7 +351,7 @@ def test_a_load_that_could_read_no_file_at_all_is_called_again(loads, file_of, o
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as rights:
-        rights.setattr("spark_jobs.sources.files._read_local", refused)
+        rights.setattr("spark_jobs.files.reading._read_local", refused)
         assert onceload("plan", file_of())[0] == ExitCode.CALL_AGAIN
         code, document, _ = onceload("load", file_of())
 

@@ -12,12 +12,13 @@ from dedup_core.postgres import LedgerSettings, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
-from spark_jobs import stage as stage_module
-from spark_jobs.batch import NothingKept, give_up, publish_batch
-from spark_jobs.declared import OnRewrite, Publish, RecordProducer, Target, Write
-from spark_jobs.load import LoadSettings, load
-from spark_jobs.sources.records import LINEAGE
-from spark_jobs.stage import sweep
+from spark_jobs.batch import parts as stage_module
+from spark_jobs.batch.stage import sweep
+from spark_jobs.load.kept_batch import NothingKept, give_up, publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings
+from spark_jobs.pipeline.columns import LINEAGE
+from spark_jobs.pipeline.declared import OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line
 
 STAGES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"

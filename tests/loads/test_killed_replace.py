@@ -19,9 +19,10 @@ from dedup_core.delivery import Rules
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from onceload.load_commands import chosen
-from spark_jobs.batch import publish_batch
-from spark_jobs.declared import Declared, Publish
-from spark_jobs.load import LoadSettings, load
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings
+from spark_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of
 from tests.loads.worker import running_load

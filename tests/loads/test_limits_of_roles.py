@@ -3,7 +3,7 @@
 import pytest
 
 from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.declared import Publish
+from spark_jobs.pipeline.declared import Publish
 from tests.loads.conftest import line
 from tests.servers import execute
 

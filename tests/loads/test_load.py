@@ -15,12 +15,22 @@ from dedup_core.ports import Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
-from spark_jobs import loading
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Format, Identity, OnRewrite, Publish, QuarantineLimit, Target, UnknownFields, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import _commit_piece, _stage_piece
-from spark_jobs.publish import publish
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
+    Format,
+    Identity,
+    OnRewrite,
+    Publish,
+    QuarantineLimit,
+    Target,
+    UnknownFields,
+    Write,
+)
+from spark_jobs.publish.publish import publish
+from spark_jobs.work import deliver as loading
+from spark_jobs.work.deliver import _commit_piece, _stage_piece
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 
@@ -271,7 +281,7 @@ def test_a_last_line_counts_when_the_file_is_sealed(loads):
 
 def test_exotic_columns_arrive_as_declared(loads):
     columns = {"id": "uuid", "tags": "varchar(3)[]", "seen": "timestamptz[]", "more": "jsonb", "ids": "uuid[]"}
-    from spark_jobs.columns import parse_column
+    from spark_jobs.pipeline.columns import parse_column
 
     loads.write(
         "a.jsonl",
@@ -298,7 +308,7 @@ def test_exotic_columns_arrive_as_declared(loads):
 
 @pytest.mark.parametrize("publish", ["staged"], indirect=False)
 def test_merge_keeps_the_last_of_each_key(loads):
-    from spark_jobs.declared import Publish
+    from spark_jobs.pipeline.declared import Publish
 
     target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
     path = loads.write("a.jsonl", line(1, "1.00") + line(2, "2.00") + line(1, "3.00"))
@@ -412,7 +422,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
                 connection.execute(text(f"TRUNCATE {stage.rows}, {stage.parts}"))
         publish(engine, ledger, job, stage, parts, **more)
 
-    monkeypatch.setattr("spark_jobs.load.publish", publish_after_a_crash)
+    monkeypatch.setattr("spark_jobs.load.load.publish", publish_after_a_crash)
 
     report = loads.load()
 
@@ -432,7 +442,7 @@ def test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records(l
                 raise CommitOutcomeUnknown("events", commit.batch, "the line went dead")
             return position
 
-    monkeypatch.setattr("spark_jobs.loading.PostgresLedger", Unanswered)
+    monkeypatch.setattr("spark_jobs.work.deliver.PostgresLedger", Unanswered)
     loads.write("a.jsonl.gz", gzip.compress(line(1).encode()))
     loads.write("b.jsonl.gz", gzip.compress(b""))
 

@@ -8,8 +8,8 @@ import pytest
 
 from dedup_core.errors import ExitCode
 from onceload.load_commands import code_of
-from spark_jobs.declared import Identity, Publish
-from spark_jobs.verify import verify
+from spark_jobs.pipeline.declared import Identity, Publish
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line
 from tests.loads.test_broken_files import counts, notes
 

@@ -14,11 +14,12 @@ from dedup_core.errors import ExitCode
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from onceload.load_commands import code_of, tell_report
-from spark_jobs.declared import CsvOptions, Format, OnRewrite, Publish, QuarantineLimit, Target, Write
-from spark_jobs.limits import NOTHING_GOOD_MIN
-from spark_jobs.load import LoadSettings, load, new_batch
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish, QuarantineLimit, Target, Write
+from spark_jobs.read.limits import NOTHING_GOOD_MIN
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 
@@ -120,7 +121,7 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
-    from spark_jobs import loading
+    from spark_jobs.work import deliver as loading
 
     reads: list[int] = []
 

@@ -13,16 +13,16 @@ import s3fs
 
 from dedup_core.errors import NotFound
 from dedup_core.ports import Proof
-from spark_jobs import read as reading
-from spark_jobs import twins
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Format
-from spark_jobs.prepare import digests_in
-from spark_jobs.sources import files as opening
-from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.listing import Listing, list_files
-from spark_jobs.sources.pieces import pieces
-from spark_jobs.twins import holds_what_was_loaded
+from spark_jobs.content import known as twins
+from spark_jobs.content.known import holds_what_was_loaded
+from spark_jobs.files import reading as opening
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.listing import Listing, list_files
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Format
+from spark_jobs.read import chunks as reading
+from spark_jobs.read.digests import digests_in
+from spark_jobs.read.parts import pieces
 from tests.loads.conftest import line
 from tests.object_store import SECRET, object_store
 

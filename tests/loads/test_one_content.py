@@ -12,12 +12,13 @@ import pytest
 from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position
 from dedup_core.postgres import LedgerSettings
-from spark_jobs import load as loading_all
-from spark_jobs.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.plan import Choice
-from spark_jobs.rewind import rewind
-from spark_jobs.verify import verify
+from spark_jobs.load import load as loading_all
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
+from spark_jobs.plan.choice import Choice
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_twins import AllButTheFirst
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_jobs.declared import Publish
+from spark_jobs.pipeline.declared import Publish
 from tests.fault.sizes import chosen_seed
 from tests.loads.plugs import Fault, Stand, Trial, open_stand, run_trial
 

@@ -21,11 +21,11 @@ from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
 from onceload.quarantine_commands import readable
 from onceload.quarantine_file import check_mended, read_mended, write_records
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Format, Publish, QuarantineLimit, Target, UnknownFields, Write
-from spark_jobs.load import new_batch
-from spark_jobs.retry import RetryReport, retry
-from spark_jobs.sources.pieces import KEPT_BYTES
+from spark_jobs.formats.records import KEPT_BYTES
+from spark_jobs.load.report import new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Format, Publish, QuarantineLimit, Target, UnknownFields, Write
+from spark_jobs.recover.retry import RetryReport, retry
 from tests.contract.conftest import Crash, crashing_at
 from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line

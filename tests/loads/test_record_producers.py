@@ -15,9 +15,9 @@ from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
 from onceload.maintain_commands import let_go
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.dedupe import NewRows, new_rows
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.publish.new_rows import NewRows, new_rows
 from tests.loads.conftest import Loads
 from tests.servers import execute
 
@@ -192,7 +192,7 @@ def test_of_two_who_publish_one_batch_each_goes_by_what_it_found_out_itself(load
             monkeypatch.setattr(first, "sift", sift_and_pause)
             yield first
 
-    monkeypatch.setattr("spark_jobs.publish.new_rows", pausing)
+    monkeypatch.setattr("spark_jobs.publish.publish.new_rows", pausing)
     loads.write("a.jsonl", record("d1", 0) + record("d1", 1))
 
     report = loads.load()

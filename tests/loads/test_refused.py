@@ -15,10 +15,9 @@ from dedup_core.errors import PipelineBusy, RowsRefused, SettingRefused, TooMany
 from dedup_core.postgres.connection import is_lost
 from dedup_core.postgres.quarantine import Selection, choose
 from dedup_core.verdicts import Order
-from spark_jobs import write
-from spark_jobs.columns import ADDED_UP_TO, Column, parse_column
-from spark_jobs.copy import copy_in, run
-from spark_jobs.declared import (
+from spark_jobs.load.report import Report, new_batch
+from spark_jobs.pipeline.columns import ADDED_UP_TO, Column, parse_column
+from spark_jobs.pipeline.declared import (
     Format,
     MessageId,
     OnRewrite,
@@ -27,10 +26,13 @@ from spark_jobs.declared import (
     RecordProducer,
     UnknownFields,
 )
-from spark_jobs.load import Report, new_batch
-from spark_jobs.publish import publish
-from spark_jobs.retry import RetryReport, retry
-from spark_jobs.target import ensure_target
+from spark_jobs.publish.publish import publish
+from spark_jobs.recover.retry import RetryReport, retry
+from spark_jobs.write import refused
+from spark_jobs.write import writer as write
+from spark_jobs.write.binary_copy import copy_in
+from spark_jobs.write.sql import run
+from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.loads.test_record_producers import record
@@ -82,7 +84,7 @@ def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypat
         ensure_target(*args, **more)
         make_target(loads, "ALTER TABLE target ADD COLUMN x text")
 
-    monkeypatch.setattr("spark_jobs.load.ensure_target", make_and_add)
+    monkeypatch.setattr("spark_jobs.load.load.ensure_target", make_and_add)
 
     assert counts(one_record_each(loads, "1", "2.50")) == (2, 0, 0)
     assert loads.rows("id, x") == [(1, "1"), (2, "2.50")]
@@ -97,7 +99,7 @@ def test_a_column_that_comes_while_a_batch_is_published_is_read_by_the_next_call
         publish(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.publish", add_and_publish)
+        patched.setattr("spark_jobs.load.load.publish", add_and_publish)
         with pytest.raises(PipelineBusy):
             one_record_each(loads, "1")
 
@@ -184,7 +186,7 @@ def test_what_is_refused_before_any_row_is_its_own_cause(loads):
     writer = write.Writer(table="nowhere", target="nowhere", columns=columns(id="bigint"), lineage=False, is_cast=False)
 
     with pytest.raises(DBAPIError, match="nowhere"):
-        write.refused_rows(loads.engine, writer.adding(columns(x="text")), rows)
+        refused.refused_rows(loads.engine, writer.adding(columns(x="text")), rows)
 
 
 # Limits of the quarantine.
@@ -218,7 +220,7 @@ def test_no_more_refused_rows_are_looked_for_than_the_limit_allows(loads, monkey
         copies.append(rows.num_rows)
         copy_in(connection, rows, **more)
 
-    monkeypatch.setattr("spark_jobs.write.copy_in", counted)
+    monkeypatch.setattr("spark_jobs.write.writer.copy_in", counted)
 
     with pytest.raises(TooManyQuarantined, match="target_id_check"):
         loads.load(quarantine_limit=QuarantineLimit(records=10))

@@ -13,13 +13,14 @@ from dedup_core.replay import replay
 from onceload.cli import main
 from onceload.load_commands import chosen
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.batch import publish_batch
-from spark_jobs.declared import OnRewrite, Publish, Target
-from spark_jobs.load import LoadSettings, load, new_batch
-from spark_jobs.replace import ReplacedRowsDiffer
-from spark_jobs.retry import retry
-from spark_jobs.rewind import rewind
-from spark_jobs.verify import verify
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import OnRewrite, Publish, Target
+from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
+from spark_jobs.recover.retry import retry
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_killed_replace import Moment, _wait_until, gate_at
 

@@ -20,13 +20,13 @@ from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.snapshot_file import read_snapshot, write_snapshot
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
-from spark_jobs.load import LoadSettings, new_batch
-from spark_jobs.rebuild import rebuild
-from spark_jobs.retry import retry
-from spark_jobs.rewind import rewind
-from spark_jobs.verify import verify
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.recover.rebuild import rebuild
+from spark_jobs.recover.retry import retry
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute, temporary_database
 
@@ -703,7 +703,7 @@ def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
 def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
     loads, new_dsn, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("spark_jobs.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
     file = pipeline_file(loads, tmp_path)
     staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
     file.write_text(f"{staged}message_id: {{columns: [id], keep: 1d}}\n")
@@ -720,7 +720,7 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
 
 @pytest.mark.usefixtures("exported")
 def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("spark_jobs.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
     file, exported = pipeline_file(loads, tmp_path), tmp_path / "events.snapshot"
     (loads.folder / "a.jsonl").unlink()
 

@@ -11,12 +11,13 @@ from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.spark import SparkTasks
-from spark_jobs.transform import TransformRefused
-from spark_jobs.verify import verify
+from spark_jobs.batch.job import TransformRefused
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.verify.verify import verify
+from spark_jobs.work.spark import SparkTasks
 from tests.loads.conftest import Loads
 
 COLUMNS = {"dev": "text", "seq": "bigint", "items": "text[]"}

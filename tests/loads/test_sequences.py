@@ -29,9 +29,13 @@ from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload.contradictions import may_choose, may_replace
 from onceload.load_commands import chosen
-from spark_jobs.batch import publish_batch
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import (
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,
@@ -43,12 +47,9 @@ from spark_jobs.declared import (
     Target,
     Write,
 )
-from spark_jobs.findings import Kind as Differing
-from spark_jobs.load import LoadSettings, Report, load
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note
-from spark_jobs.verify import verify
-from spark_jobs.work import work
+from spark_jobs.verify.findings import Kind as Differing
+from spark_jobs.verify.verify import verify
+from spark_jobs.work.session import work
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
 from tests.loads.landing import Landing

@@ -20,18 +20,21 @@ from dedup_core.names import Batch, Position, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of
 from dedup_core.spans import SpanSet
-from spark_jobs import loading, work
-from spark_jobs.consume import consume
-from spark_jobs.declared import Identity, Publish, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Job, deliver
-from spark_jobs.plan import Note
-from spark_jobs.publish import BatchIncomplete
-from spark_jobs.read import read_parts
-from spark_jobs.rewind import rewind
-from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.versions import as_declared
-from spark_jobs.work import Worker
+from spark_jobs.batch.job import Job
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.notes import Note
+from spark_jobs.load.consume import consume
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.declared import Identity, Publish, Write
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.publish.publish import BatchIncomplete
+from spark_jobs.read.chunks import read_parts
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.work import deliver as loading
+from spark_jobs.work import session as work
+from spark_jobs.work.deliver import deliver
+from spark_jobs.work.session import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
 
 ROWS, FILES = 40, 4

@@ -11,9 +11,10 @@ import pytest
 from dedup_core.errors import CallAgain, OnceloadError
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, OnRewrite, Publish, UnknownFields, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Declared, OnRewrite, Publish, UnknownFields, Write
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute

@@ -19,17 +19,19 @@ from sqlalchemy.exc import OperationalError
 from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.batch import publish_batch
-from spark_jobs.columns import Column, arrow_schema, parse_column
-from spark_jobs.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.plan import Choice
-from spark_jobs.replace import ReplacedRowsDiffer
-from spark_jobs.sources.records import LINEAGE
-from spark_jobs.spark import SparkTasks, TasksFailed, _read, _stage
-from spark_jobs.stage import accept, check_kept, open_stage, stage_made, staged_parts
-from spark_jobs.target import ensure_target
-from spark_jobs.transform import TransformRefused
+from spark_jobs.batch.job import TransformRefused
+from spark_jobs.batch.made import accept, stage_made
+from spark_jobs.batch.parts import check_kept, staged_parts
+from spark_jobs.batch.stage import open_stage
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema, parse_column
+from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
+from spark_jobs.plan.choice import Choice
+from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
+from spark_jobs.work.spark import SparkTasks, TasksFailed, _read, _stage
+from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -175,7 +177,7 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
 
 
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
-    monkeypatch.setattr("spark_jobs.spark._work", _fails)
+    monkeypatch.setattr("spark_jobs.work.spark._work", _fails)
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(TasksFailed) as failed:
@@ -307,7 +309,7 @@ _MANY = 150_000
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))
-    monkeypatch.setattr("spark_jobs.spark._read", partial(_breaks_off_once, is_killed))
+    monkeypatch.setattr("spark_jobs.work.spark._read", partial(_breaks_off_once, is_killed))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
@@ -380,7 +382,7 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch):
     loads.write("a.jsonl", "".join(map(line, range(100))))
     crashed = loads.folder.parent / "crashed"
-    monkeypatch.setattr("spark_jobs.spark._stage", partial(_crashes_once, loads.dsn, crashed))
+    monkeypatch.setattr("spark_jobs.work.spark._stage", partial(_crashes_once, loads.dsn, crashed))
     transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
 
     source = replace(loads.declared.source, chunk_bytes=1000)

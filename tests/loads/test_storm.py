@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dedup_core.verdicts import Order
-from spark_jobs.declared import Identity, OnRewrite, Publish, Write
+from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
 from tests.loads.storm.drawing import Drawn, draw
 from tests.loads.storm.operations import (
     Append,

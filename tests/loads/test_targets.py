@@ -7,12 +7,12 @@ import pytest
 
 from dedup_core.errors import ExitCode, RowsDiffer, SettingRefused
 from dedup_core.postgres.quarantine import Selection, choose
-from spark_jobs.columns import parse_column
-from spark_jobs.copy import run
-from spark_jobs.declared import Publish, Write
-from spark_jobs.load import new_batch
-from spark_jobs.retry import retry
-from spark_jobs.target import check_target
+from spark_jobs.load.report import new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Publish, Write
+from spark_jobs.recover.retry import retry
+from spark_jobs.write.sql import run
+from spark_jobs.write.target import check_target
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute
@@ -186,7 +186,7 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
         looked_at(*arguments)
         execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
 
-    monkeypatch.setattr("spark_jobs.load.check_target", alter_then)
+    monkeypatch.setattr("spark_jobs.load.load.check_target", alter_then)
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
 
@@ -324,7 +324,7 @@ def test_a_key_that_another_load_brings_while_it_is_deleted_is_no_discarded_row(
         return run(connection, statement)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.publish.run", bring_first)
+        patched.setattr("spark_jobs.publish.publish.run", bring_first)
         assert counts(loads.load()) == (2, 0, 0)
 
     assert loads.rows("id, note") == [(1, "old"), (2, "theirs"), (3, "x")]

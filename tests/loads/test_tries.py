@@ -16,14 +16,16 @@ from dedup_core.errors import DatabaseLost, DeliveryTakenAway
 from dedup_core.names import ProducerId, SessionName
 from dedup_core.ports import Advance
 from dedup_core.spans import SpanSet
-from spark_jobs import loading, stage
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, Declared, Format, OnRewrite, Publish
-from spark_jobs.load import Report
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note
-from spark_jobs.verify import verify
-from spark_jobs.work import work
+from spark_jobs.batch import parts as parts_module
+from spark_jobs.batch import stage
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.report import Report
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
+from spark_jobs.verify.verify import verify
+from spark_jobs.work import deliver as loading
+from spark_jobs.work.session import work
 from tests.loads.conftest import Loads
 from tests.loads.test_versions import edited, load_now, settings_of
 
@@ -77,7 +79,8 @@ class KilledOnce:
 
 
 def load_killed(loads: Loads, declared: Declared, *, pieces: int, then: Callable[[], object]) -> Report:
-    from spark_jobs.load import load, new_batch
+    from spark_jobs.load.load import load
+    from spark_jobs.load.report import new_batch
 
     return load(declared, settings_of(loads), batch=new_batch(), tasks=KilledOnce(pieces, then))
 
@@ -108,7 +111,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
         stages.append(arguments)
         return open_stage(*arguments, **named)
 
-    monkeypatch.setattr("spark_jobs.load.open_stage", opened)
+    monkeypatch.setattr("spark_jobs.load.load.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))
@@ -191,7 +194,7 @@ def test_a_late_piece_of_an_earlier_try_is_refused(loads, monkeypatch):
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     late: list[Callable[[], None]] = []
-    stage_part = stage.stage_part
+    stage_part = parts_module.stage_part
 
     def kept_back(*arguments: Any, **named: Any) -> None:
         if len(late) == 0:
@@ -215,7 +218,7 @@ def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     lost: list[object] = []
-    stage_part = stage.stage_part
+    stage_part = parts_module.stage_part
 
     def unanswered(*arguments: Any, **named: Any) -> None:
         stage_part(*arguments, **named)
@@ -233,14 +236,14 @@ def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
 def test_pieces_that_overlap_are_not_whole():
     first, second = _piece(0, "{[0,20)}"), _piece(1, "{[20,40)}", is_last=True)
 
-    assert stage.is_whole([first, second], deliveries=1)
-    assert not stage.is_whole([first, _piece(1, "{[10,40)}", is_last=True)], deliveries=1)
-    assert not stage.is_whole([first], deliveries=1)
-    assert not stage.is_whole([second], deliveries=1)
+    assert parts_module.is_whole([first, second], deliveries=1)
+    assert not parts_module.is_whole([first, _piece(1, "{[10,40)}", is_last=True)], deliveries=1)
+    assert not parts_module.is_whole([first], deliveries=1)
+    assert not parts_module.is_whole([second], deliveries=1)
 
 
-def _piece(number: int, spans: str, *, is_last: bool = False) -> stage.StagedPart:
-    return stage.StagedPart(
+def _piece(number: int, spans: str, *, is_last: bool = False) -> parts_module.StagedPart:
+    return parts_module.StagedPart(
         delivery=0,
         number=number,
         is_last=is_last,

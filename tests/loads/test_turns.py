@@ -12,14 +12,14 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
-from spark_jobs.batch import publish_batch
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
-from spark_jobs.load import LoadSettings, Report, load
-from spark_jobs.prepare import ReadPart
-from spark_jobs.publish import BatchIncomplete
-from spark_jobs.read import WrittenAnew, read_parts
-from spark_jobs.sources.records import Chunk
+from spark_jobs.formats.records import Chunk
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
+from spark_jobs.publish.publish import BatchIncomplete
+from spark_jobs.read.chunks import ReadPart, WrittenAnew, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 
 ORDERED: dict[str, Any] = {"producer": RecordProducer(name="device", sequence="seq", order=Order.ORDERED)}
@@ -148,7 +148,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.loading.read_parts", reading)
+        patched.setattr("spark_jobs.work.deliver.read_parts", reading)
         yield patched
 
 
@@ -191,7 +191,7 @@ def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devi
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.loading.read_parts", fails)
+        patched.setattr("spark_jobs.work.deliver.read_parts", fails)
         with pytest.raises(BatchIncomplete, match="no memory"):
             of_devices.load()
     before = of_devices.ask("SELECT count(*) FROM onceload.ledger")

@@ -10,11 +10,12 @@ from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, session_of
 from dedup_core.verdicts import Order
-from spark_jobs.declared import Identity, OnRewrite, Publish, RecordProducer
-from spark_jobs.load import LoadSettings, load, new_batch
-from spark_jobs.loading import Job, engine_of
-from spark_jobs.plan import Note
-from spark_jobs.work import Coming
+from spark_jobs.batch.job import Job, engine_of
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
+from spark_jobs.work.session import Coming
 from tests.loads.conftest import InThisProcess, Loads, line
 
 

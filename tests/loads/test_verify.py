@@ -16,8 +16,8 @@ from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.verify_commands import _MEANING
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import (
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
     Format,
     MessageId,
     OnRewrite,
@@ -27,10 +27,10 @@ from spark_jobs.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.findings import Kind
-from spark_jobs.retry import retry
-from spark_jobs.rewind import rewind
-from spark_jobs.verify import verify
+from spark_jobs.recover.retry import retry
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.findings import Kind
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import line
 
 
@@ -343,7 +343,7 @@ def test_a_file_that_begins_another_life_meanwhile_is_no_difference(loads, monke
             loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
             yield file
 
-    monkeypatch.setattr("spark_jobs.verify_files.files_up_to", rewritten_behind)
+    monkeypatch.setattr("spark_jobs.verify.files.files_up_to", rewritten_behind)
 
     verification = verified(loads)
 

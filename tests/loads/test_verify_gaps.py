@@ -8,10 +8,10 @@ import pytest
 from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode
 from onceload.cli import main
-from spark_jobs import loading
-from spark_jobs.declared import Publish
-from spark_jobs.findings import Kind
-from spark_jobs.read import read_parts
+from spark_jobs.pipeline.declared import Publish
+from spark_jobs.read.chunks import read_parts
+from spark_jobs.verify.findings import Kind
+from spark_jobs.work import deliver as loading
 from tests.loads.conftest import line
 from tests.loads.test_sessions import Board, declare, offered
 from tests.loads.test_verify import FORMATS, source_of, verified
@@ -151,7 +151,7 @@ def test_a_gap_that_is_filled_while_files_are_compared_is_no_difference(loads, f
         loads.load()
         yield from files_up_to(*asked)
 
-    monkeypatch.setattr("spark_jobs.verify_files.files_up_to", loaded_meanwhile)
+    monkeypatch.setattr("spark_jobs.verify.files.files_up_to", loaded_meanwhile)
 
     assert named(verified(loads)) == []
     assert loads.rows() == [*range(100, 140)]

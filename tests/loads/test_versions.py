@@ -15,11 +15,15 @@ from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from dedup_core.verdicts import Order
 from onceload.runs import look
-from spark_jobs import load as loading_all
-from spark_jobs.batch import NothingKept, publish_batch
-from spark_jobs.columns import parse_column
-from spark_jobs.consume import consume
-from spark_jobs.declared import (
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load import load as loading_all
+from spark_jobs.load.consume import consume
+from spark_jobs.load.kept_batch import NothingKept, publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,
@@ -29,10 +33,9 @@ from spark_jobs.declared import (
     Publish,
     RecordProducer,
 )
-from spark_jobs.load import LoadSettings, Report, load, new_batch
-from spark_jobs.loading import Job
-from spark_jobs.plan import Choice, Note, make_plan
-from spark_jobs.verify import verify
+from spark_jobs.plan.choice import Choice
+from spark_jobs.plan.plan import make_plan
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 
 

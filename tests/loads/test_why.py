@@ -9,7 +9,7 @@ from dedup_core.errors import ExitCode
 from dedup_core.names import Batch, SessionName
 from dedup_core.spans import SpanSet
 from onceload.cli import main
-from spark_jobs.declared import OnRewrite
+from spark_jobs.pipeline.declared import OnRewrite
 from tests.loads.conftest import line
 
 PIPELINE = """

@@ -10,8 +10,8 @@ import pytest
 import onceload.cli
 import onceload.demo
 import onceload.stack  # noqa: F401
-import spark_jobs.batch
-import spark_jobs.spark  # noqa: F401
+import spark_jobs.load.kept_batch
+import spark_jobs.work.spark  # noqa: F401
 from dedup_core import errors
 from dedup_core.errors import EditRefused, ExitCode, LimitReached, OnceloadError
 

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 from dedup_core.names import SessionName
-from spark_jobs import loading
-from spark_jobs.loading import Job
-from spark_jobs.plan import Note
-from spark_jobs.work import work
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.work.session import work
+from spark_jobs.write import patience as loading
 from tests.loads.storm.strikes import Strike, listening, struck
 
 _SERVER = multiprocessing.get_context("forkserver")

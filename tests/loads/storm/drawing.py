@@ -9,7 +9,7 @@ from dedup_core.delivery import Mode
 from dedup_core.pipeline import Guarantee
 from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
-from spark_jobs.declared import Identity, OnRewrite, Publish, Write
+from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
 from tests.loads.storm.operations import (
     Append,
     Complete,

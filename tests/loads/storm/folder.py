@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedup_core.verdicts import Order
-from spark_jobs.declared import Identity, OnRewrite, Write
+from spark_jobs.pipeline.declared import Identity, OnRewrite, Write
 from tests.loads.storm.operations import (
     Append,
     Complete,

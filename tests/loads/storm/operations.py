@@ -7,8 +7,10 @@ from typing import Any
 from dedup_core.delivery import Mode, Rules
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import (
+from spark_jobs.files.addresses import shown
+from spark_jobs.files.listing import root_of
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,
@@ -21,8 +23,6 @@ from spark_jobs.declared import (
     Target,
     Write,
 )
-from spark_jobs.sources.addresses import shown
-from spark_jobs.sources.listing import root_of
 from tests.loads.storm.records import COLUMNS, Form
 
 #: Nothing here is late by itself: whoever is gone is said to be, and whatever it held falls back then.

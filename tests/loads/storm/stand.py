@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs import loading
+from spark_jobs.write import patience as loading
 from tests.loads.storm.drawing import Drawn
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.strikes import listening

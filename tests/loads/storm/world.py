@@ -26,21 +26,24 @@ from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.upkeep import tidy
 from onceload.contradictions import contradictions, may_choose, may_replace
 from onceload.load_commands import chosen
-from spark_jobs.batch import give_up, publish_batch
-from spark_jobs.columns import arrow_schema
-from spark_jobs.consume import consume
-from spark_jobs.declared import Declared, OnRewrite, Write
-from spark_jobs.findings import Kind as Differing
-from spark_jobs.load import LoadSettings, Report, load
-from spark_jobs.loading import Delivery, Job, accept_rows, read_delivery, stage_rows
-from spark_jobs.plan import Note, make_plan
-from spark_jobs.retry import RetryReport, retry
-from spark_jobs.rewind import rewind
-from spark_jobs.sources.records import LINEAGE
-from spark_jobs.stage import sweep
-from spark_jobs.transform import as_declared, for_spark, with_output
-from spark_jobs.verify import verify
-from spark_jobs.work import work
+from spark_jobs.batch.job import Job
+from spark_jobs.batch.stage import sweep
+from spark_jobs.files.notes import Note
+from spark_jobs.load.consume import consume
+from spark_jobs.load.kept_batch import give_up, publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.pipeline.columns import LINEAGE, arrow_schema
+from spark_jobs.pipeline.declared import Declared, OnRewrite, Write
+from spark_jobs.plan.plan import make_plan
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.recover.retry import RetryReport, retry
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.findings import Kind as Differing
+from spark_jobs.verify.verify import verify
+from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
+from spark_jobs.work.session import work
+from spark_jobs.work.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
 from tests.loads.storm.folder import Folder

@@ -8,7 +8,7 @@ from pathlib import Path
 import zstandard
 from hypothesis import settings
 
-from spark_jobs.sources.listing import Listed, list_files
+from spark_jobs.files.listing import Listed, list_files
 
 #: Every example writes a file: an eighth of the usual number is as long as anybody should wait.
 ON_DISK = settings(max_examples=settings().max_examples // 8)

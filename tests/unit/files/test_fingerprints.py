@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_core.spans import SEQUENCE_END
-from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.fingerprints import (
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.fingerprints import (
     Fingerprint,
     Marks,
     Resemblance,

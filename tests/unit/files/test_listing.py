@@ -11,9 +11,9 @@ import fsspec
 import pytest
 
 from dedup_core.errors import NotFound, SettingRefused
-from spark_jobs.sources import listing
-from spark_jobs.sources.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
-from spark_jobs.sources.listing import Listed, list_files, root_of
+from spark_jobs.files import listing
+from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
+from spark_jobs.files.listing import Listed, list_files, root_of
 
 
 def names(pattern: str | Path) -> list[str]:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
-from spark_jobs.declared import Format, Source
-from spark_jobs.sources import pieces as under_test
-from spark_jobs.sources.addresses import Unreadable
-from spark_jobs.sources.fingerprints import StreamMarks, fingerprint_of
-from spark_jobs.sources.packed import Incomplete
-from spark_jobs.sources.pieces import complete_end, cuts, pieces
-from spark_jobs.sources.records import Chunk, Part
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.compression import Incomplete
+from spark_jobs.files.fingerprints import StreamMarks, fingerprint_of
+from spark_jobs.formats.records import Chunk, Part
+from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.read import parts as under_test
+from spark_jobs.read.cuts import complete_end, cuts
+from spark_jobs.read.parts import pieces
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 PRODUCER = ProducerId(7)

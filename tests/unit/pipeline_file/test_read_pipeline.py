@@ -9,8 +9,8 @@ from dedup_core.errors import ExitCode, NotFound
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import (
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,

@@ -1,8 +1,8 @@
 """Row groups of a Parquet file that lies nowhere, as a load reads them."""
 
 from dedup_core.names import ProducerId
-from spark_jobs.sources.footers import read_row_groups
-from spark_jobs.sources.records import Part
+from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.records import Part
 
 URL = "landing/a.parquet"
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.declared import UnknownFields
-from spark_jobs.sources.footers import read_row_groups
-from spark_jobs.sources.records import FileRefused
-from spark_jobs.sources.row_groups import read_row_group
+from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.parquet.row_groups import read_row_group
+from spark_jobs.formats.records import FileRefused
+from spark_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 TABLE = pa.table(

@@ -9,12 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import UnknownFields
-from spark_jobs.sources import jsonl
-from spark_jobs.sources.jsonl import read_jsonl
-from spark_jobs.sources.pieces import KEPT_BYTES
-from spark_jobs.sources.records import SEQUENCE, Part, Records
+from spark_jobs.formats.jsonl import rows as jsonl
+from spark_jobs.formats.jsonl.rows import read_jsonl
+from spark_jobs.formats.records import KEPT_BYTES, Part, Records
+from spark_jobs.pipeline.columns import SEQUENCE, parse_column
+from spark_jobs.pipeline.declared import UnknownFields
 
 DECLARED = {
     "t": "text",

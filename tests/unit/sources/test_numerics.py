@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, UnknownFields
-from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.jsonl import read_jsonl
-from spark_jobs.sources.parquet import read_parquet
-from spark_jobs.sources.records import Part, Records
+from spark_jobs.formats.csv.rows import read_csv
+from spark_jobs.formats.jsonl.rows import read_jsonl
+from spark_jobs.formats.parquet.rows import read_parquet
+from spark_jobs.formats.records import Part, Records
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 TYPES = ["numeric(12,2)", "numeric(19,4)", "numeric(38,0)", "numeric(38,10)", "numeric(38,18)", "numeric(38,38)"]

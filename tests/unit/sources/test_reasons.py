@@ -8,12 +8,12 @@ import pytest
 
 from dedup_core.names import ProducerId
 from dedup_core.postgres.quarantine import kind_of
-from spark_jobs.columns import parse_column
-from spark_jobs.declared import CsvOptions, UnknownFields
-from spark_jobs.sources.csv import read_csv
-from spark_jobs.sources.jsonl import read_jsonl
-from spark_jobs.sources.parquet import read_parquet
-from spark_jobs.sources.records import Part
+from spark_jobs.formats.csv.rows import read_csv
+from spark_jobs.formats.jsonl.rows import read_jsonl
+from spark_jobs.formats.parquet.rows import read_parquet
+from spark_jobs.formats.records import Part
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 #: A column's type, two JSON values that it does not take, and what both reasons are without them.

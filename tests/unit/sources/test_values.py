@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.columns import arrow_type, parse_type
-from spark_jobs.sources.values import ValueRefused, end_of_value, from_json, from_text
+from spark_jobs.formats.json_values import end_of_value
+from spark_jobs.formats.records import ValueRefused
+from spark_jobs.formats.values import from_json, from_text
+from spark_jobs.pipeline.columns import arrow_type, parse_type
 
 
 def wall_clock(*parts: int) -> datetime:

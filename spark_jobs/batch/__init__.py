@@ -1,0 +1,1 @@
+"""One batch: its job, and its stage."""

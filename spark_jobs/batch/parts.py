@@ -1,0 +1,257 @@
+"""The pieces that are staged, and what each proves once it is published."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine, text
+
+from dedup_core.errors import DatabaseLost
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, Claim, QuarantinedRecord
+from dedup_core.postgres.commit import hold
+from dedup_core.postgres.connection import array
+from dedup_core.replay import Condition
+from dedup_core.spans import SpanSet
+from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
+from spark_jobs.files.notes import Note
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from spark_jobs.read.advances import Prepared
+from spark_jobs.write.sql import run
+from spark_jobs.write.writer import Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedPart:
+    """What a piece of a delivery will prove, once its rows are published."""
+
+    #: Below zero: rows that a transform made, and that prove nothing by themselves.
+    delivery: int
+    number: int
+    is_last: bool
+    advances: tuple[Advance, ...]
+    rows: int
+    quarantined: tuple[QuarantinedRecord, ...]
+    bytes: int
+    #: How many good records were read; a transform may make more rows of them, or fewer.
+    records: int
+    #: Of the last of a delivery: what could not be read of it.
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.delivery, self.number
+
+    @classmethod
+    def of(cls, prepared: Prepared, *, delivery: int, number: int, is_last: bool) -> "StagedPart":
+        return cls(
+            delivery=delivery,
+            number=number,
+            is_last=is_last,
+            advances=prepared.advances,
+            rows=prepared.rows.num_rows,
+            records=prepared.rows.num_rows,
+            quarantined=prepared.quarantined,
+            bytes=prepared.bytes,
+        )
+
+
+def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> None:
+    """Delete what earlier tries have staged of a delivery; from now on they stage nothing more of it."""
+    with still_there(stage), engine.begin() as connection:
+        hold(connection, claim)
+        rest = text(f"DELETE FROM {stage.parts} WHERE delivery = :delivery RETURNING proof")
+        proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
+        advances = [_advance(written) for proof in proofs for written in json.loads(proof)["advances"]]
+        gone = [(each.producer_id, each.spans) for each in advances if each.rows]
+        if gone:
+            connection.execute(
+                text(
+                    f"DELETE FROM {stage.rows} USING unnest(CAST(:producer_ids AS bigint[]),"
+                    f" CAST(:spans AS int8multirange[])) AS gone (producer_id, spans)"
+                    f" WHERE {PRODUCER_ID} = gone.producer_id AND gone.spans @> {SEQUENCE}"
+                ),
+                {
+                    "producer_ids": array(producer_id for producer_id, _ in gone),
+                    "spans": array(spans for _, spans in gone),
+                },
+            )
+
+
+def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer, claim: Claim) -> None:
+    """Keep a piece and its rows, unless this try has done so already and the answer was lost."""
+    with engine.connect() as connection, connection.begin() as transaction:
+        if not keep_part(connection, stage, part):
+            transaction.rollback()
+            return
+        writer.write(connection, rows)
+        hold(connection, claim)
+
+
+def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
+    """Keep what a piece proves while its rows go elsewhere; read again, it must be the same piece."""
+    with engine.connect() as connection, connection.begin():
+        if not keep_part(connection, stage, part):
+            rows = _staged_rows(connection, stage)
+            (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == part.place)
+            if kept != part:
+                raise DatabaseLost(f"reading piece {part.place} again", "its file has changed since it was first read")
+
+
+def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
+    # Names of stages are ours, so no colon in them passes for a parameter.
+    statement = text(
+        f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
+        " ON CONFLICT DO NOTHING"
+    )
+    binds = {
+        "delivery": part.delivery,
+        "number": part.number,
+        "is_last": part.is_last,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "records": part.records,
+        "proof": _written(part),
+    }
+    with still_there(stage):
+        return connection.execute(statement, binds).rowcount == 1
+
+
+def staged_parts(engine: Engine, stage: Stage) -> tuple[StagedPart, ...]:
+    """All that was staged, in order."""
+    with engine.begin() as connection:
+        rows = _staged_rows(connection, stage)
+    # Many bad records take long to decode, and the server ends a transaction that is idle meanwhile.
+    return tuple(map(_read, rows))
+
+
+def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
+    with still_there(stage):
+        rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number").all()
+    if not rows or rows[0].delivery != OPENED:
+        raise StageLost(stage.parts)
+    return rows[1:]
+
+
+def write_word(connection: Connection, stage: Stage, word: str) -> None:
+    """Leave word with the stage for whoever publishes it; what empties the one empties the other."""
+    with still_there(stage):
+        statement = text(f"UPDATE {stage.parts} SET proof = :word WHERE delivery = {OPENED}")
+        if connection.execute(statement, {"word": word}).rowcount != 1:
+            raise StageLost(stage.parts)
+
+
+def read_word(connection: Connection, stage: Stage) -> str:
+    with still_there(stage):
+        word: str | None = run(
+            connection, f"SELECT proof FROM {stage.parts} WHERE delivery = {OPENED}"
+        ).scalar_one_or_none()
+    if word is None:
+        raise StageLost(stage.parts)
+    return word
+
+
+def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
+    """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
+    with still_there(stage):
+        # A late try at a task stages nothing between this count and the rows that are read after it.
+        run(connection, f"LOCK TABLE {stage.parts} IN SHARE MODE")
+        kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
+    # One more is there from the start.
+    if kept != parts + 1:
+        raise StageLost(stage.parts)
+
+
+def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
+    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last."""
+    numbers: dict[int, list[StagedPart]] = {}
+    for part in (part for part in parts if part.delivery >= 0):
+        numbers.setdefault(part.delivery, []).append(part)
+    are_there = len(numbers) == deliveries and all(
+        [each.number for each in some] == list(range(len(some))) and some[-1].is_last for some in numbers.values()
+    )
+    return are_there and not _overlap(parts)
+
+
+def _overlap(parts: Iterable[StagedPart]) -> bool:
+    seen: dict[ProducerId, SpanSet] = {}
+    for advance in (advance for part in parts for advance in part.advances):
+        spans = seen.get(advance.producer_id, SpanSet())
+        if spans.overlaps(advance.spans):
+            return True
+        seen[advance.producer_id] = spans | advance.spans
+    return False
+
+
+def _written(part: StagedPart) -> str:
+    return json.dumps(
+        {
+            "advances": [
+                [
+                    each.producer_id,
+                    str(each.spans),
+                    each.rows,
+                    each.records,
+                    _text(each.digest),
+                    _text(each.fingerprint),
+                    each.size,
+                    each.condition,
+                ]
+                for each in part.advances
+            ],
+            "quarantined": [
+                [each.producer_id, each.sequence_id, _text(each.raw), each.reason, each.column]
+                for each in part.quarantined
+            ],
+            "notes": [asdict(each) for each in part.notes],
+        }
+    )
+
+
+def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that its statement gives it.
+    proof = json.loads(row.proof)
+    return StagedPart(
+        delivery=row.delivery,
+        number=row.number,
+        is_last=row.is_last,
+        rows=row.rows,
+        bytes=row.bytes,
+        records=row.records,
+        advances=tuple(map(_advance, proof["advances"])),
+        quarantined=tuple(
+            QuarantinedRecord(
+                producer_id=ProducerId(producer_id),
+                sequence_id=sequence_id,
+                raw=_bytes(raw) or b"",
+                reason=reason,
+                column=column,
+            )
+            for producer_id, sequence_id, raw, reason, column in proof["quarantined"]
+        ),
+        notes=tuple(Note(**each) for each in proof["notes"]),
+    )
+
+
+def _advance(written: Sequence[Any]) -> Advance:
+    producer_id, spans, rows, records, digest, fingerprint, size, condition = written
+    return Advance(
+        producer_id=ProducerId(producer_id),
+        spans=SpanSet.parse(spans),
+        rows=rows,
+        records=records,
+        digest=_bytes(digest),
+        fingerprint=_bytes(fingerprint),
+        size=size,
+        condition=Condition(condition),
+    )
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else b64encode(raw).decode()
+
+
+def _bytes(written: str | None) -> bytes | None:
+    return None if written is None else b64decode(written)

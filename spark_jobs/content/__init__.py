@@ -1,0 +1,1 @@
+"""Content that is loaded under another name, or twice at once."""

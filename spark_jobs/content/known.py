@@ -1,0 +1,264 @@
+"""The same content under another name: a file that was copied, renamed or rotated away.
+
+A name is never proof, and neither are a file's edges: they only point at what it may be a copy of. That it is one
+is shown by reading it, and comparing it with the digests of all that was loaded of the other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from dedup_core.errors import NotFound, OnceloadError
+from dedup_core.names import ProducerId
+from dedup_core.ports import Ledger
+from dedup_core.replay import Condition, ProducerState
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.files.addresses import told
+from spark_jobs.files.compression import Compression, Damaged, Incomplete
+from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import look_at, open_stream, read_at
+from spark_jobs.formats.records import Chunk
+from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.read.chunks import WrittenAnew, read_parts
+from spark_jobs.read.digests import Digests, digest_of, digests_in
+
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """What is noted of a file of which something is in already, without reading any record of it."""
+
+    #: What it is in as.
+    name: str
+    fingerprint: bytes | None
+    size: int | None
+    condition: Condition
+    #: What it consumes under its own name, where it goes on in another way than what it is in as.
+    consumed: SpanSet = field(default_factory=SpanSet)
+    digest: bytes = b""
+    records: int = 0
+    #: How many of its records were not counted yet.
+    duplicates: int = 0
+    #: The producer that loaded these.
+    shares_with: ProducerId | None = None
+    #: The producer whose content its name holds.
+    copy_of: ProducerId | None = None
+    #: The file holds all that is in of it.
+    is_whole: bool = False
+    #: Its consumed set has holes, and nothing shows yet that the file holds what will fill them.
+    has_holes: bool = False
+    #: That producer goes on under this name.
+    takes_over: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A producer of which a file holds all that is in."""
+
+    producer_id: ProducerId
+    state: ProducerState
+    #: How many records were read of it, under whatever name.
+    records: int
+    #: The file ends where what is in does.
+    is_all: bool
+    #: Of the file, as far as that.
+    fingerprint: bytes
+
+
+def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Resemblance:
+    """What a file is to one that was loaded, under the same name or another."""
+    fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
+    if source.format is Format.PARQUET:
+        return compare_whole(listed, fingerprint)
+    resemblance = compare(listed, fingerprint, consumed_end=state.consumed.end)
+    if resemblance is Resemblance.GROWN and state.condition is Condition.SEALED:
+        return resemblance if ends_a_line(source, listed.url, state.consumed.end) else Resemblance.CONTINUED
+    return resemblance
+
+
+def ends_a_line(source: Source, url: str, end: int) -> bool:
+    """Whether more may follow: a last line that was taken without its newline must not go on."""
+    if end == 0:
+        return True
+    # In a multiline file the next newline may belong to a value whose quote is still open.
+    size = 1 if source.format is Format.CSV and source.csv.multiline else 3
+    if Compression.of(url) is Compression.NONE:
+        return _has_ended(read_at(url, offset=end - 1, size=size))
+    with open_stream(url) as stream:
+        _feed(stream, end - 1)
+        return _has_ended(stream.read(size))
+
+
+def _has_ended(last_and_next: bytes) -> bool:
+    """Whether a line ends with the first of these bytes, or behind it with the newline that it lacked."""
+    return last_and_next[:1] == b"\n" or last_and_next[1:].startswith((b"\n", b"\r\n"))
+
+
+class Twins:
+    """All that was loaded, by how it begins when it is unpacked; asked for as soon as a file is new."""
+
+    def __init__(self, declared: Declared, ledger: Ledger[Any]) -> None:
+        self._declared = declared
+        self._ledger = ledger
+
+    def find(self, listed: Listed) -> Shared | None:
+        """The producer of which this file holds all that is in, if there is one; the longest of several."""
+        return self._find(listed, Resemblance.SAME, Resemblance.GROWN)
+
+    def find_continued(self, listed: Listed) -> Shared | None:
+        """The same, of a producer whose last line was taken without its newline, and goes on in this file."""
+        return self._find(listed, Resemblance.CONTINUED)
+
+    def _find(self, listed: Listed, *meant: Resemblance) -> Shared | None:
+        found = [
+            (producer_id, state)
+            for producer_id, state in self.alike(listed)
+            if resemblance_of(self._declared.source, listed, state) in meant
+        ]
+        for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
+            if shared := self.shared(listed, producer_id, state):
+                return shared
+        return None
+
+    def shared(self, listed: Listed, producer_id: ProducerId, state: ProducerState) -> Shared | None:
+        """Whether a file holds all that is in of a producer: read, and compared with its receipts."""
+        source, proof = self._declared.source, self._ledger.proof_of(self._declared.name, producer_id)
+        if not proof.records:
+            # Any file may begin so: with the same header, or with nothing.
+            return None
+        lay_there = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
+        try:
+            end = _compared(source, listed, proof.digests, end=state.consumed.end)
+        except OnceloadError:
+            return None
+        if end is None:
+            return None
+        fingerprint = replace(Fingerprint.from_bytes(state.fingerprint or b""), packed=None)
+        is_packed = Compression.of(listed.url) is not Compression.NONE
+        if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == lay_there:
+            fingerprint = replace(fingerprint, packed=lay_there)
+        return Shared(
+            producer_id=producer_id,
+            state=state,
+            records=proof.records,
+            is_all=end is _End.OF_FILE,
+            fingerprint=fingerprint.named(listed.etag).to_bytes(),
+        )
+
+    def alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
+        """The producers that a file begins like, so that it may hold their content."""
+        edges = sorted({length for length, _ in self._by_edge}, reverse=True)
+        begins = _beginning(listed) if edges else b""
+        for length in edges:
+            if length <= len(begins):
+                yield from self._by_edge.get((length, _digest(begins[:length])), [])
+
+    @cached_property
+    def _by_edge(self) -> dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]]:
+        by_edge: dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]] = {}
+        for producer_id, state in _states(self._ledger, self._declared.name).items():
+            # What was replaced has none any more.
+            if state.fingerprint is not None and state.consumed:
+                marks = Fingerprint.from_bytes(state.fingerprint).stream
+                by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), []).append((producer_id, state))
+        return by_edge
+
+
+def holds_what_was_loaded(
+    declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId, *, end: int | None = None
+) -> bool:
+    """Read all of a file, and compare it with what the receipts hold of it, or of it up to a sequence id."""
+    return _is_what_was_loaded(declared.source, listed, ledger.proof_of(declared.name, producer_id, end=end).digests)
+
+
+@lru_cache(maxsize=10_000)
+def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
+    """Remembered, as the store calls another content otherwise: who looks every minute does not read it each time."""
+    with told(listed.url):
+        found = _compared(source, listed, digests, end=0) is not None
+    if look_at(listed.url).etag != listed.etag:
+        raise WrittenAnew(listed.url, "its store says that it was written anew while it was compared")
+    return found
+
+
+class _End(Enum):
+    """Where a file ends that holds all that was loaded of another."""
+
+    OF_FILE = "there"
+    LATER = "later"
+
+
+def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
+    """Whether a file holds all that has these digests, and ends with it."""
+    if source.format is Format.PARQUET:
+        return _compared_row_groups(source, listed, digests)
+    with open_stream(listed.url) as stream:
+        at = _read_up_to(stream, digests)
+        if at is None:
+            return None
+        _feed(stream, max(0, end - at))
+        try:
+            return _End.LATER if stream.read(1) else _End.OF_FILE
+        except (Incomplete, Damaged):
+            return _End.LATER
+
+
+def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End | None:
+    whole = Chunk(producer_id=ProducerId(0), name=listed.name, url=listed.url, first=0, end=None, size=listed.size)
+    there = b"".join(
+        digest_of(Span(each.part.first, each.part.end), each.part.raw)
+        for each in read_parts(whole, source)
+        if each.part.raw
+    )
+    loaded, all_of_it = set(digests_in(digests)), set(digests_in(there))
+    if not loaded <= all_of_it:
+        return None
+    return _End.OF_FILE if loaded == all_of_it else _End.LATER
+
+
+def _first_of(digest: tuple[Span, bytes]) -> int:
+    return digest[0].first
+
+
+def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerState]:
+    try:
+        return ledger.states(pipeline).states
+    except NotFound:
+        return {}
+
+
+def _beginning(listed: Listed) -> bytes:
+    """A file's first bytes, as far as they can be unpacked."""
+    try:
+        with open_stream(listed.url) as stream:
+            return stream.read(EDGE_BYTES)
+    except Incomplete:
+        return b""
+
+
+def _read_up_to(stream: Any, digests: bytes) -> int | None:  # noqa: ANN401 - whatever opens a source.
+    """Read all that has these digests, and say how far that was; nothing, where it is something else."""
+    at = 0
+    for span, expected in sorted(digests_in(digests), key=_first_of):
+        _feed(stream, span.first - at)
+        if expected not in _feed(stream, len(span)):
+            return None
+        at = span.end
+    return at
+
+
+def _feed(stream: Any, size: int) -> tuple[bytes, ...]:  # noqa: ANN401 - whatever opens a source reads like a file.
+    digests = Digests()
+    while size and (block := stream.read(min(size, _READ_BYTES))):
+        digests.feed(block)
+        size -= len(block)
+    return digests.possible()
+
+
+def _digest(edge: bytes) -> bytes:
+    return blake2b(edge, digest_size=16).digest()

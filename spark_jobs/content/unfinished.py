@@ -1,0 +1,83 @@
+"""Files that are being copied: what is there of them is, so far, no more than the beginning of another file.
+
+What such a file is shows when it is whole, or goes on in another way. Until then it waits: if it were loaded as a
+file of its own, all that comes behind its beginning would be loaded twice.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import BinaryIO
+
+from dedup_core.errors import OnceloadError
+from spark_jobs.files.addresses import told
+from spark_jobs.files.compression import Incomplete
+from spark_jobs.files.fingerprints import EDGE_BYTES
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import open_stream
+
+_READ_BYTES = 2**20
+
+
+def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
+    """The new files that wait, each with the file that it is the beginning of.
+
+    Of those that hold the same, only the first by name is loaded: the next load finds that the others are copies.
+    """
+    heads = {each: _head(each) for each in new}
+    by_head: dict[bytes, list[Listed]] = {}
+    for each, head in heads.items():
+        by_head.setdefault(head, []).append(each)
+    # A file without any content begins all others, and is a copy of none.
+    by_head.pop(b"", None)
+    in_order = sorted(by_head)
+    waiting: dict[Listed, Listed] = {}
+    for other in (*known, *new) if in_order else ():
+        is_new = other in new
+        head = heads[other] if is_new else _head(other)
+        for each in (each for begin in _beginnings(head, among=in_order) for each in by_head[begin]):
+            if each is not other and each not in waiting and _goes_first(other, each, is_new=is_new):
+                waiting[each] = other
+    return waiting
+
+
+def _head(listed: Listed) -> bytes:
+    with suppress(OnceloadError), told(listed.url), open_stream(listed.url) as stream:
+        return stream.read(EDGE_BYTES)
+    return b""
+
+
+def _beginnings(head: bytes, *, among: Sequence[bytes]) -> Iterator[bytes]:
+    """Those of some texts, given in order, that this one begins with.
+
+    Whatever stands between a beginning and the text itself begins in the same way, so each step skips all the others.
+    """
+    while at := bisect_right(among, head):
+        before = among[at - 1]
+        if head.startswith(before):
+            yield before
+            head = before[:-1]
+        else:
+            head = _common_beginning(before, head)
+
+
+def _common_beginning(one: bytes, other: bytes) -> bytes:
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
+
+
+def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
+    """Whether another file holds all of this one, and is loaded before it: it is known, longer or first."""
+    with suppress(OnceloadError), told(each.url), open_stream(each.url) as stream, open_stream(other.url) as whole:
+        for block in _blocks(stream):
+            if whole.read(len(block)) != block:
+                return False
+        return not is_new or other.name < each.name or bool(whole.read(1))
+    return False
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """What is in a file as far as it came."""
+    with suppress(Incomplete):
+        while block := stream.read(_READ_BYTES):
+            yield block

@@ -1,0 +1,244 @@
+"""How a file is recognised: by the first and the last bytes of what was loaded of it, never by its time.
+
+A fingerprint is marks of the unpacked stream, up to where it was consumed. That of a compressed file may hold
+marks of the packed file too, as it lay there when its stream was read to the end: while they hold, nothing in it
+can be new, and nobody has to unpack it to know. Leave them out while more of the stream is to come. Where a store names
+contents (ETag), the fingerprint holds that name too: as long as the store says the same, nothing is read to know.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from struct import Struct
+
+from dedup_core.spans import SEQUENCE_END
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.compression import Compression, Incomplete
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import open_stream, read_at
+
+#: The length of the footer, and the magic bytes behind it.
+END_BYTES = 8
+MAGIC, ENCRYPTED = b"PAR1", b"PARE"
+MAGICS = (MAGIC, ENCRYPTED)
+
+
+#: By whether a name of the content comes before the marks.
+_VERSIONS = {False: b"\x01", True: b"\x02"}
+_NAME_BYTES = 16
+EDGE_BYTES = 4096
+_READ_BYTES = 2**20
+_MARKS = Struct(">Q16s16s")
+
+
+class Resemblance(StrEnum):
+    """What became of a file since it was loaded."""
+
+    SAME = "same"
+    #: It starts with what was loaded, and there is more of it.
+    GROWN = "grown"
+    #: Its last record was taken without a newline, because it was complete, and goes on now.
+    CONTINUED = "continued"
+    #: It ends before what was loaded does.
+    SHORTER = "shorter"
+    #: Something else stands where that was.
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The bytes `[0, end)` of something, told by their edges."""
+
+    end: int
+    head: bytes
+    tail: bytes
+
+    @classmethod
+    def of(cls, *, end: int, head: bytes, tail: bytes) -> "Marks":
+        # Most files are small, and then both edges are the same bytes.
+        digest = _digest(head)
+        return cls(end, digest, digest if tail == head else _digest(tail))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    stream: Marks
+    #: The packed file: only where its whole stream was read.
+    packed: Marks | None = None
+    #: The name that the store has for the content, in short.
+    content: bytes | None = None
+
+    def named(self, etag: str | None) -> "Fingerprint":
+        """The same, of a content that a store names so."""
+        return replace(self, content=_digest(etag.encode()) if etag else None)
+
+    def to_bytes(self) -> bytes:
+        parts = (self.stream,) if self.packed is None else (self.stream, self.packed)
+        start = _VERSIONS[self.content is not None] + (self.content or b"")
+        return start + b"".join(_MARKS.pack(marks.end, marks.head, marks.tail) for marks in parts)
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "Fingerprint":
+        first = 1 + _NAME_BYTES if stored[:1] == _VERSIONS[True] else 1
+        is_known = stored[:1] in _VERSIONS.values()
+        if not is_known or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
+            raise ValueError(f"no fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
+        stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[first:]))
+        if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
+            raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
+        content = stored[1:first] or None
+        return cls(stream=stream, packed=packed[0] if packed else None, content=content)
+
+
+@dataclass
+class StreamMarks:
+    """Marks of a stream that is read once: feed it block after block, and ask at the end of any."""
+
+    end: int = 0
+    _head: bytes = field(default=b"", repr=False)
+    _tail: bytes = field(default=b"", repr=False)
+
+    def feed(self, block: bytes) -> None:
+        self.end += len(block)
+        if len(self._head) < EDGE_BYTES:
+            self._head += block[: EDGE_BYTES - len(self._head)]
+        self._tail = (self._tail + block if len(block) < EDGE_BYTES else block)[-EDGE_BYTES:]
+
+    @property
+    def marks(self) -> Marks:
+        return Marks.of(end=self.end, head=self._head, tail=self._tail)
+
+
+def fingerprint_of(url: str, *, end: int) -> Fingerprint:
+    """Recognise a file that is not compressed, or not read as a stream, by its bytes `[0, end)`."""
+    return Fingerprint(stream=_get_marks(url, end=end))
+
+
+def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
+    """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
+    return read_whole(url, size=size)[0]
+
+
+def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
+    """The same, and the last bytes that it was taken of, which hold the footer."""
+    found = _find_edges(url, end=size, tail_bytes=_footer_bytes(url, size=size))
+    if found is None:
+        raise _too_short(url, end=size)
+    head, tail = found
+    return Fingerprint(stream=Marks.of(end=size, head=head, tail=tail)), tail
+
+
+def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
+    """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
+    if Compression.of(listed.url) is Compression.NONE:
+        if _is_named_alike(listed, fingerprint):
+            return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
+        return _compare_plain(listed, fingerprint.stream, consumed_end=consumed_end)
+    packed = fingerprint.packed
+    if packed is not None and _is_named_alike(listed, fingerprint):
+        return Resemblance.SAME
+    if packed is not None and listed.size >= packed.end and _find_marks(listed.url, end=packed.end) == packed:
+        return Resemblance.SAME if listed.size == packed.end else Resemblance.GROWN
+    return _compare_unpacked(listed.url, fingerprint.stream, consumed_end=consumed_end)
+
+
+def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
+    """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
+    marks = fingerprint.stream
+    if listed.size != marks.end:
+        return Resemblance.CHANGED
+    if _is_named_alike(listed, fingerprint):
+        return Resemblance.SAME
+    tail_bytes = _footer_bytes(listed.url, size=marks.end)
+    is_same = _find_marks(listed.url, end=marks.end, tail_bytes=tail_bytes) == marks
+    return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def lies_there(listed: Listed, lying: bytes) -> bool:
+    """Whether a file still begins with the bytes that lay there, packed or not; more may have come behind them."""
+    marks = Fingerprint.from_bytes(lying).stream
+    return listed.size >= marks.end and _find_marks(listed.url, end=marks.end) == marks
+
+
+def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store calls the content otherwise than when the fingerprint was taken, whatever its edges say."""
+    return fingerprint.content is not None and not is_vouched_for(listed, fingerprint)
+
+
+def is_vouched_for(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store says that the content is what it was; of one that names none, edges have to do."""
+    return listed.etag is None or _is_named_alike(listed, fingerprint)
+
+
+def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether the store says that the content is the one that the fingerprint was taken of."""
+    return fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint
+
+
+def _compare_plain(listed: Listed, marks: Marks, *, consumed_end: int) -> Resemblance:
+    if listed.size < max(marks.end, consumed_end):
+        return Resemblance.SHORTER
+    found = _find_marks(listed.url, end=marks.end)
+    if found is None:
+        return Resemblance.SHORTER
+    if found != marks:
+        return Resemblance.CHANGED
+    return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
+
+
+def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblance:
+    seen = StreamMarks()
+    with open_stream(url) as stream:
+
+        def read_to(end: int) -> bool:
+            """An upload that breaks off counts as far as it came, as a plain file would."""
+            try:
+                while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
+                    seen.feed(block)
+            except Incomplete:
+                pass
+            return seen.end >= end
+
+        if not read_to(marks.end):
+            return Resemblance.SHORTER
+        if seen.marks != marks:
+            return Resemblance.CHANGED
+        if not read_to(consumed_end):
+            return Resemblance.SHORTER
+        return Resemblance.GROWN if read_to(consumed_end + 1) else Resemblance.SAME
+
+
+def _footer_bytes(url: str, *, size: int) -> int:
+    """How long the footer of a Parquet file is; what it says of the values may stand anywhere in it."""
+    end = read_at(url, offset=max(0, size - END_BYTES), size=END_BYTES)
+    length = int.from_bytes(end[:4], "little") + END_BYTES if end[4:] in MAGICS else 0
+    return min(size, max(EDGE_BYTES, length))
+
+
+def _get_marks(url: str, *, end: int) -> Marks:
+    marks = _find_marks(url, end=end)
+    if marks is None:
+        raise _too_short(url, end=end)
+    return marks
+
+
+def _too_short(url: str, *, end: int) -> Unreadable:
+    return Unreadable(url, f"it ends before byte {end}")
+
+
+def _find_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks | None:
+    edges = _find_edges(url, end=end, tail_bytes=tail_bytes)
+    return None if edges is None else Marks.of(end=end, head=edges[0], tail=edges[1])
+
+
+def _find_edges(url: str, *, end: int, tail_bytes: int) -> tuple[bytes, bytes] | None:
+    """Read the edges of `[0, end)`; a file that is smaller by now has none."""
+    head_bytes, tail_bytes = min(end, EDGE_BYTES), min(end, tail_bytes)
+    head = read_at(url, offset=0, size=head_bytes)
+    is_one = tail_bytes == head_bytes == end
+    tail = head if is_one else read_at(url, offset=end - tail_bytes, size=tail_bytes)
+    return (head, tail) if len(head) == head_bytes and len(tail) == tail_bytes else None
+
+
+def _digest(edge: bytes) -> bytes:
+    return blake2b(edge, digest_size=16).digest()

@@ -1,0 +1,1 @@
+"""Formats: complete records in, Arrow with sequence ids out."""

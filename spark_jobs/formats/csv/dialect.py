@@ -1,0 +1,248 @@
+"""Where records of CSV end, and their fields."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jobs.formats.lines import BOM, positions_of
+from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused
+from spark_jobs.pipeline.declared import CsvOptions
+
+_NEWLINE, _RETURN = ord("\n"), ord("\r")
+
+
+class _Place(Enum):
+    """Where in a record the next byte stands."""
+
+    #: Where a value starts, and where alone a quote opens one.
+    START = auto()
+    #: In a value without quotes, or behind the quotes of one.
+    BARE = auto()
+    QUOTED = auto()
+    #: Right behind a quote inside quotes, which closes them unless it is one of two.
+    CLOSED = auto()
+
+
+class RecordEnds:
+    """Finds the newlines that end records, in blocks that follow each other from the start of a record.
+
+    It knows no more than where it stands, so blocks may be cut anywhere, even between the two of a doubled quote.
+    """
+
+    def __init__(self, options: CsvOptions, *, starts_file: bool = False) -> None:
+        self._multiline = options.multiline and bool(options.quote)
+        self._dialect = Dialect.of(options)
+        self._place = _Place.START
+        self._is_escaped = False
+        #: How many bytes it has seen, and where in them the last value in quotes began.
+        self._passed = self._opened = 0
+        #: What may still come of a byte order mark, which is no part of the first value.
+        self._mark = BOM if starts_file else b""
+
+    def last_end(self, block: bytes) -> int | None:
+        """Say where in this block the last record that ends in it does, behind its newline."""
+        newlines = self.newlines(block)
+        return int(newlines[-1]) + 1 if len(newlines) else None
+
+    def first_end(self, block: bytes) -> int | None:
+        """Say where the first one does; what is behind it comes again, in the next block."""
+        passed, newlines = self._passed, self.newlines(block)
+        if not len(newlines):
+            return None
+        end = int(newlines[0]) + 1
+        self._place, self._is_escaped, self._passed = _Place.START, False, passed + end
+        return end
+
+    @property
+    def open_quote(self) -> int | None:
+        """Where a quote opens that is not closed, counted from the start of the first block."""
+        return self._opened if self._place is _Place.QUOTED else None
+
+    def newlines(self, block: bytes) -> Indices:
+        """Say where in this block the newlines are that end records."""
+        if not self._multiline or not block:
+            return positions_of(b"\n", block)
+        skipped = self._mark_in(block) if self._mark else 0
+        if skipped:
+            self._passed += skipped
+            return self.newlines(block[skipped:]) + skipped
+        found = None if self._is_unusual(block) else self._at_once(block)
+        found = self._step_by_step(block) if found is None else found
+        self._passed += len(block)
+        return found
+
+    def _mark_in(self, block: bytes) -> int:
+        """How many bytes of a byte order mark this block starts with."""
+        here, left = self._mark[: len(block)], self._mark[len(block) :]
+        if block.startswith(here):
+            self._mark = left
+            return len(here)
+        # What began like a mark was the beginning of a value.
+        self._place = self._place if self._mark == BOM else _Place.BARE
+        self._mark = b""
+        return 0
+
+    def _is_unusual(self, block: bytes) -> bool:
+        escape = self._dialect.escape
+        return self._is_escaped or self._place is _Place.CLOSED or (escape is not None and escape in block)
+
+    def _at_once(self, block: bytes) -> Indices | None:
+        """Count quotes, which says everything as long as each of them is in its place."""
+        octets = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(octets == self._dialect.quote)
+        opened = int(self._place is _Place.QUOTED)
+        opens = np.arange(opened, len(quotes) + opened) % 2 == 0
+        at_start = (quotes == 0) & (self._place is _Place.START)
+        at_end = quotes == len(block) - 1
+        if not self._dialect.in_place(octets, quotes, opens=opens, at_start=at_start, at_end=at_end).all():
+            return None
+        newlines = positions_of(b"\n", block)
+        outside: Mask = (np.searchsorted(quotes, newlines) + opened) % 2 == 0
+        self._place = self._place_behind(block[-1], is_quoted=(len(quotes) + opened) % 2 == 1)
+        if self._place is _Place.QUOTED:
+            # Behind another quote stands the second of two, which opens nothing.
+            opening = quotes[opens & ((quotes == 0) | (octets[quotes - 1] != self._dialect.quote))]
+            self._opened = self._passed + int(opening[-1]) if len(opening) else self._opened
+        ends: Indices = newlines[outside]
+        return ends
+
+    def _place_behind(self, octet: int, *, is_quoted: bool) -> _Place:
+        if is_quoted:
+            return _Place.QUOTED
+        if octet == self._dialect.quote:
+            return _Place.CLOSED
+        return _Place.START if octet in (self._dialect.delimiter, _NEWLINE) else _Place.BARE
+
+    def _step_by_step(self, block: bytes) -> Indices:
+        ends, expected = list[int](), 0
+        for at in self._dialect.special(block).tolist():
+            if at != expected:
+                self._pass_plain()
+            before = self._place
+            if self._step(block[at]):
+                ends.append(at)
+            if before is _Place.START and self._place is _Place.QUOTED:
+                self._opened = self._passed + at
+            expected = at + 1
+        if expected < len(block):
+            self._pass_plain()
+        return np.array(ends, np.int64)
+
+    def _pass_plain(self) -> None:
+        self._is_escaped = False
+        if self._place is not _Place.QUOTED:
+            self._place = _Place.BARE
+
+    def _step(self, octet: int) -> bool:
+        """Take one special byte, and say whether it ends the record."""
+        is_literal = self._is_escaped and (octet != _NEWLINE or self._place is _Place.QUOTED)
+        self._is_escaped = not is_literal and octet == self._dialect.escape
+        if is_literal or self._is_escaped:
+            self._place = _Place.QUOTED if self._place is _Place.QUOTED else _Place.BARE
+        elif self._place is _Place.QUOTED:
+            self._place = _Place.CLOSED if octet == self._dialect.quote else _Place.QUOTED
+        else:
+            self._place = self._place_outside(octet)
+            return octet == _NEWLINE
+        return False
+
+    def _place_outside(self, octet: int) -> _Place:
+        if octet in (self._dialect.delimiter, _NEWLINE):
+            return _Place.START
+        doubled = self._place is _Place.CLOSED and self._dialect.doubles
+        # Octets that get here are special, so what is neither of those two is a quote.
+        return _Place.QUOTED if doubled or self._place is _Place.START else _Place.BARE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The special bytes."""
+
+    delimiter: int
+    quote: int | None
+    escape: int | None
+
+    @staticmethod
+    def of(options: CsvOptions) -> "Dialect":
+        return Dialect(
+            delimiter=ord(options.delimiter),
+            quote=ord(options.quote) if options.quote else None,
+            escape=ord(options.escape) if options.escape and options.escape != options.quote else None,
+        )
+
+    @property
+    def doubles(self) -> bool:
+        return self.escape is None
+
+    def special(self, block: bytes) -> Indices:
+        is_special = np.zeros(256, np.bool_)
+        is_special[[each for each in (self.delimiter, self.quote, self.escape, _NEWLINE) if each is not None]] = True
+        found: Indices = np.flatnonzero(is_special[np.frombuffer(block, np.uint8)])
+        return found
+
+    def in_place(
+        self, octets: npt.NDArray[np.uint8], quotes: Indices, *, opens: Mask, at_start: Mask, at_end: Mask
+    ) -> Mask:
+        """Which quotes open where a value starts, close where it ends, or are one of two."""
+        if not len(quotes):
+            return np.zeros(0, np.bool_)
+        before = np.where(quotes == 0, ord("x"), octets[quotes - 1])
+        after = octets[np.minimum(quotes + 1, len(octets) - 1)]
+        is_second, is_first = (self.doubles & (each == self.quote) for each in (before, after))
+        opens_well = at_start | is_second | (before == self.delimiter) | (before == _NEWLINE)
+        closes_well = at_end | is_first | (after == self.delimiter) | (after == _NEWLINE) | (after == _RETURN)
+        well: Mask = np.where(opens, opens_well, closes_well)
+        return well
+
+
+def record_ends(options: CsvOptions) -> Callable[[Part], Indices] | None:
+    if not options.multiline or not options.quote:
+        return None
+    return lambda part: RecordEnds(options, starts_file=part.first == 0).newlines(part.raw)
+
+
+_NEVER = "(?!)()"
+
+
+@cache
+def _patterns(options: CsvOptions) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """What is inside quotes, what is without, and what stands for another character."""
+    quote, delimiter = re.escape(options.quote), re.escape(options.delimiter)
+    if Dialect.of(options).doubles:
+        inside, outside = (rf"(?:[^{quote}]|{quote}{quote})*+" if quote else "", rf"[^{delimiter}]*+")
+        special = f"{quote}({quote})" if quote else _NEVER
+    else:
+        escape = re.escape(options.escape or "")
+        inside, outside = (rf"(?:[^{each}{escape}]|{escape}.)*+" for each in (quote, delimiter))
+        special = f"{escape}(.)"
+    return (
+        re.compile(f"{quote}({inside}){quote}", re.DOTALL),
+        re.compile(outside, re.DOTALL),
+        re.compile(special, re.DOTALL),
+    )
+
+
+def split_record(text: str, options: CsvOptions) -> list[str | None]:
+    """The values of one record."""
+    quoted, bare, special = _patterns(options)
+    values, at = list[str | None](), 0
+    while True:
+        is_quoted = bool(options.quote) and text.startswith(options.quote, at)
+        found = (quoted if is_quoted else bare).match(text, at)
+        if found is None:
+            raise RecordRefused(f"the quote at character {at} is never closed")
+        written = found[1] if is_quoted else found[0]
+        if not is_quoted and options.quote and options.quote in special.sub("", written):
+            raise RecordRefused(f"a stray quote in the value at character {at}")
+        at = found.end()
+        if not text.startswith(options.delimiter, at) and at != len(text):
+            raise RecordRefused(f"the value goes on after its end, at character {at}")
+        values.append(None if not is_quoted and written == options.null else special.sub(r"\1", written))
+        if at == len(text):
+            return values
+        at += 1

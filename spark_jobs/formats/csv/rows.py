@@ -1,0 +1,181 @@
+"""CSV: records are lines, unless newlines inside quotes belong to the value.
+
+A quote opens a value only where the value starts, and closes it only where the value ends; a quote anywhere else is
+stray and makes its record bad, but no quote of another record. Where records end is decided here alone, and Arrow is
+given only records whose quotes are all in their places, so that it must see the same records.
+An empty line is no record, as in every format of lines; a null in a file of one column is therefore written as text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from spark_jobs.formats.casts import Settled, one_array, settle
+from spark_jobs.formats.csv.dialect import Dialect, record_ends, split_record
+from spark_jobs.formats.lines import BOM, Lines, bad_of_too_long, lines_of, not_utf8, positions_of
+from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused, Records
+from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
+from spark_jobs.formats.values import from_text
+from spark_jobs.pipeline.columns import Column, ColumnType, Kind
+from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+
+_BLOCK_BYTES_MAX = 2**30
+
+
+def read_csv(
+    parts: Sequence[Part],
+    columns: tuple[Column, ...],
+    *,
+    header: tuple[str, ...],
+    options: CsvOptions,
+    unknown_fields: UnknownFields,
+    record_bytes_max: int,
+) -> Records:
+    """Read the records of all parts; `header` names the fields in their order."""
+    whole = [part for part in parts if not part.too_long]
+    ends = record_ends(options)
+    lines = lines_of(whole, blanks=b"", record_bytes_max=record_bytes_max, record_ends=ends)
+    if options.header:
+        lines = lines.only(lines.sequence_ids != 0)
+    reader = _Reader(lines=lines, columns=columns, header=header, options=options, unknown_fields=unknown_fields)
+    suspects = lines.too_long | not_utf8(lines) | _misread(lines, options) | (reader.refusal is not None)
+    records = read_in_tiers(
+        lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
+    )
+    return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown(records))
+
+
+def _misread(lines: Lines, options: CsvOptions) -> Mask:
+    """Which records Arrow might read in another way."""
+    dialect = Dialect.of(options)
+    # For Arrow a carriage return alone ends a line.
+    misread = (
+        lines.within(positions_of(b"\r", lines.block)) if b"\r" in lines.block else np.zeros(lines.count, np.bool_)
+    )
+    if BOM in lines.block:
+        # At the start of what it parses, Arrow skips one; for us it is a part of every value but a file's first.
+        marked = [at for at in np.flatnonzero(lines.firsts == BOM[0]) if lines.block.startswith(BOM, lines.starts[at])]
+        misread[marked] = True
+    if dialect.escape is not None and dialect.escape in lines.block:
+        misread |= lines.within(positions_of(bytes([dialect.escape]), lines.block))
+    if options.quote and options.quote.encode() in lines.block:
+        misread |= _misquoted(lines, dialect, positions_of(options.quote.encode(), lines.block))
+    return misread
+
+
+def _misquoted(lines: Lines, dialect: Dialect, quotes: Indices) -> Mask:
+    firsts, ends = np.searchsorted(quotes, lines.starts), np.searchsorted(quotes, lines.ends)
+    counts = ends - firsts
+    record_of = np.repeat(np.arange(lines.count), counts)
+    ordinals = np.arange(len(record_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    inside = quotes[np.repeat(firsts, counts) + ordinals]
+    in_place = dialect.in_place(
+        lines.octets,
+        inside,
+        opens=ordinals % 2 == 0,
+        at_start=inside == lines.starts[record_of],
+        at_end=inside == lines.ends[record_of] - 1,
+    )
+    misquoted: Mask = counts % 2 == 1
+    misquoted[record_of[~in_place]] = True
+    return misquoted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    lines: Lines
+    columns: tuple[Column, ...]
+    header: tuple[str, ...]
+    options: CsvOptions
+    unknown_fields: UnknownFields
+
+    def read_many(self, group: Indices) -> Settled | None:
+        block = self.lines.together(group)
+        table = self._parse(block) if block.size <= _BLOCK_BYTES_MAX else None
+        if table is None or table.num_rows != len(group):
+            return None
+        arrays = [
+            pa.nulls(len(group), pa.string()) if at is None else one_array(table.column(str(at))) for at in self._places
+        ]
+        return settle(arrays, self.columns, count=len(group))
+
+    def read_one(self, index: int) -> list[object]:
+        self.lines.check_length(index)
+        if self.refusal is not None:
+            raise self.refusal
+        values = split_record(self.lines.text(index), self.options)
+        if len(values) != len(self.header):
+            raise RecordRefused(f"{len(values)} values where {len(self.header)} were expected")
+        texts = (None if at is None else values[at] for at in self._places)
+        return [
+            declared_value(column, partial(_value, text, column.type))
+            for column, text in zip(self.columns, texts, strict=True)
+        ]
+
+    @cached_property
+    def refusal(self) -> RecordRefused | None:
+        """Why no record of this header can be loaded, if so."""
+        for column in self.columns:
+            if self.header.count(column.name) > 1:
+                return RecordRefused("the header names the column twice", column=column.name)
+        for name in self.undeclared:
+            if self.unknown_fields is UnknownFields.FAIL:
+                return RecordRefused(f"the field {name!r} is not declared", column=name)
+            if self.unknown_fields is UnknownFields.ADD and not may_be_added(name):
+                return RecordRefused(f"the field {name!r} cannot be the name of a column")
+        return None
+
+    @cached_property
+    def undeclared(self) -> tuple[str, ...]:
+        declared = {column.name for column in self.columns}
+        return tuple(dict.fromkeys(name for name in self.header if name not in declared))
+
+    @cached_property
+    def _places(self) -> tuple[int | None, ...]:
+        return tuple(self.header.index(column.name) if column.name in self.header else None for column in self.columns)
+
+    def unknown(self, records: Records) -> tuple[Column, ...]:
+        """All that is known of a field of CSV is that it is a text."""
+        if self.unknown_fields is not UnknownFields.ADD or not records.rows.num_rows:
+            return ()
+        return tuple(Column(name=name, type=ColumnType(kind=Kind.TEXT)) for name in self.undeclared)
+
+    def _parse(self, block: pa.Buffer) -> pa.Table | None:
+        # Names may be empty or occur twice, places may not; and a list of no columns means all of them.
+        read = [str(at) for at in self._places if at is not None] or ["0"]
+        try:
+            return pa_csv.read_csv(
+                pa.BufferReader(block),
+                read_options=pa_csv.ReadOptions(
+                    use_threads=False,
+                    block_size=block.size + 1,
+                    column_names=[str(at) for at in range(len(self.header))],
+                ),
+                parse_options=self._parse_options(),
+                convert_options=pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(read, pa.string()),
+                    include_columns=read,
+                    null_values=[self.options.null],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowException:
+            return None
+
+    def _parse_options(self) -> pa_csv.ParseOptions:
+        return pa_csv.ParseOptions(
+            delimiter=self.options.delimiter,
+            quote_char=self.options.quote or False,
+            double_quote=bool(self.options.quote) and Dialect.of(self.options).doubles,
+            newlines_in_values=self.options.multiline,
+            ignore_empty_lines=True,
+        )
+
+
+def _value(text: str | None, column_type: ColumnType) -> object:
+    return None if text is None else from_text(text, column_type)

@@ -1,0 +1,258 @@
+"""JSON lines: one object in each line.
+
+Arrow parses whole blocks. It sees a block as a stream of objects rather than as lines, counts `{}{}` as two rows, joins
+an object over two lines and dies of a first `null`: therefore only lines that start and end like an object reach it,
+and as many rows must come back. Then every line was one object.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json as pj
+
+from spark_jobs.formats.casts import DIGITS_MAX, Settled, one_array, settle
+from spark_jobs.formats.jsonl.fields import fields_of
+from spark_jobs.formats.jsonl.unknown import Unknown
+from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
+from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused, Records, ValueRefused
+from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
+from spark_jobs.formats.values import from_json
+from spark_jobs.pipeline.columns import ADDED_UP_TO, PRECISION_MAX, Column, ColumnType, Kind, arrow_type
+from spark_jobs.pipeline.declared import UnknownFields
+
+_BLANKS = b" \t\r"
+#: What Arrow parses at once; its offsets end at twice this.
+_BLOCK_BYTES_MAX = 2**30
+#: What is computed of so many bytes fits in the processor's cache.
+_SLAB_BYTES = 2**16
+#: The types that Arrow reads from JSON by itself; the rest it reads as texts, to be cast.
+_DIRECT = {
+    Kind.TEXT,
+    Kind.VARCHAR,
+    Kind.BOOLEAN,
+    Kind.SMALLINT,
+    Kind.INTEGER,
+    Kind.BIGINT,
+    Kind.REAL,
+    Kind.DOUBLE,
+    Kind.NUMERIC,
+}
+#: What Arrow multiplies and divides decimals of so many bits by: ten to the power of this, at most.
+_POWERS = {128: 38, 256: 76}
+#: How many zeros a number may have behind its point, and how small an exponent besides, before it may become zero.
+_HALF_WAY = {Kind.REAL: 22, Kind.DOUBLE: 160}
+_DIGITS = re.compile(rb"0*([0-9]{0,9})")
+_ESCAPED = re.compile(rb"\\u00(?:3[0-9]|2[bdeBDE]|[46]5)")
+
+
+def read_jsonl(
+    parts: Sequence[Part],
+    columns: tuple[Column, ...],
+    *,
+    unknown_fields: UnknownFields,
+    record_bytes_max: int,
+    read_value: Callable[[str, ColumnType], object] = from_json,
+) -> Records:
+    """Read the lines of all parts; a blank line is no record."""
+    whole = [part for part in parts if not part.too_long]
+    lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
+    reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
+    suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
+    if fractions := [column.type.element for column in columns if column.type.kind in (Kind.NUMERIC, *_HALF_WAY)]:
+        suspects |= _may_be_too_small(lines, fractions)
+    records = read_in_tiers(
+        lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
+    )
+    return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown.columns())
+
+
+def _looks_unlike_an_object(lines: Lines) -> Mask:
+    unlike: Mask = (lines.firsts != ord("{")) | (lines.lasts != ord("}"))
+    return unlike
+
+
+def _may_be_too_small(lines: Lines, types: Sequence[ColumnType]) -> Mask:
+    """Which lines may hold a number so small that Arrow makes it zero, or looks beyond the end of its powers of ten."""
+    harmless = min(map(_harmless_exponent, types))
+    exponents = _negative_exponents(lines.octets)
+    # Most have too few digits for that, and need no closer look.
+    last_digit = np.minimum(exponents + len(str(harmless)) - 1, len(lines.octets) - 1)
+    long_ones = exponents[lines.octets[last_digit] - ord("0") < 10].tolist()
+    far = [at for at in long_ones if _number_at(lines.block, at) > harmless]
+    # No writer escapes what numbers are made of, but every reader takes it.
+    hidden = [found.start() for found in _ESCAPED.finditer(lines.block)] if b"\\" in lines.block else []
+    zeros = {b"0" * _HALF_WAY[each.kind] for each in types if each.kind in _HALF_WAY}
+    tiny = [found.start() for run in zeros if run in lines.block for found in re.finditer(run, lines.block)]
+    return lines.within(np.array([*far, *hidden, *tiny], np.int64))
+
+
+def _harmless_exponent(column_type: ColumnType) -> int:
+    if column_type.kind is not Kind.NUMERIC:
+        return _HALF_WAY[column_type.kind]
+    decimal = _roomy(arrow_type(column_type))
+    return _POWERS[decimal.bit_width] - int(decimal.precision - decimal.scale)
+
+
+def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
+    """Where the digits start of what may be an exponent: behind a digit or point, an e and a minus."""
+    found = [np.zeros(0, np.int64)]
+    for at in range(0, len(octets), _SLAB_BYTES):
+        slab = octets[at : at + _SLAB_BYTES + 1]
+        found.append(np.flatnonzero((slab[1:] == ord("-")) & ((slab[:-1] | 0x20) == ord("e"))) + at)
+    behind = np.concatenate(found)
+    # From the point to the nine is one range, but for the slash.
+    return behind[octets[behind - 1] - ord(".") < 12] + 2
+
+
+def _number_at(block: bytes, at: int) -> int:
+    digits = _DIGITS.match(block, at)
+    return int(digits[1] or 0) if digits else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """One way for Arrow to read lines; of several, the first that gets through is taken."""
+
+    #: What happens to fields without a column, in Arrow's words.
+    unexpected: str
+    #: Look at every line for raw JSON and for unknown fields as well.
+    scans: bool
+
+
+@dataclass(kw_only=True)
+class _Reader:
+    lines: Lines
+    columns: tuple[Column, ...]
+    unknown_fields: UnknownFields
+    read_value: Callable[[str, ColumnType], object]
+    unknown: Unknown = field(default_factory=Unknown)
+    #: Whether the last lines that were read together had fields without a column.
+    has_unknown: bool = False
+
+    def read_many(self, group: Indices) -> Settled | None:
+        block = self.lines.together(group)
+        if block.size > _BLOCK_BYTES_MAX:
+            return None
+        for way in self._ways():
+            table = _parse(block, self._schema, unexpected=way.unexpected)
+            if table is not None and table.num_rows == len(group):
+                self.has_unknown = way.unexpected == "ignore"
+                settled = settle(self._arrays(table), self._without_scanned(), count=len(group))
+                return self._scanned(settled, group) if way.scans else settled
+        return None
+
+    def read_one(self, index: int) -> list[object]:
+        self.lines.check_length(index)
+        found, twice = self._fields(index)
+        row = [self._value(column, found, twice) for column in self.columns]
+        self._note_unknown(found)
+        return row
+
+    def _ways(self) -> Iterator[_Way]:
+        ignores = self.unknown_fields is UnknownFields.IGNORE
+        has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
+        # Arrow is quickest where it has nothing to pass over.
+        if not has_raw and not (ignores and self.has_unknown):
+            yield _Way(unexpected="error", scans=False)
+        yield _Way(unexpected="ignore", scans=has_raw or not ignores)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        read = (column for column in self.columns if column.type.kind is not Kind.JSONB)
+        return pa.schema([pa.field(column.name, _read_type(column.type)) for column in read])
+
+    def _arrays(self, table: pa.Table) -> list[pa.Array]:
+        return [
+            # The scan fills it in.
+            pa.nulls(table.num_rows, arrow_type(column.type))
+            if column.type.kind is Kind.JSONB
+            else one_array(table.column(column.name))
+            for column in self.columns
+        ]
+
+    @cached_property
+    def _declared(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns)
+
+    def _without_scanned(self) -> tuple[Column, ...]:
+        return tuple(
+            replace(column, not_null=False) if column.type.kind is Kind.JSONB else column for column in self.columns
+        )
+
+    def _scanned(self, settled: Settled, group: Indices) -> Settled:
+        """Take raw JSON out of the lines, and look for unknown fields."""
+        places = [at for at, column in enumerate(self.columns) if column.type.kind is Kind.JSONB]
+        values: list[list[object]] = [[None] * len(group) for _ in places]
+        doubted = settled.doubted.copy()
+        for row in np.flatnonzero(~doubted).tolist():
+            try:
+                found, twice = self._fields(group[row])
+                for place, column_values in zip(places, values, strict=True):
+                    column_values[row] = self._value(self.columns[place], found, twice)
+                self._note_unknown(found)
+            except RecordRefused:
+                doubted[row] = True
+        rows = settled.rows
+        for place, column_values in zip(places, values, strict=True):
+            rows = rows.set_column(place, rows.field(place), pa.array(column_values, rows.field(place).type))
+        return Settled(rows=rows, doubted=doubted)
+
+    def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
+        try:
+            return fields_of(self.lines.text(index))
+        except ValueRefused as refused:
+            raise RecordRefused(str(refused)) from None
+
+    def _value(self, column: Column, found: dict[str, str], twice: set[str]) -> object:
+        if column.name in twice:
+            raise RecordRefused("the field occurs twice", column=column.name)
+        return declared_value(column, lambda: self.read_value(found.get(column.name, "null"), column.type))
+
+    def _note_unknown(self, found: dict[str, str]) -> None:
+        if self.unknown_fields is UnknownFields.IGNORE:
+            return
+        unknown = {name: raw for name, raw in found.items() if name not in self._declared}
+        for name in unknown:
+            if self.unknown_fields is UnknownFields.FAIL:
+                raise RecordRefused(f"the field {name!r} is not declared", column=name)
+            if not may_be_added(name):
+                raise RecordRefused(f"the field {name!r} cannot be the name of a column")
+        new = [name for name, raw in unknown.items() if raw != "null" and name not in self.unknown.kinds]
+        if new and len(self.columns) + len(self.unknown.kinds) + len(new) > ADDED_UP_TO:
+            reason = f"with the column for {new[0]!r}, the table would have more than {ADDED_UP_TO}"
+            raise RecordRefused(reason, column=new[0])
+        self.unknown.see(unknown)
+
+
+def _read_type(column_type: ColumnType) -> pa.DataType:
+    if column_type.is_array:
+        return pa.list_(_read_type(column_type.element))
+    if column_type.kind is Kind.NUMERIC:
+        return _roomy(arrow_type(column_type))
+    return arrow_type(column_type) if column_type.kind in _DIRECT else pa.string()
+
+
+def _roomy(decimal: pa.DataType) -> pa.DataType:
+    """A decimal that can hold as many digits before the point as it lets pass: Arrow overflows in silence."""
+    if decimal.precision + decimal.scale <= PRECISION_MAX:
+        return decimal
+    return pa.decimal256(DIGITS_MAX - decimal.scale, decimal.scale)
+
+
+def _parse(block: pa.Buffer, schema: pa.Schema, *, unexpected: str) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(block),
+            # The next chunk is another task's, so threads would only get in its way.
+            read_options=pj.ReadOptions(use_threads=False, block_size=block.size + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=unexpected
+            ),
+        )
+    except pa.ArrowException:
+        return None

@@ -1,0 +1,1 @@
+"""One load from its plan to its report."""

@@ -1,0 +1,210 @@
+"""What becomes of a batch that was staged and kept: it is audited, published, or given up.
+
+Each may be called again, by any process, at any time, and twice at once: one commit at most publishes a stage.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused, WrongUse
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import PostgresLedger, connect
+from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
+from dedup_core.postgres.connection import translated
+from dedup_core.postgres.deliveries import check_own_name
+from dedup_core.replay import Run
+from spark_jobs.batch.hand_over import Word, word_of
+from spark_jobs.batch.job import Job
+from spark_jobs.batch.parts import StagedPart, is_whole, staged_parts
+from spark_jobs.batch.stage import Stage, StageLost, drop_stage
+from spark_jobs.load.load import snapshot_if_due
+from spark_jobs.load.report import LoadSettings, Report, what_came_of
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.publish.publish import publish
+from spark_jobs.quality.audit import audit_stage, check
+from spark_jobs.read.limits import note_nothing_good
+from spark_jobs.work.session import renewed
+from spark_jobs.work.transform import with_lineage_of
+
+_BEATS_PER_LEASE = 60
+
+
+@dataclass(eq=False)
+class NothingKept(CallAgain):
+    """There is no stage of this batch, and none was published."""
+
+    pipeline: str
+    batch: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} should be staged and wait to be published, but "
+            f"{self.found}; nothing of it was published, and the next load plans the same records again: stage it "
+            "again under that name"
+        )
+
+
+@dataclass(eq=False)
+class NotAudited(WrongUse):
+    """A batch of a pipeline with a suite, which nobody has asked yet."""
+
+    pipeline: str
+    batch: str
+    suite: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} should have passed suite {self.suite} before it is "
+            "published, but it was not audited; nothing was published, and it stays staged: call `onceload audit` first"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    """A kept batch, with all that publishing takes."""
+
+    job: Job
+    stage: Stage
+    parts: tuple[StagedPart, ...]
+    kept: KeptBatch
+    word: Word
+
+
+def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
+    """Publish a kept batch; what was published before stays as it is."""
+    started = time.monotonic()
+    with _engine(declared, settings, batch, doing="publishing") as engine:
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
+        try:
+            with _waiting(engine, declared, settings, batch, run=run) as waiting:
+                if declared.suite is not None and not waiting.kept.has_passed:
+                    raise NotAudited(declared.name, batch, declared.suite.name)
+                before = ledger.position(declared.name)
+                publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
+        except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
+            # An earlier call has published it, or another that came at the same time.
+            if (position := batches.published_at(batch)) is None:
+                raise
+            return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
+        drop_stage(engine, waiting.kept.stage)
+        notes = waiting.word.notes + snapshot_if_due(engine, declared.name)
+        report = what_came_of(ledger, declared.name, batch, after=before)
+        if report.quarantined:
+            notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
+    return replace(report, seconds=time.monotonic() - started, notes=notes)
+
+
+def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
+    """Audit a kept batch; one that fails is given up, and its rows are kept to be looked at."""
+    with _engine(declared, settings, batch, doing="auditing") as engine:
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
+        with _waiting(engine, declared, settings, batch, run=None) as waiting:
+            audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.parts, docs=settings.docs)
+            if not audit.passed:
+                # The next load plans the same records again.
+                batches.give_up(waiting.kept)
+        check(audit, waiting.job, waiting.stage)
+    return audit
+
+
+def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
+    """Let go of a kept batch, or of the rows of one that failed its audit, so that the next load plans the same anew.
+
+    Whether there was one.
+    """
+    with _engine(declared, settings, batch, doing="giving up") as engine:
+        batches = PostgresBatches(engine, declared.name)
+        stages: list[str] = []
+        # A later life of the batch may come to stage it anew.
+        while not stages and (found := batches.find(batch)) is not None:
+            with batches.alone_with(found):
+                # Whoever was there before may have published it.
+                kept = batches.find(batch)
+                if kept is not None and kept.stage == found.stage:
+                    batches.give_up(kept)
+                    stages.append(kept.stage)
+        stages += batches.drop_evidence(batch)
+        for stage in stages:
+            drop_stage(engine, stage)
+    return bool(stages)
+
+
+@contextmanager
+def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: str) -> Iterator[Engine]:
+    check_own_name("batch", batch)
+    if declared.is_direct:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        raise SettingRefused(doing, found, "a pipeline with publish: staged; call `onceload load` for this one")
+    engine = connect(settings.ledger)
+    try:
+        with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _waiting(
+    engine: Engine, declared: Declared, settings: LoadSettings, batch: Batch, *, run: Run | None
+) -> Iterator[_Waiting]:
+    """A kept batch, which stays so while the block runs."""
+    batches = PostgresBatches(engine, declared.name)
+    if (found := batches.find(batch)) is None:
+        raise NothingKept(declared.name, batch, "there is no stage of it")
+    with batches.alone_with(found):
+        # Whoever was there before may have published it, or given it up.
+        kept = batches.find(batch, asked=declared.suite.digest if declared.suite else None)
+        if kept is None or kept.stage != found.stage:
+            raise NothingKept(declared.name, batch, "there is no stage of it")
+        try:
+            with _held(engine, declared, settings, kept, batch=batch, run=run) as waiting:
+                yield waiting
+        except StageLost as lost:
+            # Nobody has to wait for what cannot be published any more.
+            batches.give_up(kept)
+            raise NothingKept(
+                declared.name, batch, "the server crashed or a standby took over: its stage is empty"
+            ) from lost
+
+
+@contextmanager
+def _held(
+    engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
+) -> Iterator[_Waiting]:
+    batches = PostgresBatches(engine, declared.name)
+    version = PostgresLedger(engine).find_version(as_declared(declared))
+    if version != kept.claim.session.version:
+        batches.give_up(kept)
+        raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
+    keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
+    # Whoever else may load the same comes only after this one has let go.
+    keep_on()
+    with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
+        stage = Stage.called(kept.stage, (), declared.target, lineage=True)
+        word = word_of(engine, declared.name, stage)
+        parts = staged_parts(engine, stage)
+        if not is_whole(parts, deliveries=word.deliveries):
+            raise StageLost(stage.parts)
+        declared = with_lineage_of(declared, has_lineage=word.has_lineage)
+        stage = Stage.called(kept.stage, word.written, declared.target, lineage=word.has_lineage)
+        job = Job(
+            declared=declared,
+            columns=word.written,
+            written=word.written,
+            ledger=settings.ledger,
+            session=kept.claim.session,
+            batch=batch,
+            run=run,
+            replaced=word.replaced,
+            differences_accepted=settings.differences_accepted,
+            stage=stage,
+            has_lineage=word.has_lineage,
+        )
+        yield _Waiting(job=job, stage=stage, parts=parts, kept=kept, word=word)

@@ -1,0 +1,125 @@
+"""What has to wait for a later load: what would overtake something that could not be read, and a line that goes on.
+
+Where records are ordered, these are all files by their names; where they are merged, the parts of each file. An
+overtaken record would be lost, because its producer has gone on, or would undo a later one. What a plan sees is left
+out of the plan; what only reading tells is left out of the batch, which is then staged again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.batch.parts import StagedPart
+from spark_jobs.content.known import ends_a_line
+from spark_jobs.files.addresses import Unreadable, local_path
+from spark_jobs.files.compression import Compression
+from spark_jobs.files.notes import Note
+from spark_jobs.files.reading import look_at
+from spark_jobs.formats.records import Chunk
+from spark_jobs.pipeline.declared import Declared, Format, Source, Write
+from spark_jobs.plan.order import waits_for
+from spark_jobs.publish.merge import merged
+from spark_jobs.read.delivery import Bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overtaking:
+    """Chunks of a batch that stand behind one that was not read whole."""
+
+    chunks: frozenset[Chunk]
+    #: The files that wait, each with the one that it waits for; that one has notes of its own.
+    waiting: Mapping[str, str]
+    #: Files that go on in a last line that counted as sealed.
+    gone_on: Sequence[str] = ()
+
+    def notes(self, declared: Declared) -> Iterator[Note]:
+        """Why those files wait."""
+        yield from (Note(name=name, reason=_GOES_ON) for name in self.gone_on)
+        for name, other in sorted(self.waiting.items()):
+            yield waits_for(declared, name, other)
+
+
+_GOES_ON = (
+    "it grew after it was read, in a last line that counted as sealed (source.sealed). The part with that line is not "
+    "loaded. The next load reads it again"
+)
+
+
+def overtaking(
+    declared: Declared, some: Sequence[Bundle], parts: Sequence[StagedPart], *, noted: Set[str]
+) -> Overtaking | None:
+    """What of a batch would overtake something; `noted` names the files that were not read whole."""
+    in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
+    last_of = {chunk.name: chunk for chunk in in_order}
+    read = {advance.producer_id: advance for advance in merged(parts)}
+    gone_on = {chunk for chunk in in_order if _is_read_to_end(chunk, read) and _goes_on(chunk, declared.source)}
+    noted = noted | {chunk.name for chunk in gone_on}
+    behind, waiting = set(gone_on), dict[str, str]()
+    for line in _lines(declared, in_order):
+        # What was noted of a file may be behind all that was planned of it.
+        first = next(
+            (each for each in line if not _is_read(each, read) or (each.name in noted and each is last_of[each.name])),
+            None,
+        )
+        if first is not None:
+            late = [chunk for chunk in line if _place(chunk) > _place(first)]
+            behind.update(late)
+            waiting |= {chunk.name: first.name for chunk in late if chunk.name != first.name}
+    names = sorted({chunk.name for chunk in gone_on})
+    return Overtaking(chunks=frozenset(behind), waiting=waiting, gone_on=names) if behind else None
+
+
+def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
+    """The chunks that take effect one after the other."""
+    if declared.is_in_turn:
+        return [in_order]
+    if declared.target.write is Write.MERGE and declared.producer is None:
+        # The last record of a key wins, and of a file only its place tells which one that is.
+        return [tuple(line) for _, line in groupby(in_order, key=_file)]
+    return []
+
+
+def _file(chunk: Chunk) -> str:
+    return chunk.name
+
+
+def _place(chunk: Chunk) -> tuple[str, int]:
+    return chunk.name, chunk.first
+
+
+def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
+    advance = read.get(chunk.producer_id)
+    if advance is None or not advance.spans:
+        return False
+    # Only of what was unpacked to its end, a size is noted.
+    return advance.spans.end >= chunk.size if _is_plain(chunk) else advance.size is not None
+
+
+def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
+    advance = read.get(chunk.producer_id)
+    if chunk.end is None:
+        # Its size is noted by nobody who was stopped.
+        return advance is not None and advance.size is not None
+    planned = SpanSet([Span(chunk.first, chunk.end)]) if chunk.first < chunk.end else SpanSet()
+    return not planned or (advance is not None and advance.spans.covers(planned))
+
+
+def _goes_on(chunk: Chunk, source: Source) -> bool:
+    """Whether a file has grown, since it was planned, in a last line that counted as sealed; stores append nothing."""
+    if source.format is Format.PARQUET or not (chunk.sealed and chunk.end in (None, chunk.size)):
+        return False
+    if not local_path(chunk.url):
+        return False
+    with suppress(Unreadable):
+        # Of a compressed file, only reading it again would tell where its last line ended.
+        is_more = not (_is_plain(chunk) and ends_a_line(source, chunk.url, chunk.size))
+        return is_more and look_at(chunk.url).size > chunk.size
+    return False
+
+
+def _is_plain(chunk: Chunk) -> bool:
+    return Compression.of(chunk.url) is Compression.NONE

@@ -1,0 +1,95 @@
+"""What is new, cut into what one session takes at once, and how that is written down for whoever takes it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, zip_longest
+
+from dedup_core.delivery import Mode
+from dedup_core.names import ProducerId
+from spark_jobs.files.reading import read_at
+from spark_jobs.formats.records import Chunk
+from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.plan.rest import FileToRead
+from spark_jobs.read.cuts import cuts, find_newline
+from spark_jobs.read.delivery import Bundle
+from spark_jobs.read.parts import is_stream
+
+
+def bundles(
+    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
+) -> Iterator[Bundle]:
+    """Large files are cut, small ones put together: what one session takes is about as much as one commit does."""
+    held: list[Chunk] = []
+    held_bytes = 0
+    for chunk in _in_turn(declared, files, ids):
+        size = (chunk.size if chunk.end is None else chunk.end) - chunk.first
+        if held and held_bytes + size > declared.source.chunk_bytes:
+            yield tuple(held)
+            held, held_bytes = [], 0
+        held.append(chunk)
+        held_bytes += max(size, 0)
+    if held:
+        yield tuple(held)
+
+
+def _in_turn(
+    declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
+) -> Iterator[Chunk]:
+    """One chunk of each file after the other, so that a large file keeps no small one waiting; or file by file."""
+    of_files = [_chunks(declared, file, ids[file.listed.name, file.generation]) for file in files]
+    if declared.delivery.mode is Mode.ORDERED:
+        return chain.from_iterable(of_files)
+    return (chunk for rank in zip_longest(*of_files) for chunk in rank if chunk is not None)
+
+
+def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+    """What is new of a file, in order; each chunk but the last says that it is not."""
+    before: Chunk | None = None
+    for chunk in _pieces(declared, file, producer_id):
+        if before is not None:
+            yield replace(before, is_followed=True)
+        before = chunk
+    if before is not None:
+        yield before
+
+
+def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+    source, listed = declared.source, file.listed
+    header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
+    for first, end in file.spans:
+        chunk = Chunk(
+            producer_id=producer_id,
+            name=listed.name,
+            url=listed.url,
+            first=first,
+            end=end,
+            size=listed.size,
+            etag=listed.etag,
+            sealed=file.sealed,
+            expected=file.expected,
+            lying=file.lying,
+            header=header,
+        )
+        if end is None or is_stream(source, listed.name):
+            yield chunk
+        else:
+            yield from _cut(source, chunk, end)
+
+
+def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
+    begins = _begins(chunk, end)
+    sizes = {"chunk_bytes": source.chunk_bytes, "record_bytes_max": source.record_bytes_max}
+    edges = cuts(chunk.url, first=begins, end=end, **sizes) if begins < end else [(begins, end)]
+    for first, cut_end in edges:
+        if first == begins and begins != chunk.first:
+            yield replace(chunk, begins=begins, end=cut_end)
+        else:
+            yield replace(chunk, first=first, end=cut_end)
+
+
+def _begins(chunk: Chunk, end: int) -> int:
+    """Where the first record starts: what is left of one that took effect is none."""
+    if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
+        return chunk.first
+    newline = find_newline(chunk.url, first=chunk.first, end=end)
+    return end if newline is None else newline + 1

@@ -1,0 +1,40 @@
+"""What the ledger and the board know of files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dedup_core.errors import NotFound
+from dedup_core.names import DeliveryId, Position, ProducerId
+from dedup_core.ports import Knowledge, Ledger, Outlook
+from spark_jobs.files.notes import Note
+
+
+def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
+    """The files of which a part is a dead letter."""
+    return tuple(
+        Note(name=name, reason=told_dead(dead), needs_a_person=True) for name, dead in outlook.set_aside.items()
+    )
+
+
+def told_dead(dead: DeliveryId) -> str:
+    return (
+        f"a part was set aside as dead letter {dead}, because it failed as often as deliveries_max allows. That part"
+        f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
+        f" `onceload deliveries redeliver {dead}`"
+    )
+
+
+def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
+    try:
+        return ledger.outlook(pipeline)
+    except NotFound:
+        # Planned before its first load.
+        return Outlook(position=Position(0), claimed=frozenset())
+
+
+def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
+    try:
+        return ledger.find(pipeline, names)
+    except NotFound:
+        # Planned before its first load: nothing is known of any file.
+        return {}

@@ -1,0 +1,175 @@
+"""The generation of a file that a load goes on with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dedup_core.names import ProducerId
+from dedup_core.ports import Knowledge
+from dedup_core.replay import Condition, ProducerState
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.content.known import Twin, resemblance_of
+from spark_jobs.files.fingerprints import Fingerprint, Resemblance, is_vouched_for
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.notes import Note
+from spark_jobs.pipeline.declared import Declared, Format, OnRewrite, Source
+from spark_jobs.read.parts import is_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """The generation of a file that is meant, and what took effect of it."""
+
+    generation: int = 1
+    consumed: SpanSet = field(default_factory=SpanSet)
+    #: Its stream was read to the end, and it has not changed since.
+    is_done: bool = False
+    #: The same, but for a last line without newline.
+    is_left_open: bool = False
+    #: What its beginning must still be when it is read.
+    fingerprint: bytes | None = None
+    #: It was found to hold the content of this producer, as far as that was in then.
+    copy_of: tuple[ProducerId, ProducerState] | None = None
+    #: How far that was, and how many records.
+    seen: int = 0
+    #: What it is in as, under another name.
+    twin: Twin | None = None
+    #: It ends where that does.
+    is_all_in: bool = False
+    #: The same file, where its store has come to call it otherwise.
+    itself: Twin | None = None
+    replaces: ProducerId | None = None
+
+
+def current_life(
+    declared: Declared,
+    listed: Listed,
+    known: tuple[ProducerId, Knowledge] | None,
+    *,
+    proven: Callable[..., bool],
+    sealed: bool,
+) -> Life | Note:
+    if known is None:
+        return Life()
+    producer_id, knowledge = known
+    state = knowledge.state
+    if knowledge.shared is not None:
+        return _life_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
+    if state.fingerprint is None and state.consumed and declared.producer:
+        what = (
+            "its name is already the name of a producer in the records, and a file cannot be the same producer. "
+            "Nothing of this file is loaded. Rename the file"
+        )
+        return Note(name=listed.name, reason=what, needs_a_person=True)
+    if state.fingerprint is None:
+        return Life(generation=state.generation, consumed=state.consumed)
+    return _life_of(declared, listed, producer_id, state, proven=proven, sealed=sealed)
+
+
+def _life_of(
+    declared: Declared,
+    listed: Listed,
+    producer_id: ProducerId,
+    state: ProducerState,
+    *,
+    proven: Callable[..., bool],
+    sealed: bool,
+) -> Life | Note:
+    fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
+    resemblance, is_vouched = resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)
+    if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
+        # Both ends are the same; that what is between them is not, only reading all of it could tell.
+        resemblance = Resemblance.CHANGED
+    reason = _REWRITTEN.get(resemblance)
+    if reason is None:
+        is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
+        # A read to the end of a stream records its size; earlier reads may have left holes.
+        is_to_end = state.size == listed.size and state.consumed.is_without_holes
+        is_read = is_to_end if is_stream(declared.source, listed.name) else is_whole
+        return Life(
+            generation=state.generation,
+            consumed=state.consumed,
+            fingerprint=state.fingerprint,
+            is_left_open=resemblance is Resemblance.SAME and was_left_open(state) and state.consumed.is_without_holes,
+            is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
+            itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
+        )
+    return _next_life(declared, listed, producer_id, state, reason)
+
+
+def _life_of_copy(
+    declared: Declared,
+    listed: Listed,
+    state: ProducerState,
+    shared: tuple[ProducerId, ProducerState],
+    *,
+    proven: Callable[..., bool],
+    sealed: bool,
+) -> Life | Note:
+    """Nothing is consumed under its own name; what it was found to hold is in as another producer's."""
+    seen = _as_seen(declared.source, state, shared[1])
+    end = seen.consumed.end if seen.consumed else 0
+    life = _life_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
+    if isinstance(life, Note) or life.generation != state.generation:
+        return life
+    if life.is_left_open and not sealed and seen.consumed == shared[1].consumed:
+        return Note(name=listed.name, reason=LEFT_OPEN)
+    itself = life.itself and replace(life.itself, copy_of=shared[0])
+    if life.is_done:
+        return replace(life, itself=itself)
+    return Life(generation=life.generation, copy_of=shared, seen=end, itself=itself)
+
+
+def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
+    """The state of a name that holds the content of a producer: as much of that as the name was found to hold."""
+    end = (
+        SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
+    )
+    return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
+
+
+def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
+    """What is noted of a file of which nothing is new, so that nobody reads it again to know."""
+    return Twin(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
+
+
+def _next_life(
+    declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
+) -> Life | Note:
+    """What becomes of a file that was rewritten."""
+    match declared.on_rewrite:
+        case OnRewrite.STOP:
+            what = (
+                f"{reason} (up to {state.consumed.end}). Its loaded rows stay, and nothing more of it is loaded. "
+                "Restore the file, or set on_rewrite"
+            )
+            return Note(name=listed.name, reason=what, needs_a_person=True)
+        case OnRewrite.NEW_GENERATION:
+            return Life(generation=state.generation + 1)
+        case OnRewrite.REPLACE:
+            return replacing_life(listed, producer_id, state)
+
+
+def replacing_life(listed: Listed, producer_id: ProducerId, state: ProducerState) -> Life | Note:
+    """A new generation, in place of what was loaded."""
+    if not listed.size:
+        what = f"it is empty, so its loaded rows (up to {state.consumed.end}) stay and are not replaced"
+        return Note(name=listed.name, reason=f"{what}. Write it again, or delete its rows", needs_a_person=True)
+    return Life(generation=state.generation + 1, replaces=producer_id)
+
+
+_REWRITTEN = {
+    Resemblance.SHORTER: "it is shorter than what was loaded of it",
+    Resemblance.CHANGED: "it no longer starts with what was loaded of it",
+    Resemblance.CONTINUED: "it goes on in its last line, which was taken as complete without a newline",
+}
+
+
+LEFT_OPEN = "its last line lacks a newline or a closing quote. It is loaded once it is complete"
+
+
+def was_left_open(state: ProducerState) -> bool:
+    """Whether a packed file was unpacked to its end, and something was left over: then no size is noted."""
+    if state.size is not None or state.fingerprint is None:
+        return False
+    return Fingerprint.from_bytes(state.fingerprint).packed is not None

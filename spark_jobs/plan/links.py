@@ -1,0 +1,50 @@
+"""Several names of one file: one of them is loaded."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import ProducerId
+from dedup_core.ports import Knowledge, Ledger
+from spark_jobs.content.known import resemblance_of
+from spark_jobs.files.fingerprints import Resemblance
+from spark_jobs.files.listing import Listed, Listing, Name
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.known import find_known
+
+
+def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> Listing:
+    """Leave out all names of a file but one: that which it was loaded under, or the first that is no symbolic link."""
+    if not listing.names_of_one:
+        return listing
+    names = [each.name for group in listing.names_of_one for each in group]
+    known, files = find_known(ledger, declared.name, names), {listed.name: listed for listed in listing.files}
+    others: dict[str, str] = {}
+    for group in listing.names_of_one:
+        registered = [each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name))]
+        loaded = (each for each in registered if known[each.name][1].state.consumed or known[each.name][1].shared)
+        chosen = next(loaded, (registered or group)[0]).name
+        others |= {each.name: chosen for each in group if each.name != chosen}
+    notes = ((repr(name), _OTHER_NAME.format(chosen)) for name, chosen in others.items())
+    return replace(
+        listing,
+        files=tuple(listed for listed in listing.files if listed.name not in others),
+        refused=tuple(sorted([*listing.refused, *notes])),
+    )
+
+
+_OTHER_NAME = "it is the same file as {0} (a link). A file is loaded once, here as {0}"
+
+
+def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> bool:
+    """Whether a name is that of a producer, and not of another one by now: a symbolic link may lead elsewhere."""
+    if known is None:
+        return False
+    state, shared = known[1].state, known[1].shared
+    if not name.is_link or state.fingerprint is None or shared is not None:
+        return True
+    with suppress(OnceloadError):
+        return resemblance_of(declared.source, listed, state) not in (Resemblance.SHORTER, Resemblance.CHANGED)
+    # It cannot be read now, and what it was loaded as it is most likely still.
+    return True

@@ -1,0 +1,209 @@
+"""What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import ProducerId
+from dedup_core.ports import Knowledge, Ledger, Outlook
+from dedup_core.spans import SpanSet
+from spark_jobs.content.known import Twins, holds_what_was_loaded
+from spark_jobs.content.unfinished import copies_under_way
+from spark_jobs.files.addresses import shown
+from spark_jobs.files.compression import Compression
+from spark_jobs.files.listing import Listed, Listing, list_files
+from spark_jobs.files.notes import Note
+from spark_jobs.formats.signatures import check_plain_text
+from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
+from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
+from spark_jobs.plan.known import find_known, outlook_of, told_dead
+from spark_jobs.plan.life import Life, current_life, replacing_life
+from spark_jobs.plan.links import one_name_each
+from spark_jobs.plan.one_reader import BEGINNING, one_reader_each, waiting_rotated
+from spark_jobs.plan.order import open_ends, waiting_behind, waiting_for_runs
+from spark_jobs.plan.other_names import Others
+from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_header
+from spark_jobs.read.parts import is_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    #: What it goes by, besides what is in of each file.
+    outlook: Outlook
+    to_read: tuple[FileToRead, ...]
+    notes: tuple[Note, ...] = ()
+    #: Files of which everything is in already.
+    done: int = 0
+
+
+def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
+    """Look at every file of the source; one that cannot be read is noted, and stops no other."""
+    listing = list_files(declared.source.path, root=declared.source.root)
+    listing = one_name_each(declared, ledger, listing)
+    is_any_there = bool(listing.files)
+    by_content = _is_by_content(declared)
+    if not by_content:
+        listing = chosen_of(listing, choice)
+    # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
+    outlook = outlook_of(ledger, declared.name)
+    known = find_known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
+    files = {listed.name: listed for listed in listing.files}
+    others = Others(declared, ledger, Twins(declared, ledger), files) if by_content else None
+    proven = partial(holds_what_was_loaded, declared, ledger)
+    found: dict[Listed, FileToRead | Note | None] = {}
+    waits: dict[Listed, Note] = {}
+    for listed in listing.files:
+        one = known.get(listed.name)
+        try:
+            found[listed] = _look(declared, listed, one, others, outlook, proven=proven, now_s=now_s, choice=choice)
+        except OnceloadError as error:
+            found[listed] = Note.of(listed.name, error)
+    copies: set[Listed] = set()
+    if by_content:
+        # Also of a file that is not meant, one that is may be a copy under way.
+        under_way = _under_way(found)
+        found |= {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
+        copies = {each for each, other in under_way.items() if other.name > each.name}
+        found, waits = one_reader_each(found, known)
+        if declared.target.write is Write.MERGE:
+            found |= waiting_rotated(found, choice)
+        listing = chosen_of(listing, choice)
+        found = {listed: found[listed] for listed in listing.files}
+    if outlook.claimed and depends_on_others(declared):
+        found |= waiting_for_runs(found, outlook)
+    elif declared.is_in_turn:
+        found |= waiting_behind(declared, listing, found, copies=copies)
+    return Plan(
+        outlook=outlook,
+        to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
+                    *_became_folders(listing, known),
+                    *(each for each in found.values() if isinstance(each, Note)),
+                    *open_ends(found.values()),
+                    *(waits[listed] for listed in found if listed in waits),
+                )
+            )
+        ),
+        done=sum(each is None for each in found.values()),
+    )
+
+
+def depends_on_others(declared: Declared) -> bool:
+    """Whether what is new of a file depends on other files, so that nobody may come between a plan and its claim."""
+    return _is_by_content(declared) or declared.is_in_turn
+
+
+def _is_by_content(declared: Declared) -> bool:
+    return declared.source.identity is Identity.CONTENT
+
+
+def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
+    """What there is to say of the listing itself."""
+    yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
+    for name, fault in listing.misnamed:
+        yield Note(name=name, reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
+    yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
+    if choice.files and not listing.files:
+        reason = "no file of the source is called so; names start below its root, as `onceload plan` shows them"
+        yield Note(name=", ".join(choice.files), reason=reason)
+    elif listing.is_empty:
+        yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
+
+
+def _became_folders(listing: Listing, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> Iterator[Note]:
+    for name in listing.folders:
+        # A producer that records name has no fingerprint.
+        if name in known and known[name][1].state.fingerprint is not None:
+            yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
+
+
+def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Listed]:
+    """The new files that may be copies under way, each with a file that is in or about to be."""
+    new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
+    sound = [
+        listed
+        for listed, file in found.items()
+        if listed not in new and not (isinstance(file, Note) and (file.needs_a_person or file.is_unreadable))
+    ]
+    return copies_under_way(sorted(new, key=lambda each: each.name), sound)
+
+
+def _look(
+    declared: Declared,
+    listed: Listed,
+    known: tuple[ProducerId, Knowledge] | None,
+    others: "Others | None",
+    outlook: Outlook,
+    *,
+    proven: Callable[..., bool],
+    now_s: float,
+    choice: Choice,
+) -> FileToRead | Note | None:
+    """What is new of one file, why it cannot be read now, or nothing."""
+    if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
+        return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
+    sealed = is_sealed(declared.source, listed, now_s=now_s)
+    if choice.replaces and listed.name not in choice.replaced and known and known[1].state.consumed:
+        life = replacing_life(listed, known[0], known[1].state)
+    else:
+        life = current_life(declared, listed, known, proven=proven, sealed=sealed)
+    if isinstance(life, Note):
+        return life
+    if life.is_done:
+        return None if listed.name in outlook.claimed else _renamed(listed, life, sealed=sealed)
+    if listed.name in outlook.set_aside:
+        return Note(name=listed.name, reason=told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
+    if listed.name in outlook.claimed:
+        # What was claimed, of whichever generation, may have been another content, so that not even its end need be
+        # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
+        claimed = known[1].claimed if known else SpanSet()
+        has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
+        return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
+    # A name that was registered, and nothing more, is as new as one that was not.
+    found = others.life_of(listed, life, known) if others else life
+    return found if isinstance(found, Note) else _new_of(declared, listed, found, sealed=sealed)
+
+
+def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
+    source = declared.source
+    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    if is_plain and not life.consumed:
+        check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
+    rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
+    rest = rest_of(source, listed, life, sealed=sealed)
+    if not isinstance(rest, FileToRead):
+        # What else there is to say of it the next plan says, without comparing it again.
+        rest = _renamed(listed, life, sealed=sealed) or rest
+    return with_header(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
+
+
+def _renamed(listed: Listed, life: Life, *, sealed: bool) -> FileToRead | None:
+    if life.itself is None:
+        return None
+    return FileToRead(listed=listed, generation=life.generation, spans=(), sealed=sealed, twin=life.itself)
+
+
+def _has_more(declared: Declared, listed: Listed, life: Life, claimed: SpanSet, *, sealed: bool) -> bool:
+    """Whether there is more of a file than what somebody has; nobody has to know but fixed sessions."""
+    if not declared.has_fixed_sessions:
+        return False
+    if is_stream(declared.source, listed.name):
+        # It is in one hand, up to its end.
+        return not claimed
+    try:
+        rest = rest_of_plain(declared.source, listed, replace(life, consumed=life.consumed | claimed), sealed=sealed)
+    except OnceloadError:
+        # Whoever plans it next finds out.
+        return True
+    return isinstance(rest, FileToRead)
+
+
+_PACKED_PARQUET = (
+    "a Parquet file inside a compressed file is not read, because Parquet compresses its own content. Nothing of it is "
+    "loaded. Put the unpacked file there"
+)

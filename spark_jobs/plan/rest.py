@@ -1,0 +1,139 @@
+"""What is left to read of a file."""
+
+from dataclasses import dataclass, replace
+
+from dedup_core.names import ProducerId
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.content.known import Twin
+from spark_jobs.files.compression import Compression
+from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.notes import Note
+from spark_jobs.formats.csv.header import check_header, read_header
+from spark_jobs.formats.records import LastLineOpen
+from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.plan.life import LEFT_OPEN, Life
+from spark_jobs.read.cuts import complete_end
+from spark_jobs.read.parts import find_open_end, is_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileToRead:
+    """What is new of one file."""
+
+    listed: Listed
+    generation: int
+    #: Half-open spans; the end of the last is left out where only reading tells.
+    spans: tuple[tuple[int, int | None], ...]
+    sealed: bool
+    header: tuple[str, ...] = ()
+    #: Nothing of it was loaded under its own name.
+    is_new: bool = False
+    #: Fingerprints that it must still have when it is read.
+    expected: tuple[bytes, ...] = ()
+    #: All of its bytes as they lie there, told by their edges, where only reading tells how far its records go.
+    lying: bytes | None = None
+    #: What is noted of it: so much of it is in already under another name.
+    twin: Twin | None = None
+    #: An earlier generation whose rows go when these come.
+    replaces: ProducerId | None = None
+
+    @property
+    def in_already(self) -> str | None:
+        """How what is not read of it is in, where its own name does not tell."""
+        if self.twin is None:
+            return None
+        is_itself = self.twin.name == self.listed.name
+        return "already loaded, under another ETag" if is_itself else f"already loaded as {self.twin.name}"
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to read; of a compressed file, as much as is known."""
+        return sum((self.listed.size if end is None else end) - first for first, end in self.spans if end or not first)
+
+
+def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
+    if source.sealed_after_s is None:
+        return False
+    return source.sealed_after_s == 0 or (
+        listed.modified_at is not None and now_s - listed.modified_at >= source.sealed_after_s
+    )
+
+
+def rest_of_stream(source: Source, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
+    if life.is_left_open and not sealed:
+        return Note(name=listed.name, reason=LEFT_OPEN)
+    first, size = life.consumed.end if life.consumed else 0, listed.size
+    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    if life.is_all_in and life.consumed == SpanSet([Span(0, first)] if first else []):
+        return _to_read(source, listed, life, spans=(), sealed=sealed)
+    if is_plain and not life.twin:
+        if first >= size and life.consumed.is_without_holes:
+            return None
+        left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
+        if left and not (sealed and isinstance(left, LastLineOpen)):
+            return Note.of(listed.name, left)
+    # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
+    missing = (SpanSet([Span(0, first)]) if first else SpanSet()) - life.consumed
+    spans = (*((span.first, span.end) for span in missing), (first, None))
+    return _to_read(source, listed, life, spans=spans, sealed=sealed)
+
+
+def rest_of_plain(source: Source, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
+    from_byte = life.consumed.end if life.consumed else 0
+    end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
+    offered = SpanSet([Span(0, end)]) if end else SpanSet()
+    new = offered - life.consumed
+    is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
+    if life.replaces is not None and end < listed.size:
+        return is_open.of_no_replacement()
+    if new or life.twin:
+        spans = tuple((span.first, span.end) for span in new)
+        return _to_read(source, listed, life, spans=spans, sealed=sealed)
+    return is_open if end < listed.size else None
+
+
+def _to_read(
+    source: Source, listed: Listed, life: Life, *, spans: tuple[tuple[int, int | None], ...], sealed: bool
+) -> FileToRead:
+    return FileToRead(
+        listed=listed,
+        generation=life.generation,
+        spans=spans,
+        sealed=sealed,
+        is_new=not life.consumed,
+        expected=_expected(source, listed, life, spans),
+        lying=_lying(source, listed),
+        replaces=life.replaces,
+        twin=life.twin,
+    )
+
+
+def _expected(
+    source: Source, listed: Listed, life: Life, spans: tuple[tuple[int, int | None], ...]
+) -> tuple[bytes, ...]:
+    """What was loaded of it, and, where that is cheap to know, all that is to be read."""
+    known = (life.fingerprint,) if life.fingerprint else ()
+    if source.format is Format.PARQUET:
+        return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
+    end = spans[-1][1] if spans else None
+    return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
+
+
+def _lying(source: Source, listed: Listed) -> bytes | None:
+    """What lies there of a file whose end only reading tells; of the others, what is expected says it."""
+    is_told = source.format is Format.PARQUET or not is_stream(source, listed.name)
+    return None if is_told else fingerprint_of(listed.url, end=listed.size).to_bytes()
+
+
+def with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:
+    """Read the names in a file's first line, which later parts of it do not show."""
+    source, listed = declared.source, file.listed
+    if source.format is not Format.CSV or not source.csv.header:
+        return file
+    header = read_header(listed.url, source.csv, sealed=file.sealed)
+    if header is None:
+        return Note(name=listed.name, reason="its first line, which names the columns, has no newline yet")
+    if header:
+        check_header(listed.url, header, declared.columns, source.csv)
+    return replace(file, header=header)

@@ -1,0 +1,100 @@
+"""What of a pipeline file decides which records exist and what they mean, as texts that versions are compared by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dedup_core.declaration import BOUNDARIES, FORMAT, IDENTITY, MESSAGE_ID, ORDER, PRODUCER, ROOT, TARGET, Declaration
+from dedup_core.pipeline import Pipeline
+from spark_jobs.files.addresses import shown
+from spark_jobs.files.listing import root_of
+from spark_jobs.pipeline.columns import INTEGERS, ColumnType, Kind
+from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, Identity, Source
+from spark_jobs.write.sql import table_name
+
+
+def as_declared(declared: Declared) -> Pipeline:
+    """The pipeline, with all that a load compares with the version in force."""
+    declaration = Declaration(terms=_terms(declared), rest=_rest(declared))
+    return replace(
+        declared.pipeline,
+        declaration=declaration,
+        moved_from=declared.source.moved_from,
+        message_keep_days=declared.message_id.keep_days if declared.message_id else 0,
+    )
+
+
+#: What decides which rows are made of which bytes; the rest decides which bytes are read, and when.
+_OF_ROWS = (
+    *(FORMAT, BOUNDARIES, PRODUCER, MESSAGE_ID),
+    *("source.options", "source.record_bytes_max", "columns", "unknown_fields", "transform", "target"),
+)
+
+
+def of_rows(terms: Mapping[str, str], rest: Mapping[str, str]) -> tuple[str, ...]:
+    """All of a version that decides which rows are made of which bytes."""
+    return tuple({**terms, **rest}.get(key, "") for key in _OF_ROWS)
+
+
+def _terms(declared: Declared) -> dict[str, str]:
+    source, producer, message_id = declared.source, declared.producer, declared.message_id
+    terms = {
+        FORMAT: str(source.format),
+        BOUNDARIES: _boundaries(source),
+        IDENTITY: str(source.identity),
+        PRODUCER: _typed(declared, (producer.name, producer.sequence) if producer else ()),
+        ORDER: str(producer.order) if producer else "",
+        MESSAGE_ID: _typed(declared, message_id.columns if message_id else ()),
+        TARGET: table_name(declared.target),
+    }
+    if source.identity is Identity.PATH:
+        # Where content is identity, a file is found under whatever name it comes.
+        terms[ROOT] = shown(root_of(source.path, root=source.root))
+    return terms
+
+
+def _boundaries(source: Source) -> str:
+    csv = source.csv
+    if source.format is not Format.CSV or not csv.multiline:
+        return "one record a line" if source.format is not Format.PARQUET else "rows"
+    return f"multiline, delimiter {csv.delimiter!r}, quote {csv.quote!r}, escape {csv.escape!r}"
+
+
+def _typed(declared: Declared, names: Sequence[str]) -> str:
+    """Columns with their types; a transform may make some that are not declared."""
+    types = {column.name: _widest(column.type) for column in declared.columns}
+    if declared.source.format is Format.CSV and not declared.source.csv.header:
+        # There a column is what stands in its place.
+        places = {column.name: f" in place {place}" for place, column in enumerate(declared.columns, start=1)}
+        types = {name: of_type + places[name] for name, of_type in types.items()}
+    return ", ".join(f"{name} {types.get(name, '')}".strip() for name in names)
+
+
+def _widest(column_type: ColumnType) -> str:
+    """A type that holds the same values under the same texts, so that a wider column is no other id."""
+    if column_type.is_array:
+        return str(column_type)
+    if column_type.kind in INTEGERS:
+        return str(Kind.BIGINT)
+    return str(Kind.TEXT if column_type.kind is Kind.VARCHAR else column_type)
+
+
+def _rest(declared: Declared) -> dict[str, str]:
+    source, target = declared.source, declared.target
+    return {
+        "source.path": shown(source.pattern or source.path),
+        "source.options": repr(source.csv) if source.csv != CsvOptions() else "",
+        "source.sealed": str(source.sealed_after_s),
+        "source.chunk_bytes": str(source.chunk_bytes),
+        "source.record_bytes_max": str(source.record_bytes_max),
+        "columns": ", ".join(
+            f"{each.name} {each.type}{' not null' if each.not_null else ''}" for each in declared.columns
+        ),
+        "unknown_fields": str(declared.unknown_fields),
+        "message_id.keep": str(declared.message_id.keep_days) if declared.message_id else "",
+        "transform": declared.transform or "",
+        "target": f"{target.write}, key {target.key}, deleted {target.deleted}, lineage {target.lineage}",
+        "publish": str(declared.publish),
+        "delivery.mode": str(declared.delivery.mode),
+        "on_rewrite": str(declared.on_rewrite),
+        "guarantee": str(declared.pipeline.guarantee or ""),
+    }

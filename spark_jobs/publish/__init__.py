@@ -1,0 +1,1 @@
+"""One commit for a whole batch: its rows and its proof."""

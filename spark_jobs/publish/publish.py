@@ -1,0 +1,176 @@
+"""All staged rows of a batch, and all that they prove, in one commit."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    NeedsAPerson,
+    PipelineBusy,
+    RowsRefused,
+)
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, Claim, Commit
+from dedup_core.postgres import BulkCommit, PostgresLedger
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line
+from dedup_core.replay import Condition, Counts
+from dedup_core.spans import SpanSet
+from spark_jobs.batch.job import Job, Replacement
+from spark_jobs.batch.parts import StagedPart, check_kept
+from spark_jobs.batch.stage import Stage
+from spark_jobs.files.notes import Note
+from spark_jobs.pipeline.columns import Column
+from spark_jobs.pipeline.declared import Target, Write
+from spark_jobs.publish.merge import merge_in, merged, refuse_twice
+from spark_jobs.publish.new_rows import WORK_MEMORY, new_rows
+from spark_jobs.publish.replaced_rows import replace_rows
+from spark_jobs.read.limits import check_quarantine
+from spark_jobs.write.patience import Patience
+from spark_jobs.write.refused import is_of_rows
+from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.target import count_written, undeclared_columns
+from spark_jobs.write.writer import ColumnsDiffer, Writer, arrived
+
+
+@dataclass(eq=False)
+class BatchIncomplete(NeedsAPerson):
+    """A batch that is published whole or not at all, and of which a part could not be staged."""
+
+    pipeline: str
+    batch: str
+    tries: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: a part of batch {self.batch} failed {self.tries} times, last with: "
+            f"{self.reason}; nothing was published, because this batch is published completely or not at all. Fix the "
+            "cause, and load again."
+        )
+
+
+def publish(
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, claim: Claim
+) -> None:
+    """Commit until it is certain that it took effect."""
+    read = merged(parts)
+    if not read:
+        return
+    quarantined = tuple(record for part in parts for record in part.quarantined)
+    staged, records = sum(part.rows for part in parts), sum(part.records for part in parts)
+    check_quarantine(job.declared, quarantined, records=records + len(quarantined))
+    ids = {advance.producer_id for advance in read}
+    replaced = [replacement.old for new, replacement in job.replaced.items() if new in ids]
+    read += tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
+    probe = next((advance for advance in read if advance.spans), None)
+    patience = Patience()
+    with new_rows(engine, ledger, job, stage) as sieve:
+        while True:
+            new = patience.until_answered(partial(sieve.sift, read, staged=staged))
+            commit: Commit[Connection] = (Commit if new.offered is None else partial(BulkCommit, offered=new.offered))(
+                session=job.session,
+                batch=job.batch,
+                advances=new.advances,
+                write_rows=partial(
+                    _write, job=job, stage=stage, parts=len(parts), source=new.source, replaced=replaced
+                ),
+                claim=claim,
+                counts=Counts(
+                    loaded=new.count,
+                    duplicate=staged - new.count,
+                    quarantined=len(quarantined),
+                    # A transform may also make several rows of one record; then nothing was filtered out.
+                    filtered=max(0, records - staged),
+                ),
+                bytes=sum(part.bytes for part in parts),
+                message_ids=new.message_ids,
+                quarantined=quarantined,
+                run=job.run,
+            )
+            try:
+                with _refusing_rows(job):
+                    ledger.commit(commit)
+            except ColumnsDiffer as error:
+                # Another run has just added them; the next one reads what they take.
+                raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
+            except AlreadyConsumed as error:
+                # Of records that say who they are, another run may have brought some; of files, only a stranger.
+                if not job.names_records:
+                    raise
+                patience.wait(error)
+            except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+                patience.wait(error)
+                if probe and patience.until_answered(partial(_took_effect, ledger, job, probe)):
+                    return
+            else:
+                return
+
+
+@contextmanager
+def _refusing_rows(job: Job) -> Iterator[None]:
+    """Say of a batch that it is the target's own rules, or its triggers, that do not take it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
+
+
+def half_read(job: Job, parts: Sequence[StagedPart], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+    """The new generations that were not read whole: they must not take the place of rows that were."""
+    read = {advance.producer_id: advance for advance in merged(parts)}
+    noted = {note.name for note in notes}
+    return {
+        new: replacement
+        for new, replacement in job.replaced.items()
+        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))
+    }
+
+
+def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
+    """A commit is there whole or not at all, so that one of its spans tells."""
+    known = ledger.know(job.session, [advance.producer_id])
+    return known[advance.producer_id].state.consumed.covers(advance.spans)
+
+
+def _write(
+    connection: Connection, *, job: Job, stage: Stage, parts: int, source: str, replaced: Sequence[ProducerId]
+) -> int:
+    check_kept(connection, stage, parts)
+    run(connection, WORK_MEMORY)
+    target = job.declared.target
+    added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
+    writer = Writer.into_target(target, job.written).adding(added)
+    # Here the server's own words are still at hand.
+    with _refusing_rows(job):
+        writer.add_columns(connection)
+        enter = partial(_enter, connection, job, source, writer.columns)
+        return replace_rows(connection, job, replaced, enter) if replaced else enter()
+
+
+def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
+    """Bring the new rows into the target; how many of them are in, by the server's count."""
+    target = job.declared.target
+    match target.write:
+        case Write.APPEND:
+            return _append(connection, target, source, columns)
+        case Write.MERGE:
+            if job.declared.transform is not None:
+                refuse_twice(connection, job, source)
+            return merge_in(connection, target, source, columns)
+
+
+def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> int:
+    names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
+    table, arriving = table_name(target), f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
+    return count_written(
+        connection, table, lambda: run(connection, f"INSERT INTO {table} ({names}) {arriving}").rowcount
+    )

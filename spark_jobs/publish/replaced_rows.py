@@ -1,0 +1,85 @@
+"""The rows of generations that are replaced: deleted in the commit that brings the new ones, and counted.
+
+The receipts are authoritative: they say how many rows each generation has in the target. Where another number is
+deleted, nothing is committed, because rows that were not found would stay beside the new ones.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from dedup_core.errors import NeedsAPerson
+from dedup_core.names import ProducerId
+from dedup_core.postgres.commit import Promise, Untold, get_pipeline, lock_pipeline, rows_promised, rows_untold
+from spark_jobs.batch.job import Job
+from spark_jobs.pipeline.columns import PRODUCER_ID
+from spark_jobs.write.sql import run, table_name
+
+_NAMES_SHOWN = 5
+
+
+@dataclass(eq=False)
+class ReplacedRowsDiffer(NeedsAPerson):
+    """A file was to replace rows that are not those that its receipts promise."""
+
+    pipeline: str
+    table: str
+    #: Each with how many rows of it were expected, and how many were found.
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.files[:_NAMES_SHOWN])
+        more = f" and {len(self.files) - _NAMES_SHOWN} more" if len(self.files) > _NAMES_SHOWN else ""
+        return (
+            f"pipeline {self.pipeline}: the number of old rows in {self.table} differs from what was loaded: "
+            f"{shown}{more}. Nothing was changed, because old rows that were not found could stay beside the new "
+            "ones as duplicates, and rows added by others could be deleted. Run `onceload verify` to see which rows "
+            "differ, and repair the table. To go ahead despite the difference and replace only the rows that are "
+            "found, retry with --accept-differences."
+        )
+
+
+def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], int]) -> int:
+    """Write the new rows in place of the old ones; how many the server has written.
+
+    The old ones go first, because of the target's unique indexes. A record of theirs may be retried meanwhile. Whoever
+    does that commits before the pipeline is locked here, and is seen then, or is refused once this has committed.
+    """
+    pipeline = job.declared.name
+    before = get_pipeline(connection, pipeline)
+    promised = rows_promised(connection, before.pipeline_id, replaced)
+    deleted = _delete(connection, job, replaced)
+    written = write()
+    if lock_pipeline(connection, pipeline).position != before.position:
+        deleted += _delete(connection, job, replaced)
+        promised = rows_promised(connection, before.pipeline_id, replaced)
+    untold = rows_untold(connection, before.pipeline_id, replaced)
+    differing = (*_differing(promised, deleted), *map(_without_file, untold))
+    if differing and not job.differences_accepted:
+        raise ReplacedRowsDiffer(pipeline, table_name(job.declared.target), differing)
+    return written
+
+
+def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) -> Counter[ProducerId]:
+    """Delete the rows of generations, and count those of each."""
+    ids = ", ".join(map(str, replaced))
+    deleted = run(
+        connection,
+        f"WITH gone AS (DELETE FROM {table_name(job.declared.target)} WHERE {PRODUCER_ID} IN ({ids})"
+        f" RETURNING {PRODUCER_ID} AS producer_id) SELECT producer_id, count(*) AS rows FROM gone GROUP BY producer_id",
+    )
+    return Counter({ProducerId(row.producer_id): row.rows for row in deleted})
+
+
+def _without_file(untold: Untold) -> str:
+    which = f"{untold.rows:,} rows that were loaded in the same commit, position {untold.position},"
+    return f"{untold.name!r} ({which} have no lineage, so their file is unknown)"
+
+
+def _differing(promised: Mapping[ProducerId, Promise], deleted: Counter[ProducerId]) -> Iterator[str]:
+    for producer_id, promise in promised.items():
+        found = deleted[producer_id]
+        if promise.rows != found:
+            yield f"{promise.name!r} ({promise.rows:,} rows expected, {found:,} found)"

@@ -1,0 +1,1 @@
+"""Data quality: audits of a staged batch, their pages, drafts of suites."""

@@ -1,0 +1,238 @@
+"""What a suite of Great Expectations says of staged rows, before anybody sees them in the target.
+
+The server looks at the rows; only what it counts, and a few of the values that were not expected, come here. Audited is
+what would be published: a record that took effect before, or stands twice in the batch, is left out.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from dedup_core.errors import NeedsAPerson, SettingRefused
+from dedup_core.names import Batch
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.batches import Audit, Finding, PostgresBatches
+from dedup_core.postgres.connection import translated
+from spark_jobs.batch.job import Job
+from spark_jobs.batch.parts import StagedPart
+from spark_jobs.batch.stage import SCHEMA, Stage
+from spark_jobs.pipeline.columns import LINEAGE
+from spark_jobs.pipeline.declared import Severity, Suite
+from spark_jobs.publish.merge import merged
+from spark_jobs.publish.new_rows import new_rows
+from spark_jobs.quality.pages import context_of, write_pages
+from spark_jobs.write.sql import run
+from spark_jobs.write.target import undeclared_columns
+from spark_jobs.write.writer import arrived
+
+#: Of the values that were not expected, so many are shown.
+_SHOWN = 5
+_SHOWN_CHARACTERS_MAX = 200
+
+
+@dataclass(eq=False)
+class AuditFailed(NeedsAPerson):
+    """Staged rows do not meet a critical expectation."""
+
+    pipeline: str
+    batch: str
+    suite: str
+    expectations: int
+    failed: tuple[str, ...]
+    stage: str
+    kept_s: int
+
+    def __str__(self) -> str:
+        told = "".join(f"\n  {each}" for each in self.failed)
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} should meet all critical expectations of {self.suite} "
+            f"({self.expectations} in all), but not these:{told}\nnothing was published, and the files can be loaded "
+            f"again; the rows are in {self.stage} for {self.kept_s / 3600:g} h: mend the data or the suite, and load "
+            "again"
+        )
+
+
+def audit_stage(
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, docs: Path | None
+) -> Audit:
+    """Ask the suite, and write down what it says; nothing new meets every expectation."""
+    suite = job.declared.suite
+    if suite is None:
+        raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
+    with translated(pipeline=job.declared.name, doing="auditing"), new_rows(engine, ledger, job, stage) as sieve:
+        new = sieve.sift(merged(parts), staged=sum(part.rows for part in parts))
+        findings: tuple[Finding, ...] = ()
+        if new.count:
+            with _view(engine, job, stage, source=new.source) as view:
+                findings = _ask(engine, suite, view, job.batch, docs=docs, is_traced=stage.lineage)
+    audit = Audit(
+        batch=job.batch, stage=stage.name, suite=suite.name, asked=suite.digest, rows=new.count, findings=findings
+    )
+    PostgresBatches(engine, job.declared.name).record(audit, kept_s=suite.kept_s)
+    return audit
+
+
+def check(audit: Audit, job: Job, stage: Stage) -> None:
+    """Refuse to go on with what failed."""
+    suite = job.declared.suite
+    if audit.passed or suite is None:
+        return
+    raise AuditFailed(
+        pipeline=job.declared.name,
+        batch=job.batch,
+        suite=audit.suite,
+        expectations=len(audit.findings),
+        failed=tuple(in_words(each) for each in audit.findings if each.is_refusal),
+        stage=stage.rows,
+        kept_s=int(suite.kept_s),
+    )
+
+
+def in_words(finding: Finding) -> str:
+    """One expectation, and what it came to."""
+    about = f" {finding.about}" if finding.about else ""
+    found = [f"observed {finding.observed}"] if finding.observed else []
+    if finding.unexpected:
+        found = [f"{finding.unexpected:,} of {finding.checked or 0:,} are unexpected", *found]
+    if finding.sample:
+        found.append(f"such as {finding.sample}")
+    told = "; ".join(found) or "met"
+    return f"{finding.severity}: {finding.expectation}{about}: {told}"
+
+
+@contextmanager
+def _view(engine: Engine, job: Job, stage: Stage, *, source: str) -> Iterator[str]:
+    """What would be published, with the columns as the target has them."""
+    # The library writes names without quotes.
+    view = f"audited_{stage.name}"
+    with engine.begin() as connection:
+        added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
+        columns = arrived((*job.written, *added), lineage=True)
+        run(connection, f"CREATE OR REPLACE VIEW {SCHEMA}.{view} AS SELECT {columns} FROM {source}")
+    try:
+        yield view
+    finally:
+        with engine.begin() as connection:
+            run(connection, f"DROP VIEW IF EXISTS {SCHEMA}.{view}")
+
+
+def _ask(
+    engine: Engine, suite: Suite, view: str, batch: Batch, *, docs: Path | None, is_traced: bool
+) -> tuple[Finding, ...]:
+    # It reports home unless it is told not to, and it is told when it is imported.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # It takes seconds to import.
+        import great_expectations as gx
+
+        # Its types know less than it does.
+        context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")
+        source = context.data_sources.add_sql(
+            "onceload",
+            connection_string="postgresql+psycopg2://",
+            create_temp_table=False,
+            kwargs={"creator": lambda: _connection(engine)},
+        )
+        rows = source.add_table_asset("rows", table_name=view, schema_name=SCHEMA)
+        asked = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_expectations(suite)))
+        definition = gx.ValidationDefinition(
+            name=suite.name, data=rows.add_batch_definition_whole_table("all"), suite=asked
+        )
+        definition = context.validation_definitions.add(definition)
+        traced = {"unexpected_index_column_names": [field.name for field in LINEAGE]} if is_traced else {}
+        said = definition.run(
+            result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN, **traced},
+            run_id=gx.RunIdentifier(run_name=batch),
+        )
+        if docs is not None:
+            write_pages(context, said, docs)
+        return tuple(_finding(engine, each.to_json_dict()) for each in said.results)
+
+
+def _connection(engine: Engine) -> Any:  # noqa: ANN401 - the driver's own.
+    """One that only reads, and that nobody ends while the library thinks."""
+    proxied = engine.raw_connection()
+    connection: Any = proxied.driver_connection
+    proxied.detach()
+    with connection.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = on")
+    connection.commit()
+    return connection
+
+
+def _expectations(suite: Suite) -> list[Any]:
+    from great_expectations.exceptions.exceptions import GreatExpectationsError
+    from great_expectations.expectations.registry import get_expectation_impl
+
+    made = []
+    for number, each in enumerate(suite.expectations, 1):
+        try:
+            kind: Any = get_expectation_impl(each.type)
+            made.append(kind(**each.kwargs, severity=str(each.severity)))
+        except (GreatExpectationsError, ValueError, TypeError) as error:
+            found = _cut("; ".join(line.strip() for line in str(error).splitlines()))
+            expected = "one of Great Expectations 1.x, with its kwargs"
+            raise SettingRefused(f"suite {suite.path}, expectation {number} ({each.type})", found, expected) from error
+    return made
+
+
+def _finding(engine: Engine, said: Mapping[str, Any]) -> Finding:
+    config, result = said["expectation_config"], said["result"]
+    kwargs = config.get("kwargs", {})
+    about = [kwargs[key] for key in ("column", "column_A", "column_B", "column_list", "column_set") if key in kwargs]
+    observed = result.get("observed_value")
+    return Finding(
+        expectation=config["type"],
+        about=", ".join(map(str, about)) or None,
+        severity=config.get("severity") or Severity.CRITICAL,
+        success=bool(said["success"]),
+        unexpected=result.get("unexpected_count"),
+        checked=result.get("element_count"),
+        observed=_raised(said.get("exception_info") or {}) or (None if observed is None else _cut(str(observed))),
+        sample=_sample(engine, result),
+    )
+
+
+def _raised(info: Mapping[str, Any]) -> str | None:
+    """What kept an expectation from being looked at: a column that is not there, or of another type."""
+    each = info if "raised_exception" in info else next(iter(info.values()), {})
+    if not each.get("raised_exception"):
+        return None
+    return _cut(f"it could not be looked at: {_first_line(each.get('exception_message') or 'no reason given')}")
+
+
+def _sample(engine: Engine, result: Mapping[str, Any]) -> str | None:
+    """A few of the values, and where each was read."""
+    traced = result.get("partial_unexpected_index_list") or []
+    if not traced:
+        shown = [_cut(repr(value)) for value in (result.get("partial_unexpected_list") or [])[:_SHOWN]]
+        return ", ".join(shown) or None
+    names = _names(engine, {each["_producer_id"] for each in traced})
+    return ", ".join(
+        f"{names.get(each['_producer_id'], 'a forgotten producer')} {each['_sequence']}: "
+        + ", ".join(_cut(repr(value)) for name, value in each.items() if not name.startswith("_"))
+        for each in traced[:_SHOWN]
+    )
+
+
+def _names(engine: Engine, producer_ids: set[int]) -> dict[int, str]:
+    asked = text("SELECT producer_id, name FROM onceload.producer WHERE producer_id = ANY(:ids)")
+    with engine.begin() as connection:
+        return {row.producer_id: row.name for row in connection.execute(asked, {"ids": list(producer_ids)})}
+
+
+def _first_line(said: object) -> str:
+    return _cut((str(said).strip().splitlines() or ["no reason given"])[0])
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _SHOWN_CHARACTERS_MAX else words[:_SHOWN_CHARACTERS_MAX] + "…"

@@ -1,0 +1,1 @@
+"""A delivery read: chunks, parts, rows, and what they will prove."""

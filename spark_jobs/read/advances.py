@@ -1,0 +1,119 @@
+"""Parts of files become what one commit holds: rows, bad records, and how far each producer advances."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, QuarantinedRecord
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.formats.records import BadRecord, Part, Records
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.digests import digest_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What of some parts is new, ready to be committed."""
+
+    advances: tuple[Advance, ...]
+    rows: pa.Table
+    bad: tuple[BadRecord, ...]
+    duplicate: int
+    bytes: int
+
+    @property
+    def quarantined(self) -> tuple[QuarantinedRecord, ...]:
+        return tuple(
+            QuarantinedRecord(
+                producer_id=each.producer_id,
+                sequence_id=each.sequence_id,
+                raw=each.raw,
+                reason=each.reason,
+                column=each.column,
+            )
+            for each in self.bad
+        )
+
+
+def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[ProducerId, SpanSet]) -> Prepared:
+    """Leave out what took effect before; what is left advances its producers by just that."""
+    by_producer: dict[ProducerId, list[ReadPart]] = {}
+    for each in parts:
+        by_producer.setdefault(each.part.producer_id, []).append(each)
+    new = {
+        producer_id: _offered(some) - consumed.get(producer_id, SpanSet()) for producer_id, some in by_producer.items()
+    }
+    rows, bad = records.rows, records.bad
+    if any(consumed.get(producer_id, SpanSet()).overlaps(_offered(some)) for producer_id, some in by_producer.items()):
+        rows = rows.filter(_is_new(rows, new))
+        bad = tuple(each for each in bad if each.sequence_id in new[each.producer_id])
+    rows_of, bad_of = _rows_by_producer(rows), Counter(each.producer_id for each in bad)
+    advances = tuple(
+        _advance(producer_id, some, spans=new[producer_id], rows=rows_of.get(producer_id, 0), bad=bad_of[producer_id])
+        for producer_id, some in by_producer.items()
+        if new[producer_id] or not _offered(some)
+    )
+    left_out = records.count - rows.num_rows - len(bad)
+    return Prepared(advances=advances, rows=rows, bad=bad, duplicate=left_out, bytes=_bytes_of(parts, new))
+
+
+def _bytes_of(parts: Sequence[ReadPart], new: Mapping[ProducerId, SpanSet]) -> int:
+    """How much was read of what is new; where ids count rows, a part is new as a whole or not at all."""
+    return sum(len(each.part.raw) for each in parts if new[each.part.producer_id].overlaps(_offered([each])))
+
+
+def _offered(parts: Iterable[ReadPart]) -> SpanSet:
+    return SpanSet(Span(each.part.first, each.part.end) for each in parts if each.part.first < each.part.end)
+
+
+def _is_new(rows: pa.Table, new: Mapping[ProducerId, SpanSet]) -> pa.Array:
+    producers, sequences = lineage_of(rows)
+    kept = np.zeros(len(sequences), dtype=bool)
+    for producer_id, spans in new.items():
+        of_it = producers == producer_id
+        for span in spans:
+            kept |= of_it & (sequences >= span.first) & (sequences < span.end)
+    return pa.array(kept)
+
+
+def lineage_of(rows: pa.Table) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", ...]:
+    return tuple(rows.column(name).to_numpy() for name in (PRODUCER_ID, SEQUENCE))
+
+
+def _rows_by_producer(rows: pa.Table) -> dict[ProducerId, int]:
+    counted = pc.value_counts(rows.column(PRODUCER_ID))
+    return dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+
+
+def _advance(producer_id: ProducerId, parts: Sequence[ReadPart], *, spans: SpanSet, rows: int, bad: int) -> Advance:
+    last = parts[-1]
+    return Advance(
+        producer_id=producer_id,
+        spans=spans,
+        rows=rows,
+        records=rows + bad,
+        digest=b"".join(digest for each in parts for digest in _digests(each.part, spans)),
+        fingerprint=last.fingerprint,
+        size=last.size,
+        condition=last.condition,
+    )
+
+
+def _digests(part: Part, spans: SpanSet) -> Iterable[bytes]:
+    """Span by span, so that any of them can be compared with the file alone."""
+    raw = memoryview(part.raw)
+    if not raw:
+        return
+    whole = Span(part.first, part.end)
+    if len(raw) != len(whole):
+        # Ids that count rows do not tell where their bytes are.
+        yield digest_of(whole, raw)
+        return
+    for span in spans & SpanSet([whole]):
+        yield digest_of(span, raw[span.first - part.first : span.end - part.first])

@@ -1,0 +1,227 @@
+"""Chunks into parts, and parts into records, whatever their format."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dedup_core.replay import Condition
+from dedup_core.spans import SEQUENCE_END
+from spark_jobs.files.addresses import Unreadable, told
+from spark_jobs.files.compression import Compression, Damaged, Incomplete
+from spark_jobs.files.fingerprints import (
+    EDGE_BYTES,
+    Fingerprint,
+    Marks,
+    Resemblance,
+    StreamMarks,
+    compare,
+    compare_whole,
+    fingerprint_of,
+    is_renamed,
+    lies_there,
+    read_whole,
+)
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import look_at, open_stream, read_at
+from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.records import Chunk, FileRefused, LastLineOpen, Part
+from spark_jobs.formats.signatures import check_text
+from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.read.parts import Rest, open_end, pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPart:
+    """A part as it was read, and what its commit notes of the file."""
+
+    chunk: Chunk
+    part: Part
+    fingerprint: bytes
+    #: The file's size as it was listed; only where nothing of the file is left to read.
+    size: int | None = None
+    condition: Condition = Condition.OPEN
+
+
+class WrittenAnew(Unreadable):
+    """What was planned is there no more, and has to be planned anew."""
+
+
+def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed.
+
+    What keeps the rest of the file from being read is raised behind them.
+    """
+    etag = _check_unchanged(chunk, source)
+    if source.format is Format.PARQUET:
+        yield from _row_group_parts(chunk, etag=etag)
+    elif Compression.of(chunk.url) is Compression.NONE:
+        yield from _plain_parts(chunk, source)
+    else:
+        yield from _packed_parts(chunk, source)
+
+
+def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
+    """A file that was written anew since it was planned must not be taken for the one that was.
+
+    Answers with what its store calls its content, if that was called so when it was planned: what was read meanwhile
+    was of that content.
+    """
+    now = _check_lying(chunk)
+    for expected in map(Fingerprint.from_bytes, chunk.expected):
+        if source.format is Format.PARQUET:
+            resemblance = compare_whole(now, expected)
+        else:
+            resemblance = compare(now, expected, consumed_end=expected.stream.end)
+        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
+            raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
+    return now.etag if now.etag == chunk.etag else None
+
+
+def _check_lying(chunk: Chunk) -> Listed:
+    """The same of a file's own bytes, whatever they are when they are unpacked."""
+    now = _look_again(chunk)
+    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
+        raise WrittenAnew(chunk.url, "the object store reports that it was rewritten after this load planned it")
+    if chunk.lying is not None and not lies_there(now, chunk.lying):
+        raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
+    return now
+
+
+def _look_again(chunk: Chunk) -> Listed:
+    lying = look_at(chunk.url)
+    return Listed(name=chunk.name, url=chunk.url, size=lying.size, modified_at=None, etag=lying.etag)
+
+
+def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    if chunk.begins is not None:
+        # The rest of a record that took effect already; it is consumed, and nothing is made of it.
+        rest = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.begins, raw=b"")
+        fingerprint = fingerprint_of(chunk.url, end=rest.end)
+        yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size)
+        chunk = replace(chunk, first=chunk.begins, begins=None)
+    if chunk.first == chunk.end:
+        return
+    left = Rest()
+    for part in pieces(chunk, source, rest=left):
+        fingerprint = _fingerprint_of(chunk, part)
+        # What stands there by now must be what the part was read of, or its fingerprint would be that of another file.
+        fingerprint = fingerprint.named(_check_unchanged(chunk, source))
+        chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
+        condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
+        check_tail(chunk, part)
+        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=chunk.size, condition=condition)
+    if left.size:
+        raise open_end(chunk.url, source, left, sealed=chunk.sealed)
+
+
+@dataclass(eq=False)
+class TailWentOn(LastLineOpen):
+    """A last line that counted as sealed, and has gone on since it was read."""
+
+    url: str = ""
+
+
+def check_tail(chunk: Chunk, part: Part) -> None:
+    """Refuse a last line without its newline if its file has grown."""
+    is_plain = Compression.of(chunk.url) is Compression.NONE
+    if part.is_tail and _look_again(chunk).size > (part.end if is_plain else chunk.size):
+        why = "was still being written while it was read, though it counted as sealed"
+        raise TailWentOn(part.end - part.first, why, url=chunk.url)
+
+
+def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
+    if part.first == 0 and not part.too_long:
+        marks = StreamMarks()
+        marks.feed(part.raw)
+        return Fingerprint(stream=marks.marks)
+    return fingerprint_of(chunk.url, end=part.end)
+
+
+def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    """Only the last part may say that the file was read to its end, so each waits for the next.
+
+    None goes on unless the file is still the one that the first was read of.
+    """
+    seen, rest = StreamMarks(), Rest()
+    lying = chunk.lying or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
+    chunk = replace(chunk, lying=lying)
+    held: tuple[Part, Marks] | None = None
+    broken: Incomplete | Damaged | FileRefused | None = None
+    try:
+        for part in _text_parts(chunk, source, marks=seen, rest=rest):
+            _check_lying(chunk)
+            if held:
+                yield _packed_part(chunk, *held)
+            held = (part, seen.marks)
+    except (Incomplete, Damaged) as error:
+        broken = error
+    now = _check_lying(chunk)
+    left = open_end(chunk.url, source, rest, sealed=chunk.sealed) if rest.size else None
+    if isinstance(left, FileRefused):
+        broken = left
+    if broken:
+        if held:
+            yield _packed_part(chunk, *held)
+        raise broken
+    if held:
+        check_tail(chunk, held[0])
+    # A file without any new record is noted too, so that nobody unpacks it again to know.
+    part, marks = held or (_nothing(chunk), seen.marks)
+    packed = Fingerprint.from_bytes(lying).stream
+    fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
+    yield _last_packed_part(chunk, part, fingerprint, is_consumed=left is None)
+    if left:
+        raise left
+
+
+def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Rest) -> Iterator[Part]:
+    """The parts of a packed file, whose beginning only reading shows."""
+    is_begun = chunk.first > 0
+    for part in pieces(chunk, source, marks=marks, rest=rest):
+        if not is_begun:
+            check_text(chunk.url, part.raw)
+            is_begun = True
+        yield part
+    if rest.size and not is_begun:
+        with told(chunk.url), open_stream(chunk.url) as stream:
+            check_text(chunk.url, stream.read(EDGE_BYTES))
+
+
+def _nothing(chunk: Chunk) -> Part:
+    return Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.first, raw=b"")
+
+
+def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
+    return ReadPart(chunk=chunk, part=part, fingerprint=Fingerprint(stream=marks).to_bytes())
+
+
+def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_consumed: bool) -> ReadPart:
+    """Marks of the packed file say that it was read to its end; a size beside them, that nothing was left over."""
+    size = chunk.size if is_consumed else None
+    condition = Condition.SEALED if chunk.sealed else Condition.OPEN
+    return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
+
+
+def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
+    """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
+    whole, tail = read_whole(chunk.url, size=chunk.size)
+    whole = whole.named(etag)
+    fingerprint = whole.to_bytes()
+    groups = read_row_groups(tail, url=chunk.url, size=chunk.size)
+    end = SEQUENCE_END if chunk.end is None else chunk.end
+    wanted = [group for group in groups if group.end > chunk.first and group.first < end]
+    for group in wanted:
+        raw = read_at(chunk.url, offset=group.first_byte, size=group.end_byte - group.first_byte)
+        _check_whole(chunk, whole)
+        part = Part(producer_id=chunk.producer_id, first=group.first, end=group.end, raw=raw, row_group=group)
+        size = chunk.size if group is groups[-1] else None
+        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
+    if not wanted and chunk.end is None:
+        nothing = _nothing(chunk)
+        yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
+
+
+def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:
+    """The bytes of a row group must be of the file that the footer was read of."""
+    now = _look_again(chunk)
+    if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
+        raise WrittenAnew(chunk.url, "it was rewritten while it was read")

@@ -1,0 +1,54 @@
+"""Digests of records, one after the other, for receipts."""
+
+import hashlib
+from struct import Struct
+
+from dedup_core.spans import Span
+from spark_jobs.formats.records import KEPT_BYTES
+
+#: Sixteen bytes of SHA-256, which processors compute by themselves.
+_DIGEST = Struct(">QQ16s")
+
+
+def digest_of(span: Span, raw: bytes | memoryview) -> bytes:
+    """A span and the digest of its bytes."""
+    return _DIGEST.pack(span.first, span.end, shortened(hashlib.sha256(raw)))
+
+
+class Digests:
+    """The digests that a receipt may hold of the bytes of a span: of a record that was too long, its beginning's."""
+
+    def __init__(self) -> None:
+        self._seen = hashlib.sha256()
+        self._fed = 0
+        self._beginning: tuple[bytes, ...] = ()
+
+    def feed(self, block: bytes | memoryview) -> None:
+        head = block[: max(0, KEPT_BYTES - self._fed)]
+        self._seen.update(head)
+        if self._fed + len(head) == KEPT_BYTES and len(head):
+            self._beginning = (shortened(self._seen),)
+        self._seen.update(block[len(head) :])
+        self._fed += len(block)
+
+    def possible(self) -> tuple[bytes, ...]:
+        return shortened(self._seen), *self._beginning
+
+    def of(self, span: Span) -> bytes:
+        """A span and the digest of its bytes, which are all that was fed."""
+        return _DIGEST.pack(span.first, span.end, shortened(self._seen))
+
+
+def shortened(digest: "hashlib._Hash") -> bytes:
+    """A digest as receipts keep it."""
+    return digest.digest()[:16]
+
+
+def digests_in(stored: bytes) -> tuple[tuple[Span, bytes], ...]:
+    """The spans and digests of a receipt."""
+    return tuple((Span(first, end), digest) for first, end, digest in _DIGEST.iter_unpack(stored))
+
+
+def digests_up_to(stored: bytes, *, end: int) -> bytes:
+    """Those of a receipt whose spans end before a sequence id."""
+    return b"".join(_DIGEST.pack(span.first, span.end, each) for span, each in digests_in(stored) if span.end <= end)

@@ -1,0 +1,64 @@
+"""The rows of parts that were read, by the reader of their format."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spark_jobs.formats.csv.rows import read_csv
+from spark_jobs.formats.jsonl.rows import read_jsonl
+from spark_jobs.formats.parquet.rows import read_parquet
+from spark_jobs.formats.records import Records
+from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema
+from spark_jobs.pipeline.declared import Declared, Format
+from spark_jobs.read.chunks import ReadPart
+
+
+def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """All records of some parts."""
+    there = [each for each in parts if each.part.raw]
+    if not there:
+        return Records(rows=_schema(columns).empty_table())
+    match declared.source.format:
+        case Format.JSONL:
+            return read_jsonl(
+                [each.part for each in there],
+                columns,
+                unknown_fields=declared.unknown_fields,
+                record_bytes_max=declared.source.record_bytes_max,
+            )
+        case Format.CSV:
+            # Files whose columns are named alike are parsed as one.
+            headers = sorted({each.chunk.header for each in there})
+            some = [_read_csv(declared, columns, there, header) for header in headers]
+        case Format.PARQUET:
+            some = [
+                read_parquet(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
+                for each in there
+            ]
+    return some[0] if len(some) == 1 else _joined(some)
+
+
+def _read_csv(
+    declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart], header: tuple[str, ...]
+) -> Records:
+    return read_csv(
+        [each.part for each in parts if each.chunk.header == header],
+        columns,
+        header=header,
+        options=declared.source.csv,
+        unknown_fields=declared.unknown_fields,
+        record_bytes_max=declared.source.record_bytes_max,
+    )
+
+
+def _joined(some: Sequence[Records]) -> Records:
+    unknown = {column.name: column for each in some for column in each.unknown}
+    return Records(
+        rows=pa.concat_tables([each.rows for each in some]),
+        bad=tuple(bad for each in some for bad in each.bad),
+        unknown=tuple(unknown.values()),
+    )
+
+
+def _schema(columns: tuple[Column, ...]) -> pa.Schema:
+    return pa.schema([*arrow_schema(columns), *LINEAGE])

@@ -1,0 +1,1 @@
+"""Going back: retry, rewind, rebuild."""

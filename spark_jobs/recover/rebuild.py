@@ -1,0 +1,170 @@
+"""Rebuild: a new database in place of one that is gone, loaded from the sources, and compared with what was known.
+
+An exported snapshot outlives its database and says how much of each producer had taken effect. Ids and generations
+begin anew in a new database, so that producers are compared by name, each in its latest life.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.connection import translated
+from dedup_core.replay import Condition, ProducerState, Snapshot, States
+from spark_jobs.files.fingerprints import Fingerprint, Marks
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.pipeline.declared import Declared, Identity
+from spark_jobs.work.session import Tasks
+from spark_jobs.write.sql import run, table_name
+from spark_jobs.write.target import columns_there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A producer of which less is there than had taken effect."""
+
+    producer: str
+    generation: int
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The states of a new database beside those of a snapshot."""
+
+    snapshot_position: Position
+    #: Under their own name, or where files are known by their content, under another.
+    same: int
+    #: Of these more is there now: files have grown, or are new.
+    ahead: tuple[str, ...]
+    different: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """What was loaded, and how it compares; without a snapshot, nothing tells."""
+
+    report: Report
+    comparison: Comparison | None
+
+
+def rebuild(
+    declared: Declared,
+    settings: LoadSettings,
+    *,
+    batch: Batch,
+    snapshot: Snapshot | None = None,
+    tasks: Tasks | None = None,
+) -> Rebuild:
+    """Load all sources into a database that has none of them, and compare with the snapshot."""
+    if snapshot and snapshot.pipeline != declared.name:
+        raise SettingRefused("--snapshot", f"one of pipeline {snapshot.pipeline}", f"one of {declared.name}")
+    engine = connect(settings.ledger)
+    try:
+        refuse_loaded(declared, engine)
+    finally:
+        engine.dispose()
+    report = load(declared, settings, batch=batch, tasks=tasks)
+    if snapshot is None:
+        return Rebuild(report=report, comparison=None)
+    live = _states(declared, settings.ledger)
+    by_content = declared.source.identity is Identity.CONTENT
+    return Rebuild(report=report, comparison=compare_states(snapshot, live, by_content=by_content))
+
+
+def refuse_loaded(declared: Declared, engine: Engine) -> None:
+    """Refuse a database that has something of the pipeline, which would be loaded again."""
+    position, has_rows = _position(engine, declared), _has_rows(engine, declared)
+    if has_rows and not position:
+        found = f"table {table_name(declared.target)} with rows, of which this database has no proof"
+        expected = "a target without rows, as all of them are loaded anew: empty it, or restore the schema onceload too"
+        raise SettingRefused("rebuilding", found, expected)
+    if position:
+        found = f"pipeline {declared.name} with {position} commits already"
+        expected = (
+            "a database without any of it: make a new one and run `onceload init`, or load to go on with this one"
+        )
+        raise SettingRefused("rebuilding", found, expected)
+
+
+def _position(engine: Engine, declared: Declared) -> int:
+    try:
+        return PostgresLedger(engine).position(declared.name)
+    except NotFound:
+        return 0
+
+
+def _has_rows(engine: Engine, declared: Declared) -> bool:
+    table = table_name(declared.target)
+    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
+        return bool(columns_there(connection, table)) and bool(
+            run(connection, f"SELECT EXISTS (TABLE {table})").scalar()
+        )
+
+
+def _states(declared: Declared, settings: LedgerSettings) -> States:
+    engine = connect(settings)
+    try:
+        return PostgresLedger(engine).states(declared.name).states
+    finally:
+        engine.dispose()
+
+
+def compare_states(snapshot: Snapshot, live: States, *, by_content: bool) -> Comparison:
+    """Whether all that had taken effect is there again."""
+    known, there = _latest(snapshot.states), _latest(live)
+    if by_content:
+        there = _under_their_old_names(known, there) | there
+    same = [name for name, state in known.items() if name in there and _is_same(state, there[name])]
+    different = [_missing(state, there.get(name)) for name, state in known.items() if not _is_there(state, there)]
+    # The rows of an earlier life are of bytes that no file holds any more, unless they went with it.
+    past = [state for state in snapshot.states.values() if state is not known[state.name]]
+    different += [_missing(state, None) for state in past if state.condition is not Condition.REPLACED]
+    lacking = {each.producer for each in different}
+    return Comparison(
+        snapshot_position=snapshot.position,
+        same=len(same),
+        ahead=tuple(sorted(there.keys() - set(same) - lacking)),
+        different=tuple(sorted(different, key=lambda each: (each.producer, each.generation))),
+    )
+
+
+def _latest(states: States) -> dict[str, ProducerState]:
+    """Each name in its latest life."""
+    return {state.name: state for state in sorted(states.values(), key=lambda state: state.generation)}
+
+
+def _under_their_old_names(
+    known: Mapping[str, ProducerState], there: Mapping[str, ProducerState]
+) -> dict[str, ProducerState]:
+    """Of one content that lies under several names, a load takes one; the others are in with it."""
+    by_content = {_stream(state): state for state in there.values() if state.fingerprint}
+    return {name: by_content[_stream(state)] for name, state in known.items() if _stream(state) in by_content}
+
+
+def _is_there(state: ProducerState, there: Mapping[str, ProducerState]) -> bool:
+    found = there.get(state.name)
+    if found is None or not found.consumed.covers(state.consumed):
+        return False
+    # Of a file that has grown since, the edges of what was consumed then are not known here.
+    return found.consumed != state.consumed or _is_same(state, found)
+
+
+def _is_same(state: ProducerState, found: ProducerState) -> bool:
+    return found.consumed == state.consumed and _stream(found) == _stream(state)
+
+
+def _stream(state: ProducerState) -> Marks | None:
+    return Fingerprint.from_bytes(state.fingerprint).stream if state.fingerprint else None
+
+
+def _missing(state: ProducerState, found: ProducerState | None) -> Missing:
+    there = str(found.consumed) if found else "nothing: no file holds it any more"
+    if found and found.consumed == state.consumed:
+        there = f"{there} of another content"
+    return Missing(producer=state.name, generation=state.generation, expected=str(state.consumed), found=there)

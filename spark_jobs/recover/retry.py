@@ -1,0 +1,367 @@
+"""Quarantined records, loaded after all: read again as the pipeline is declared now, and committed at once.
+
+The ledger is authoritative. A record was consumed when it was quarantined; what makes it take effect once is that one
+commit settles it, with its row and its entry. Two retries at once, one that is killed, and one whose COMMIT was never
+answered therefore end alike: whoever looks again finds settled what is, and goes on with the rest.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    PipelineBusy,
+    RowsRefused,
+    SettingRefused,
+)
+from dedup_core.names import Batch, Position, ProducerId
+from dedup_core.ports import Session, Settlement
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.connection import first_line, translated
+from dedup_core.postgres.deliveries import session_of
+from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
+from dedup_core.replay import EntryKind, Run
+from spark_jobs.batch.stage import Stage, open_stage
+from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare
+from spark_jobs.files.listing import list_files
+from spark_jobs.formats.csv.header import read_header
+from spark_jobs.formats.jsonl.rows import read_jsonl
+from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
+from spark_jobs.formats.values import from_kept
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
+from spark_jobs.pipeline.declared import Declared, Format, Target, UnknownFields, Write
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.publish.merge import merge_in
+from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.rows import read_records
+from spark_jobs.work.deliver import read_adding
+from spark_jobs.write.patience import Patience
+from spark_jobs.write.refused import is_of_rows, refused_rows
+from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.target import check_target, ensure_target, undeclared_columns
+from spark_jobs.write.writer import ColumnsDiffer, Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryReport:
+    """What a retry did, as the ledger says."""
+
+    pipeline: str
+    batch: Batch
+    #: Of its commit; where it made none, the ledger's last.
+    position: Position
+    retried: int = 0
+    still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
+    #: Somebody else was faster.
+    settled_elsewhere: int = 0
+
+
+def retry(
+    engine: Engine,
+    ledger: PostgresLedger,
+    declared: Declared,
+    asked: Sequence[KeptRecord],
+    *,
+    batch: Batch,
+    mended: Mapping[QuarantineId, bytes] | None = None,
+    run: Run | None = None,
+) -> RetryReport:
+    """Load those that are good now, in one commit; the others stay held, with the reason of today."""
+    _refuse_unfit(declared)
+    before = ledger.position(declared.name)
+    if not asked:
+        return RetryReport(pipeline=declared.name, batch=batch, position=before)
+    check_target(engine, ledger, declared)
+    columns = _columns(engine, declared)
+    job = _Job(
+        engine=engine,
+        ledger=ledger,
+        declared=declared,
+        columns=columns,
+        # It writes rows, as a load does, and by the file as it is now.
+        session=ledger.open_session(
+            declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
+        ),
+        batch=batch,
+        mended=mended or {},
+        headers=_headers(declared, ledger, asked),
+        run=run,
+    )
+    with _door(job) as door:
+        refusals = _settle(job, door, tuple(record.quarantine_id for record in asked))
+    note_reasons(engine, declared.name, refusals)
+    return _report(job, refusals, asked=len(asked), after=before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    engine: Engine
+    ledger: PostgresLedger
+    declared: Declared
+    columns: tuple[Column, ...]
+    session: Session
+    batch: Batch
+    mended: Mapping[QuarantineId, bytes]
+    #: The fields of each CSV file, in their order.
+    headers: Mapping[ProducerId, tuple[str, ...]]
+    run: Run | None
+
+
+def _refuse_unfit(declared: Declared) -> None:
+    """Refuse a pipeline whose rows are made of more than their own bytes, or go where nobody sees whose turn it was."""
+    target = declared.target
+    is_merge = target.write is Write.MERGE
+    for setting, is_declared in (
+        ("producer", declared.producer is not None),
+        ("message_id", declared.message_id is not None),
+        ("transform", declared.transform is not None),
+        # Of a row that a later record deleted, or wrote, nothing is there that a late one could be compared with.
+        ("target.deleted", target.deleted is not None),
+        ("merge without target.lineage", is_merge and not target.lineage),
+    ):
+        if is_declared:
+            expected = "a pipeline without it: bring such records again in a file of their own, and discard these"
+            raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
+
+
+def _columns(engine: Engine, declared: Declared) -> tuple[Column, ...]:
+    """What the target takes, as in a load: what rows are found by may not be null."""
+    key = declared.target.key
+    columns = tuple(replace(each, not_null=True) if each.name in key else each for each in declared.columns)
+    ensure_target(engine, declared, columns=columns)
+    if declared.unknown_fields is not UnknownFields.ADD:
+        return columns
+    with engine.begin() as connection:
+        known = [column.name for column in columns]
+        return columns + undeclared_columns(connection, table_name(declared.target), known=known)
+
+
+def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, after: Position) -> RetryReport:
+    """The ledger alone knows what took effect, whatever became of answers."""
+    entries = [entry for entry in job.ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
+    retried = sum(entry.counts.loaded for entry in entries if entry.kind is EntryKind.RETRY)
+    return RetryReport(
+        pipeline=job.declared.name,
+        batch=job.batch,
+        position=entries[-1].position if entries else job.ledger.position(job.declared.name),
+        retried=retried,
+        still_bad=refusals,
+        settled_elsewhere=asked - retried - len(refusals),
+    )
+
+
+def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
+    """Commit until it is certain that it took effect, by whoever's hand; answers with what is still bad."""
+    held = Selection(pipeline=job.declared.name, ids=asked)
+    refused: dict[QuarantineId, Refusal] = {}
+    differing: ColumnsDiffer | None = None
+    patience = Patience()
+    while True:
+        records = patience.until_answered(lambda: tuple(find_records(job.engine, held)))
+        reading = _read(job, records, refused, differing)
+        if not reading.good:
+            return reading.refusals
+        try:
+            job.ledger.settle(_settlement(job, door, reading))
+        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+            # What was settled, by this retry or another, is not held any more when it looks again.
+            patience.wait(error)
+        except ColumnsDiffer as error:
+            differing = error
+        except (SettingRefused, DBAPIError) as error:
+            refused |= _refused_by_server(job, door, reading, cause=error)
+        else:
+            return reading.refusals
+
+
+def _settlement(job: _Job, door: "_Door", reading: "_Reading") -> Settlement[Connection]:
+    writer = door.writer.adding(reading.added)
+    return Settlement(
+        kind=EntryKind.RETRY,
+        session=job.session,
+        batch=job.batch,
+        records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
+        write_rows=lambda connection: door.enter(connection, writer, reading.rows),
+        bytes=sum(len(_text_of(job, record)) for record in reading.good),
+        run=job.run,
+    )
+
+
+def _refused_by_server(
+    job: _Job, door: "_Door", reading: "_Reading", *, cause: Exception
+) -> dict[QuarantineId, Refusal]:
+    """The records whose rows the server refuses; whatever else it refused is not theirs."""
+    with translated(pipeline=job.declared.name, doing="looking for the rows that the server refuses"):
+        try:
+            refused = refused_rows(job.engine, door.writer.adding(reading.added), reading.rows)
+        except ColumnsDiffer:
+            # They came just now, and the next try to write finds them too.
+            return {}
+    if refused:
+        return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
+    if isinstance(cause, DBAPIError) and is_of_rows(cause):
+        raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(cause)) from cause
+    raise cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Door:
+    #: Tells which of them the server refuses.
+    writer: Writer
+    enter: Callable[[Connection, Writer, pa.Table], int]
+
+
+@contextmanager
+def _door(job: _Job) -> Iterator[_Door]:
+    target = job.declared.target
+    match target.write:
+        case Write.APPEND:
+            writer = Writer.into_target(target, job.columns)
+            yield _Door(writer=writer, enter=lambda connection, writer, rows: writer.write(connection, rows))
+        case Write.MERGE:
+            with open_stage(job.engine, job.columns, target, lineage=True) as stage:
+                yield _Door(writer=stage.writer, enter=partial(_merge, target, stage))
+
+
+def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> int:
+    """As a staged batch is merged, but all in the transaction of the commit."""
+    writer.write(connection, rows)
+    late = 0
+    if target.lineage:
+        # A retried record is late: it takes the place that it would have had in a batch with the row that is there.
+        same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
+        late = run(
+            connection,
+            f"DELETE FROM {stage.rows} AS late USING {table_name(target)} AS there WHERE {same_key}"
+            f" AND (there.{PRODUCER_ID}, there.{SEQUENCE}) > (late.{PRODUCER_ID}, late.{SEQUENCE})",
+        ).rowcount
+    Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
+    return late + merge_in(connection, target, stage.rows, writer.columns, late=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """Records that are good now, each with its row at the same place; and why the others are not."""
+
+    good: tuple[KeptRecord, ...]
+    rows: pa.Table
+    refusals: Mapping[QuarantineId, Refusal]
+    #: Fields that nobody declared, and that the target gets columns for.
+    added: tuple[Column, ...]
+
+
+def _read(
+    job: _Job,
+    records: Sequence[KeptRecord],
+    refused: Mapping[QuarantineId, Refusal],
+    differing: ColumnsDiffer | None,
+) -> _Reading:
+    """Each record is read as a producer of its own, so that a text which holds two of them, or none, is noticed."""
+    refusals = {
+        number: refusal
+        for number, record in enumerate(records)
+        if (refusal := refused.get(record.quarantine_id) or _unreadable(job, record))
+    }
+    parts = [_part(job, number, record) for number, record in enumerate(records) if number not in refusals]
+    read, added = read_adding(job.declared, job.columns, parts, differing, read=_read_kept)
+    refusals |= _refusals_of(read, {each.part.producer_id for each in parts})
+    numbers = read.rows.column(PRODUCER_ID).to_numpy()
+    is_good = ~np.isin(numbers, list(refusals))
+    good = tuple(records[number] for number in numbers[is_good].tolist())
+    rows = _under_own_ids(read.rows.filter(pa.array(is_good)), good)
+    by_id = {records[number].quarantine_id: refusal for number, refusal in refusals.items()}
+    return _Reading(good=good, rows=rows, refusals=by_id, added=added)
+
+
+def _under_own_ids(rows: pa.Table, records: Sequence[KeptRecord]) -> pa.Table:
+    for name, ids in (
+        (PRODUCER_ID, [record.producer_id for record in records]),
+        (SEQUENCE, [record.sequence_id for record in records]),
+    ):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(ids, pa.int64()))
+    return rows
+
+
+def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
+    """Why a record is not even tried."""
+    if record.is_replaced:
+        return Refusal(reason="a later generation took the place of its file, so that its rows may not come back")
+    if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.mended:
+        # Of a record that was too long this is the beginning, and it might pass for a whole one.
+        return Refusal(reason=record.reason, column=record.column)
+    if job.declared.source.format is Format.CSV and record.producer_id not in job.headers:
+        return Refusal(reason="its file is gone or was rewritten, so that nobody knows which column each value is of")
+    return None
+
+
+def _text_of(job: _Job, record: KeptRecord) -> bytes:
+    return job.mended.get(record.quarantine_id, record.raw)
+
+
+def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
+    raw = _text_of(job, record)
+    first, end, reader_id = record.sequence_id, record.sequence_id + len(raw), ProducerId(number)
+    header = job.headers.get(record.producer_id, ())
+    chunk = Chunk(producer_id=reader_id, name=record.file, url="", first=first, end=end, header=header)
+    return ReadPart(chunk=chunk, part=Part(producer_id=reader_id, first=first, end=end, raw=raw), fingerprint=b"")
+
+
+def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """A row of Parquet is kept as a line of JSON; anything else is kept as it was."""
+    if declared.source.format is not Format.PARQUET:
+        return read_records(declared, columns, parts)
+    return read_jsonl(
+        [each.part for each in parts],
+        columns,
+        unknown_fields=declared.unknown_fields,
+        record_bytes_max=declared.source.record_bytes_max,
+        read_value=from_kept,
+    )
+
+
+def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
+    """What is still wrong with those that were tried, by their number."""
+    counts = dict.fromkeys(map(int, tried), 0)
+    for number in read.rows.column(PRODUCER_ID).to_pylist():
+        counts[number] += 1
+    refusals: dict[int, Refusal] = {}
+    for bad in read.bad:
+        counts[bad.producer_id] += 1
+        refusals[bad.producer_id] = Refusal(reason=bad.reason, column=bad.column)
+    several = {number: count for number, count in counts.items() if count != 1}
+    return refusals | {
+        number: Refusal(reason=f"its text holds {count} records instead of one") for number, count in several.items()
+    }
+
+
+def _headers(
+    declared: Declared, ledger: PostgresLedger, records: Sequence[KeptRecord]
+) -> dict[ProducerId, tuple[str, ...]]:
+    """The fields of each CSV file that still starts with what was loaded of it."""
+    source = declared.source
+    if source.format is not Format.CSV:
+        return {}
+    if not source.csv.header:
+        return dict.fromkeys((each.producer_id for each in records), tuple(each.name for each in declared.columns))
+    listed = {each.name: each for each in list_files(source.path, root=source.root).files}
+    known = ledger.find(declared.name, sorted({each.file for each in records}))
+    headers = {}
+    for name, (producer_id, knowledge) in known.items():
+        state = knowledge.state
+        if name not in listed or state.fingerprint is None:
+            continue
+        fingerprint = Fingerprint.from_bytes(state.fingerprint)
+        found = compare(listed[name], fingerprint, consumed_end=state.consumed.end)
+        if found in (Resemblance.SAME, Resemblance.GROWN):
+            its = knowledge.shared[0] if knowledge.shared else producer_id
+            headers[its] = read_header(listed[name].url, source.csv, sealed=True) or ()
+    return headers

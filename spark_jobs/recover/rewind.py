@@ -1,0 +1,89 @@
+"""Rewind a pipeline whose rows say where they come from: what came after a position goes, rows and state.
+
+Only rows that are appended can be taken back one by one: what a merge or a transform made of several records shows
+no more which of them it was before.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, text
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Position
+from dedup_core.postgres.rewind import REBUILD, Rewind
+from dedup_core.postgres.rewind import rewind as rewind_with
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from spark_jobs.pipeline.declared import Declared, Write
+from spark_jobs.write.sql import run, table_name
+
+_COLUMNS = text(
+    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+
+
+def rewind(
+    declared: Declared,
+    engine: Engine,
+    *,
+    to: Position | None = None,
+    dry_run: bool,
+    differences_accepted: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Rewind:
+    """Make rows and state what they were at a position, by default that of the latest snapshot."""
+    _refuse_unfit(declared)
+    return rewind_with(
+        engine,
+        declared.name,
+        _Rows(table=table_name(declared.target)),
+        to=to,
+        dry_run=dry_run,
+        differences_accepted=differences_accepted,
+        tell=tell or (lambda _: None),
+    )
+
+
+def _refuse_unfit(declared: Declared) -> None:
+    about = f"rewinding pipeline {declared.name}"
+    if declared.target.write is Write.MERGE:
+        found = "target.write: merge (the rows that a merge replaced cannot be restored)"
+        raise SettingRefused(about, found, f"target.write: append (instead, {REBUILD})")
+    if not declared.target.lineage:
+        found = "target.lineage: false, so that no row tells where it comes from"
+        raise SettingRefused(about, found, f"target.lineage: true; {REBUILD}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The rows of one table, told by their lineage."""
+
+    #: As SQL writes it.
+    table: str
+
+    def count(self, connection: Connection) -> None:
+        if self._is_gone(connection):
+            return
+        run(
+            connection,
+            f"INSERT INTO rows_there SELECT there.{PRODUCER_ID}, count(*) FROM {self.table} AS there"
+            f" JOIN going ON going.producer_id = there.{PRODUCER_ID} WHERE going.row_spans @> there.{SEQUENCE}"
+            f" GROUP BY there.{PRODUCER_ID}",
+        )
+
+    def delete(self, connection: Connection) -> int:
+        if self._is_gone(connection):
+            return 0
+        return run(
+            connection,
+            f"DELETE FROM {self.table} AS there USING going"
+            f" WHERE going.producer_id = there.{PRODUCER_ID} AND going.row_spans @> there.{SEQUENCE}",
+        ).rowcount
+
+    def _is_gone(self, connection: Connection) -> bool:
+        """Whether the table is lost; one that is there must have the columns that tell rows apart."""
+        columns = frozenset(connection.execute(_COLUMNS, {"table": self.table}).scalars())
+        if columns and not columns >= {PRODUCER_ID, SEQUENCE}:
+            found = f"{self.table} without these columns (a transform may have left them out)"
+            raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE}: {REBUILD}")
+        return not columns

@@ -1,1 +1,0 @@
-"""One module per format: complete records in, Arrow with sequence ids out."""

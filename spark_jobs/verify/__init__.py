@@ -1,0 +1,1 @@
+"""Files, ledger and rows compared."""

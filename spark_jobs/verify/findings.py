@@ -1,0 +1,59 @@
+"""What may differ between what was loaded and what is there."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from spark_jobs.files.notes import Note
+
+#: Of each kind of difference, so that a thousand of one do not hide the single one of another.
+_NAMED_MAX = 20
+
+
+class Kind(StrEnum):
+    """What may differ between what was loaded and what is there."""
+
+    FILE_MISSING = "file missing"
+    FILE_SHORTER = "file shorter"
+    FILE_UNREADABLE = "file unreadable"
+    BYTES_CHANGED = "bytes changed"
+    GAP = "gap"
+    ROW_MISSING = "row missing"
+    ROW_DOUBLED = "row doubled"
+    ROW_FROM_NOWHERE = "row from nowhere"
+    VALUE_CHANGED = "value changed"
+    QUARANTINE_DIFFERS = "quarantine differs"
+    TABLE_MISSING = "table missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not as the ledger proves it was."""
+
+    producer: str
+    kind: Kind
+    expected: str
+    found: str
+    #: The record, where one is meant; else the span in which it is.
+    sequence_id: int | None = None
+    span: str | None = None
+    column: str | None = None
+
+
+@dataclass
+class Findings:
+    """Differences as they come: all are counted, and the first of each kind are named."""
+
+    counts: Counter[Kind] = field(default_factory=Counter)
+    named: list[Difference] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, difference: Difference, *, count: int = 1) -> None:
+        """Several that cannot be told apart are named once."""
+        if self.room(difference.kind):
+            self.named.append(difference)
+        self.counts[difference.kind] += count
+
+    def room(self, kind: Kind) -> int:
+        """How many more of a kind will be named."""
+        return _NAMED_MAX - sum(each.kind is kind for each in self.named)

@@ -1,0 +1,293 @@
+"""The proof for users: files compared with their receipts byte by byte, and rows with their receipts one by one.
+
+Nothing is changed. Rows and receipts are those of one moment, so that loads which go on meanwhile are no difference.
+Receipts count rows and do not know their values: that a row holds what its record says is for the deep form to prove.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import Position, ProducerId
+from dedup_core.pipeline import Guarantee
+from dedup_core.postgres.audit import AuditView, OpenSpans, ReceiptOfRows, RowCounts, audit_view
+from dedup_core.spans import SpanSet
+from spark_jobs.files.notes import Note
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from spark_jobs.pipeline.declared import Declared, Write
+from spark_jobs.verify.files import compare_files
+from spark_jobs.verify.findings import Difference, Findings, Kind
+from spark_jobs.write.sql import table_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What was compared, and all that differs."""
+
+    pipeline: str
+    position: Position
+    is_deep: bool
+    files: int
+    bytes: int
+    #: As the receipts promise them; without a number, counts do not tell.
+    rows: int | None
+    #: Rows whose values were compared one by one.
+    rows_compared: int
+    #: By kind, whether named or not.
+    counts: dict[Kind, int]
+    differences: tuple[Difference, ...]
+    #: What could not be compared, and why that is no difference.
+    not_compared: tuple[Note, ...]
+
+    @property
+    def differing(self) -> int:
+        return sum(self.counts.values())
+
+
+def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verification:
+    """Compare the sources and the target with the ledger; the deep form parses the sources again."""
+    findings = Findings()
+    of_rows = _compare_rows(declared, engine, findings)
+    compared = compare_files(declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans)
+    rows_compared = 0
+    if deep:
+        # It parses and joins all there is, which the plain form does not have to know.
+        from spark_jobs.verify.values import compare_values
+
+        differing = of_rows.differing
+        rows_compared = compare_values(declared, engine, findings, unproven=compared.unproven, differing=differing)
+    return Verification(
+        pipeline=declared.name,
+        position=of_rows.position,
+        is_deep=deep,
+        files=compared.files,
+        bytes=compared.bytes,
+        rows=of_rows.expected,
+        rows_compared=rows_compared,
+        counts=dict(findings.counts),
+        differences=tuple(findings.named),
+        not_compared=tuple(findings.notes),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfOneMoment:
+    """What the database said of one moment."""
+
+    position: Position
+    #: As the receipts promise them; without a number, counts do not tell.
+    expected: int | None
+    #: Producers whose rows are not as their receipts say.
+    differing: set[ProducerId | None]
+    open_spans: dict[ProducerId, list[OpenSpans]]
+
+
+def _compare_rows(declared: Declared, engine: Engine, findings: Findings) -> _OfOneMoment:
+    """Count first, all at once; only where counts differ, look for the records."""
+    with audit_view(engine, declared.name) as view:
+        expected, differing = _count_rows(declared, view, findings)
+        _compare_quarantine(declared, view, findings)
+        return _OfOneMoment(
+            position=view.position, expected=expected, differing=differing, open_spans=view.open_spans()
+        )
+
+
+def _count_rows(declared: Declared, view: AuditView, findings: Findings) -> tuple[int | None, set[ProducerId | None]]:
+    table = table_name(declared.target)
+    columns = view.columns_of(table)
+    if not columns and view.position:
+        expected = "the table that rows were loaded into"
+        findings.add(Difference(producer=table, kind=Kind.TABLE_MISSING, expected=expected, found="no such table"))
+    reason = _uncountable(declared, columns)
+    if reason:
+        findings.notes.append(Note(name=table, reason=reason))
+    if reason or not columns:
+        return None, set()
+    # A transform may make several rows of one record.
+    found = view.count_rows(table, one_row_each=declared.transform is None)
+    if found.repeated:
+        reason = f"{found.repeated} producers were loaded more than once, as at_least_once allows: not counted"
+        findings.notes.append(Note(name=table, reason=reason))
+    for counts in found.differing:
+        _Rows(declared, view, findings, counts).compare()
+    return found.expected, {counts.producer_id for counts in found.differing}
+
+
+def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
+    if declared.target.write is Write.MERGE:
+        return "its rows are merged by key, so that counts do not apply: the deep form compares them key by key"
+    if not declared.target.lineage or (columns and not columns >= {PRODUCER_ID, SEQUENCE}):
+        return "its rows do not say where they come from (target.lineage), so that they cannot be compared"
+    return None
+
+
+class _Rows:
+    """One receipt whose rows are not all there just once, or the rows that none covers."""
+
+    def __init__(self, declared: Declared, view: AuditView, findings: Findings, counts: RowCounts) -> None:
+        self._declared = declared
+        self._table = table_name(declared.target)
+        self._view = view
+        self._findings = findings
+        self._counts = counts
+
+    def compare(self) -> None:
+        counts = self._counts
+        if counts.position is None or counts.producer_id is None:
+            self._name_uncovered()
+            return
+        # Where one record may become several rows, none of them is a double.
+        distinct = counts.sequences if self._declared.transform is None else counts.rows
+        all_wanted = {
+            Kind.ROW_MISSING: counts.expected - distinct,
+            Kind.ROW_DOUBLED: counts.rows - distinct,
+            Kind.ROW_FROM_NOWHERE: distinct - counts.expected,
+        }
+        wanted = {kind: count for kind, count in all_wanted.items() if count > 0}
+        if not any(map(self._findings.room, wanted)):
+            # Enough are named; to look at the table for each of the others would take too long.
+            self._findings.counts.update(wanted)
+            return
+        self._name(self._view.receipt(counts.producer_id, counts.position), counts.producer_id, wanted)
+
+    def _name_uncovered(self) -> None:
+        producer_id, kind = self._counts.producer_id, Kind.ROW_FROM_NOWHERE
+        room = self._findings.room(kind)
+        ids: tuple[int | None, ...] = ()
+        if room:
+            spans = SpanSet() if producer_id is None else self._view.spans_of(producer_id)
+            ids = self._view.sequences_outside(self._table, producer_id, spans, at_most=room)
+        for sequence_id in ids:
+            expected = "no row: no receipt covers it"
+            producer = self._producer_of(producer_id)
+            self._findings.add(
+                Difference(producer=producer, kind=kind, sequence_id=sequence_id, expected=expected, found="a row")
+            )
+        self._findings.counts[kind] += self._counts.rows - len(ids)
+
+    def _producer_of(self, producer_id: ProducerId | None) -> str:
+        if producer_id is None:
+            return "(a row without _producer_id)"
+        return self._view.find_name(producer_id) or f"(unknown producer {producer_id})"
+
+    def _name(self, receipt: ReceiptOfRows, producer_id: ProducerId, wanted: dict[Kind, int]) -> None:
+        """Walk through what should be there and what is, side by side."""
+        left = {kind: min(count, self._findings.room(kind)) for kind, count in wanted.items()}
+        named: Counter[Kind] = Counter()
+        expected = self._expected_ids(receipt, producer_id)
+        found = self._view.sequences(self._table, producer_id, receipt.spans)
+        for kind, sequence_id in _apart(expected, found):
+            if named[kind] < left.get(kind, 0):
+                named[kind] += 1
+                self._add(receipt, kind, sequence_id=sequence_id)
+            if named.total() == sum(left.values()):
+                break
+        for kind, count in wanted.items():
+            if not named[kind]:
+                # Nothing can tell any more which ones they are.
+                self._add(receipt, kind, sequence_id=None, count=count)
+            else:
+                self._findings.counts[kind] += count - named[kind]
+
+    def _add(self, receipt: ReceiptOfRows, kind: Kind, *, sequence_id: int | None, count: int = 1) -> None:
+        expected, found = _IN_WORDS[kind]
+        if sequence_id is None:
+            expected, found = f"{self._counts.expected} rows", f"{self._counts.rows} rows, {count} of them {kind}"
+        self._findings.add(
+            Difference(
+                producer=receipt.producer,
+                kind=kind,
+                sequence_id=sequence_id,
+                span=str(receipt.spans),
+                expected=expected,
+                found=found,
+            ),
+            count=count,
+        )
+
+    def _expected_ids(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
+        """The sequence ids of all rows that a receipt promises, in order, where something can tell."""
+        left = receipt.spans - SpanSet.of_ids(receipt.held)
+        if left.count == self._counts.expected:
+            # Every id is a row, as where ids count rows.
+            return (sequence_id for span in left for sequence_id in range(span.first, span.end))
+        if not receipt.is_of_file or self._declared.transform is not None:
+            return None
+        return self._reread(receipt, producer_id)
+
+    def _reread(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
+        from spark_jobs.verify.values import reread_ids
+
+        quarantined = frozenset((*receipt.held, *receipt.retried))
+
+        def read() -> Iterator[int]:
+            ids = reread_ids(self._declared, receipt.producer, producer_id, receipt.spans)
+            return merge((each for each in ids if each not in quarantined), receipt.retried)
+
+        try:
+            # Read twice rather than held: a receipt may be of more rows than memory takes.
+            is_as_it_was = sum(1 for _ in read()) == self._counts.expected
+        except (OnceloadError, OSError, pa.ArrowException):
+            # That it cannot be read is a difference of its own.
+            return None
+        return read() if is_as_it_was else None
+
+
+_IN_WORDS = {
+    Kind.ROW_MISSING: ("a row", "none"),
+    Kind.ROW_DOUBLED: ("one row", "more than one"),
+    Kind.ROW_FROM_NOWHERE: ("no row: no record begins here", "a row"),
+}
+
+
+def _apart(expected: Iterator[int] | None, found: Iterator[int]) -> Iterator[tuple[Kind, int]]:
+    """Where two rows of ids in order part; what is there twice shows even if nothing tells what should be."""
+    wanted = None if expected is None else next(expected, None)
+    before: int | None = None
+    for sequence_id in found:
+        if sequence_id == before:
+            yield Kind.ROW_DOUBLED, sequence_id
+            continue
+        before = sequence_id
+        if expected is None:
+            continue
+        while wanted is not None and wanted < sequence_id:
+            yield Kind.ROW_MISSING, wanted
+            wanted = next(expected, None)
+        if wanted == sequence_id:
+            wanted = next(expected, None)
+        else:
+            yield Kind.ROW_FROM_NOWHERE, sequence_id
+    while expected is not None and wanted is not None:
+        yield Kind.ROW_MISSING, wanted
+        wanted = next(expected, None)
+
+
+def _compare_quarantine(declared: Declared, view: AuditView, findings: Findings) -> None:
+    """Records that could not be loaded are as much a part of the promise as rows."""
+    # A record that is quarantined again, as at_least_once allows, is kept once.
+    is_counted = declared.pipeline.guarantee is not Guarantee.AT_LEAST_ONCE
+    for counts in view.count_quarantined() if is_counted else ():
+        findings.add(
+            Difference(
+                producer=f"(position {counts.position}, batch {counts.batch})",
+                kind=Kind.QUARANTINE_DIFFERS,
+                expected=f"{counts.expected} quarantined records",
+                found=f"{counts.found}",
+            )
+        )
+    for producer_id, sequence_id in view.quarantined_outside():
+        findings.add(
+            Difference(
+                producer=view.find_name(producer_id) or f"(unknown producer {producer_id})",
+                kind=Kind.QUARANTINE_DIFFERS,
+                sequence_id=sequence_id,
+                expected="no quarantined record: no receipt covers it",
+                found="a quarantined record",
+            )
+        )

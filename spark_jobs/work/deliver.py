@@ -1,0 +1,311 @@
+"""What a task does with a delivery: read its chunks, and commit or stage them piece by piece.
+
+The ledger is authoritative. A task may be run again, twice at once, or killed anywhere: what it commits is refused
+as soon as any part of it took effect before, and what it stages is kept once for each piece.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.delivery import Mode
+from dedup_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    OnceloadError,
+    PipelineBusy,
+    RowsRefused,
+    SettingRefused,
+    TooManyQuarantined,
+)
+from dedup_core.names import ProducerId
+from dedup_core.ports import Claim, Commit
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.connection import first_line, translated
+from dedup_core.replay import Counts
+from dedup_core.spans import SpanSet
+from spark_jobs.batch.job import Job, engine_of
+from spark_jobs.batch.parts import StagedPart, begin_try, stage_part
+from spark_jobs.batch.stage import Stage, still_there
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.notes import Note
+from spark_jobs.formats.records import Chunk, FileRefused, Records
+from spark_jobs.pipeline.columns import Column
+from spark_jobs.pipeline.declared import Declared, UnknownFields
+from spark_jobs.read.advances import Prepared, prepare
+from spark_jobs.read.chunks import ReadPart, TailWentOn, WrittenAnew, check_tail, read_parts
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.limits import NothingGood, bad_allowed, check_piece
+from spark_jobs.read.refused import without_rows, without_strange_ids
+from spark_jobs.read.rows import read_records
+from spark_jobs.write.patience import Answer, Patience, answered
+from spark_jobs.write.refused import is_of_rows, refused_rows
+from spark_jobs.write.writer import ColumnsDiffer, Writer
+
+
+def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
+    """Load one delivery; what could not be read of it is noted, and the rest is loaded.
+
+    With `begins`, which is called before each chunk, nothing of two chunks is read or committed at once.
+    """
+    if job.stage is not None:
+        answered(partial(_begin_try, job, job.stage, delivery))
+    notes: list[Note] = []
+    refused: set[str] = set()
+    for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, begins)):
+        take: Callable[[list[ReadPart]], None]
+        if job.stage is None:
+            take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
+        else:
+            place = (delivery.number, number)
+            take = partial(
+                _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
+            )
+        sparing_the_others(take, parts, refused=refused, notes=notes, by_file=begins is not None)
+    return notes
+
+
+def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"):
+        begin_try(engine_of(job), stage, delivery.claim, delivery=delivery.number)
+
+
+def sparing_the_others(
+    take: Callable[[list[ReadPart]], Answer],
+    parts: list[ReadPart],
+    *,
+    refused: set[str],
+    notes: list[Note],
+    by_file: bool = False,
+) -> Answer:
+    """Take a piece without the files that turn out, when they are decoded, to be unreadable from here on."""
+    gone_on: set[str] = set()
+    while True:
+        left = [each for each in parts if each.chunk.url not in refused]
+        left = [each for each in left if not (each.part.is_tail and each.chunk.url in gone_on)]
+        try:
+            return take(left)
+        except TailWentOn as error:
+            gone_on.add(error.url)
+            notes += [
+                Note.of(name, error) for name in {each.chunk.name for each in left if each.chunk.url == error.url}
+            ]
+        except (FileRefused, NothingGood) as error:
+            names = {each.chunk.url: each.chunk.name for each in left if each.chunk.url in error.refused}
+            if not names:
+                raise
+            refused.update(names)
+            notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
+        except TooManyQuarantined as error:
+            # Of one file alone: that says nothing of the others, which would have been judged together with it.
+            if not by_file or not left:
+                raise
+            refused.update(each.chunk.url for each in left)
+            notes += [Note.of(name, error) for name in dict.fromkeys(each.chunk.name for each in left)]
+
+
+def pieces_of(
+    job: Job, delivery: Delivery, notes: list[Note], begins: Callable[[Chunk], None] | None = None
+) -> Iterator[tuple[list[ReadPart], bool]]:
+    """What is committed together: one part, or small ones up to the size of a chunk; and whether it is the last."""
+    held: list[ReadPart] = []
+    held_bytes = 0
+    # A chunk ends behind a newline, a little later than it was asked to: what is left of it goes with its part.
+    piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
+    for chunk in delivery.chunks:
+        if begins is not None:
+            if held:
+                yield held, False
+                held, held_bytes = [], 0
+            begins(chunk)
+        try:
+            for part in read_parts(chunk, job.declared.source):
+                if held and held_bytes + len(part.part.raw) > piece_bytes_max:
+                    yield held, False
+                    held, held_bytes = [], 0
+                held.append(part)
+                held_bytes += len(part.part.raw)
+        except OnceloadError as error:
+            if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
+                raise
+            if _comes_again(error) and (not job.is_last_try or _is_stood_behind(job.declared, delivery)):
+                # Somebody else may be able to read it, or what stands behind it must not take effect first.
+                raise
+            notes.append(Note.of(chunk.name, error))
+    yield held, True
+
+
+def _comes_again(error: OnceloadError) -> bool:
+    """Whether the same bytes may be read later."""
+    return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
+
+
+def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
+    """Whether other deliveries keep an order with this one."""
+    match declared.delivery.mode:
+        case Mode.SHARED:
+            return False
+        case Mode.KEY_SHARED:
+            return declared.transform is None and any(chunk.is_followed for chunk in delivery.chunks)
+        case Mode.ORDERED | Mode.SESSION:
+            return declared.transform is None and (declared.is_direct or declared.is_published_whole)
+
+
+def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
+    """Commit until it is certain that it took effect, by whoever's hand."""
+    engine = engine_of(job)
+    ledger = PostgresLedger(engine)
+    target = Writer.into_target(job.declared.target, job.written)
+    records, writer = records_of(job, parts, target)
+    patience = Patience()
+    # Some of it may be in already, if this is not the first to have it in hand.
+    consumed = patience.until_answered(lambda: _consumed(ledger, job, parts)) if job.is_redelivered else {}
+    while True:
+        prepared = prepare(parts, records, consumed=consumed)
+        try:
+            # What has no records is noted with the others, or by the next load.
+            if not prepared.advances or (consumed and not any(each.spans for each in prepared.advances)):
+                if is_last:
+                    patience.until_answered(partial(ledger.release, claim))
+                return
+            ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
+        except AlreadyConsumed as error:
+            # Seldom more than once; but what is refused for ever must not be tried for ever.
+            patience.wait(error)
+            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+        except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+            patience.wait(error)
+            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+        except ColumnsDiffer as differing:
+            records, writer = records_of(job, parts, target, differing)
+        except (SettingRefused, DBAPIError) as error:
+            records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> dict[ProducerId, SpanSet]:
+    known = ledger.know(job.session, list({each.part.producer_id for each in parts}))
+    return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
+
+
+def _commit(
+    job: Job, parts: Sequence[ReadPart], prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool
+) -> Commit[Connection]:
+    def write_rows(connection: Connection) -> int:
+        rows = writer.write(connection, prepared.rows)
+        # As late as can be: what is written to a file after this, the next load finds.
+        for each in parts:
+            with suppress(Unreadable):
+                check_tail(each.chunk, each.part)
+        return rows
+
+    return Commit(
+        session=job.session,
+        batch=job.batch,
+        advances=prepared.advances,
+        write_rows=write_rows,
+        claim=claim,
+        is_last=is_last,
+        counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
+        bytes=prepared.bytes,
+        quarantined=prepared.quarantined,
+        run=job.run,
+    )
+
+
+def _stage_piece(
+    job: Job,
+    stage: Stage,
+    parts: list[ReadPart],
+    *,
+    place: tuple[int, int],
+    claim: Claim,
+    is_last: bool,
+    notes: Sequence[Note],
+) -> None:
+    engine = engine_of(job)
+    records, writer = records_of(job, parts, stage.writer)
+    patience = Patience()
+    while True:
+        prepared = prepare(parts, records, consumed={})
+        staged = StagedPart.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+        staged = replace(staged, notes=tuple(notes) if is_last else ())
+        try:
+            with translated(pipeline=job.declared.name, doing="staging rows"):
+                stage_part(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
+        except (DatabaseLost, PipelineBusy) as error:
+            patience.wait(error)
+        except ColumnsDiffer as differing:
+            records, writer = records_of(job, parts, stage.writer, differing)
+        except (SettingRefused, DBAPIError) as error:
+            with still_there(stage):
+                records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def records_of(
+    job: Job, parts: Sequence[ReadPart], writer: Writer, differing: ColumnsDiffer | None = None
+) -> tuple[Records, Writer]:
+    """Read parts, and say how their rows are written: with more columns, where fields turn up that get some."""
+    if job.declared.transform is None:
+        records, added = read_adding(job.declared, job.columns, parts, differing)
+        writer = writer.adding(added)
+    else:
+        # Its view has the columns that are declared, and it makes what is written.
+        records = read_records(job.declared, job.columns, parts)
+    if job.declared.producer is not None:
+        records = without_strange_ids(records, job.declared.producer, [each.part for each in parts])
+    check_piece(job.declared, records, parts)
+    return records, writer
+
+
+def read_adding(
+    declared: Declared,
+    columns: tuple[Column, ...],
+    parts: Sequence[ReadPart],
+    differing: ColumnsDiffer | None,
+    *,
+    read: Callable[[Declared, tuple[Column, ...], Sequence[ReadPart]], Records] = read_records,
+) -> tuple[Records, tuple[Column, ...]]:
+    """All records of some parts, and the columns that the table has to get for fields which nobody declared."""
+    records = read(declared, columns, parts)
+    if not records.unknown:
+        return records, ()
+    added = records.unknown if differing is None else differing.settled(records.unknown)
+    without_place = {column.name for column in records.unknown} - {column.name for column in added}
+    if without_place:
+        declared = replace(declared, unknown_fields=UnknownFields.FAIL)
+    records = read(declared, columns + added, parts)
+    bad = (
+        replace(each, reason=f"{each.reason}, and the table has no place for it")
+        if each.column in without_place
+        else each
+        for each in records.bad
+    )
+    return replace(records, bad=tuple(bad), unknown=()), added
+
+
+def _without_refused(
+    job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
+) -> Records:
+    """Quarantine the rows that the server refuses; whatever else it refused is not theirs."""
+    try:
+        refused = refused_rows(engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
+    except ColumnsDiffer:
+        # They came just now, and the next try to write finds them too.
+        return records
+    if not refused:
+        if isinstance(cause, DBAPIError) and is_of_rows(cause):
+            # None of them alone: it is a rule about all of them.
+            raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
+        raise cause
+    left = without_rows(records, refused, [each.part for each in parts])
+    check_piece(job.declared, left, parts)
+    return left

@@ -1,0 +1,86 @@
+"""What a session does where Spark SQL makes the rows."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.errors import DatabaseLost, RowsRefused, SettingRefused
+from dedup_core.postgres.connection import first_line, translated
+from spark_jobs.batch.job import Job, engine_of
+from spark_jobs.batch.made import Made, accept, stage_made
+from spark_jobs.batch.parts import StagedPart, note_part
+from spark_jobs.batch.stage import Stage
+from spark_jobs.files.notes import Note
+from spark_jobs.read.advances import Prepared, prepare
+from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.work.deliver import pieces_of, records_of, sparing_the_others
+from spark_jobs.write.patience import Patience, answered
+from spark_jobs.write.refused import is_of_rows
+
+
+def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
+    """Read one delivery for a transform: its proof is noted, its rows go on, and `notes` gets what is not read."""
+    refused: set[str] = set()
+    for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes)):
+        prepared = sparing_the_others(partial(_prepared, job), parts, refused=refused, notes=notes)
+        noted = replace(StagedPart.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
+        patience = Patience()
+        patience.until_answered(partial(_note, job, noted))
+        yield prepared.rows
+
+
+def _prepared(job: Job, parts: list[ReadPart]) -> Prepared:
+    return prepare(parts, records_of(job, parts, _stage_of(job).writer)[0], consumed={})
+
+
+def _note(job: Job, part: StagedPart) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"):
+        note_part(engine_of(job), _stage_of(job), part)
+
+
+def _stage_of(job: Job) -> Stage:
+    if job.stage is None:
+        raise SettingRefused("publish", "direct", "staged, where a transform sees the whole batch")
+    return job.stage
+
+
+def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+    """Keep the rows that a transform makes in one of its partitions; they come only once to whoever stages them."""
+    engine = engine_of(job)
+    try:
+        with translated(pipeline=job.declared.name, doing="staging rows"):
+            return _stage_made(job, engine, tables, partition=partition)
+    except DatabaseLost:
+        # Spark tries again a few times, and at once: so not before the server answers.
+        answered(partial(_ping, job, engine))
+        raise
+
+
+def _stage_made(job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+    stage = _stage_of(job)
+    try:
+        return stage_made(engine, stage, tables, partition=partition)
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        raise RowsRefused(job.declared.name, stage.target, first_line(error)) from error
+
+
+def _ping(job: Job, engine: Engine) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"), engine.connect():
+        pass
+
+
+def accept_rows(job: Job, made: Iterable[Made]) -> None:
+    """Count those rows of a transform that Spark says came first."""
+    answered(partial(_accept, job, tuple(made)))
+
+
+def _accept(job: Job, made: tuple[Made, ...]) -> None:
+    with translated(pipeline=job.declared.name, doing="counting staged rows"):
+        accept(engine_of(job), _stage_of(job), made)

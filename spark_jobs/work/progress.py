@@ -1,0 +1,129 @@
+"""How far a load is, by what the database holds of it: committed, or staged.
+
+A thread asks while tasks run, with a connection of its own. It only looks: what goes wrong with it disturbs nobody.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import Position, SessionName
+from dedup_core.postgres import PostgresLedger, connect
+from spark_jobs.batch.job import Job
+from spark_jobs.files.compression import Compression
+from spark_jobs.files.notes import Note
+from spark_jobs.read.delivery import Bundle, Delivery
+from spark_jobs.work.session import Tasks
+from spark_jobs.write.sql import run
+
+_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is done of a load."""
+
+    bytes: int
+    #: Left out where only reading tells: of compressed files.
+    bytes_planned: int | None
+    records: int
+    seconds: float
+
+    @property
+    def records_per_s(self) -> int:
+        return round(self.records / self.seconds) if self.seconds else 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """If it goes on as it went so far."""
+        if not self.bytes or self.bytes_planned is None:
+            return None
+        return max(0, self.bytes_planned - self.bytes) * self.seconds / self.bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What keeps a load from going on."""
+
+    waits_for: str
+
+
+Tell: TypeAlias = Callable[[Progress | Waiting], None]
+
+
+class WatchedTasks:
+    """Tasks that somebody is told of while they run."""
+
+    def __init__(self, tasks: Tasks, tell: Tell, *, after: Position, planned: int | None) -> None:
+        self._tasks = tasks
+        self._tell = tell
+        self._after = after
+        self._planned = planned
+
+    @property
+    def slots(self) -> int:
+        return self._tasks.slots
+
+    def writing(self, job: Job) -> Job:
+        return self._tasks.writing(job)
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        with self._watching(job):
+            return self._tasks.run(job, sessions)
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        with self._watching(job):
+            return self._tasks.transform(job, deliveries)
+
+    @contextmanager
+    def _watching(self, job: Job) -> Iterator[None]:
+        ended = threading.Event()
+        watching = threading.Thread(target=self._watch, args=(job, ended), name="onceload progress", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            # An answer that does not come is not waited for.
+            watching.join(_EVERY_S)
+
+    def _watch(self, job: Job, ended: threading.Event) -> None:
+        engine, started = connect(job.ledger), time.monotonic()
+        while not ended.wait(_EVERY_S):
+            with suppress(OSError):
+                self._tell(self._look(engine, job, seconds=time.monotonic() - started))
+        engine.dispose()
+
+    def _look(self, engine: Engine, job: Job, *, seconds: float) -> Progress | Waiting:
+        try:
+            done, records = self._done(engine, job)
+        except (OnceloadError, SQLAlchemyError):
+            return Waiting(waits_for="the database, which does not answer")
+        return Progress(bytes=done, bytes_planned=self._planned, records=records, seconds=seconds)
+
+    def _done(self, engine: Engine, job: Job) -> tuple[int, int]:
+        if job.stage is None:
+            outcome = PostgresLedger(engine).outcome_of(job.declared.name, job.batch, after=self._after)
+            counts = outcome.counts
+            return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
+        with engine.connect() as connection:
+            # Rows that a transform made are of no file, and count nothing here.
+            table = job.stage.parts
+            row = run(connection, f"SELECT coalesce(sum(bytes), 0), coalesce(sum(records), 0) FROM {table}")  # noqa: S608 - ours.
+            done, records = row.one()
+        return int(done), int(records)
+
+
+def planned_bytes(some: Iterable[Bundle]) -> int | None:
+    """How many bytes there are to read."""
+    chunks = [chunk for chunks in some for chunk in chunks]
+    if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
+        return None
+    return sum(max(0, (chunk.size if chunk.end is None else chunk.end) - chunk.first) for chunk in chunks)

@@ -1,0 +1,377 @@
+"""Spark: started late, told where our Python is, and given work that never crosses into the JVM."""
+
+import gc
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from dedup_core.delivery import Mode
+from dedup_core.errors import (
+    CallAgain,
+    DeliveryTakenAway,
+    ExitCode,
+    OnceloadError,
+    RowsRefused,
+    SessionFenced,
+    SettingRefused,
+)
+from dedup_core.names import SessionName
+from spark_jobs.batch.job import Job, TransformRefused
+from spark_jobs.batch.made import Made
+from spark_jobs.batch.stage import StageLost
+from spark_jobs.files.addresses import use_access
+from spark_jobs.files.notes import Note
+from spark_jobs.read.delivery import Delivery
+from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
+from spark_jobs.work.session import work
+from spark_jobs.work.transform import as_declared, for_spark, spark_schema, with_output
+from spark_jobs.write.refused import ROW_REFUSED
+
+_BATCH_ROWS = 65_536
+#: What of a transform's rows is written at once.
+_GATHERED_BYTES = 16 * 2**20
+#: The steps of a plan that leave records out whatever is in them.
+_LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", re.MULTILINE)
+#: What tasks answer that only write.
+_NO_ROWS = "rows bigint"
+
+
+_STOPPED = (
+    "it has stopped, as the lines above tell: of a cluster, a master that does not answer, or that knows another secret"
+)
+#: How often a task may fail by no fault of a delivery: the local scheduler's own default is not once.
+_TASK_FAILURES = 4
+#: Set by spark-submit for the program that it runs.
+_LAUNCHED = "PYSPARK_GATEWAY_PORT"
+_LOGGING = Path(__file__).parents[1] / "log4j2.properties"
+_OPTIONS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Nobody waits for a pause of the JVM, so it takes the collector that works least.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
+}
+_LOCAL_OPTIONS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+@dataclass(eq=False)
+class TasksFailed(CallAgain):
+    """Something of Spark's own: a lost executor, no memory, a task that failed as often as it was tried."""
+
+    pipeline: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: Spark should have run all tasks, but said: {self.reason}; "
+            "what was committed stays, and the rest is loaded by calling again"
+        )
+
+
+class SparkTasks:
+    """Spark's tasks, one for each session; one that fails is tried again by Spark."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls, name: str, master: str | None, options: Mapping[str, str], *, tries: int = 0
+    ) -> "Iterator[SparkTasks]":
+        """Spark for one load, which gives no task up before a delivery that kills it has had all its tries."""
+        try:
+            context = _start(name, master, options, tries=tries)
+        except (PySparkException, Py4JError, OSError) as error:
+            expected = "a session that starts (Java: see `onceload doctor`; options: --master and --conf)"
+            raise SettingRefused("Spark", _said(error), expected) from error
+        try:
+            yield cls(context)
+        finally:
+            # There is nothing to stop where it was Spark itself that went.
+            with suppress(Py4JError, OSError):
+                context.stop()
+
+    @property
+    def slots(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        """Let each session, which is a partition, take deliveries until nothing can come to it."""
+        told = _Told.by_tasks_of(self._context)
+        has_copies = self._context.getConf().get("spark.speculation", "false") == "true"
+        with self._in_our_words(job, told):
+            # Nothing of Spark SQL is needed here, and it takes seconds to start.
+            each = self._context.parallelize(sessions, len(sessions))
+            each.foreachPartition(partial(_work, job, told, has_copies))
+        # What was read twice was told twice.
+        return list(dict.fromkeys(told.notes.value))
+
+    def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
+        """Read each delivery at least once, and stage what the transform makes of all of them."""
+        told = _Told.by_tasks_of(self._context)
+        with self._in_our_words(job, told):
+            self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
+            accept_rows(job, told.made.value)
+        if len(set(told.read.value)) < len(deliveries):
+            # The proof would say of all records that they took effect.
+            expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
+            raise SettingRefused("transform", "one that leaves records unread", expected)
+        # What was read twice was told twice.
+        return list(dict.fromkeys(told.notes.value))
+
+    def writing(self, job: Job) -> Job:
+        """The job, with the columns that its transform makes."""
+        if job.declared.transform is None:
+            return job
+        told = _Told.by_tasks_of(self._context)
+        with self._in_our_words(job, told):
+            made = self._made(job, (), told)
+            _refuse_limits(made)
+            return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
+
+    def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
+        """What the transform makes of the records; only asked for its shape, it reads none."""
+        shape = from_arrow_schema(spark_schema(job.columns))
+        numbers = self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
+        records = numbers.mapInArrow(partial(_read, job, deliveries, told), shape)
+        records.createOrReplaceTempView("records")
+        return self._session.sql(job.declared.transform or "")
+
+    @contextmanager
+    def _in_our_words(self, job: Job, told: "_Told") -> Iterator[None]:
+        """Raise here what tasks told, and put what Spark says into one sentence."""
+        try:
+            yield
+        except AnalysisException as error:
+            raise SettingRefused("transform", _said(error), "Spark SQL over the view records") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            _raise_first(told)
+            if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
+                raise TransformRefused(job.declared.name, _said(error)) from error
+            raise TasksFailed(job.declared.name, self._why_stopped() or _said(error)) from error
+        _raise_first(told)
+
+    def _why_stopped(self) -> str | None:
+        """One that has stopped by itself fails in whatever it is asked for next, with an error about that alone."""
+        with suppress(Py4JError, OSError):
+            # It has no other face in Python.
+            if self._context._jsc.sc().isStopped():  # noqa: SLF001
+                return _STOPPED
+        return None
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return SparkSession(self._context)
+
+
+def _refuse_limits(made: DataFrame) -> None:
+    """What a limit leaves out would be consumed all the same, and which records those are is left to chance."""
+    # The plan as it was resolved has no other face in Python.
+    plan: Any = made._jdf.queryExecution().analyzed()  # noqa: SLF001
+    if found := _LIMITS.search(plan.toString()):
+        expected = f"Spark SQL without LIMIT, OFFSET and TABLESAMPLE ({found[1]}): what they leave out would be lost"
+        raise SettingRefused("transform", "one that leaves records out by chance", expected)
+
+
+def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:
+    """Spark for one load; options that are given win over ours."""
+    # Nothing here uses pandas, whose version Spark warns of.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A delivery that kills whoever has it must have all its tries before Spark gives its session up.
+    failures_max = _TASK_FAILURES + tries
+    ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
+    if is_submitted := _LAUNCHED in os.environ:
+        # What spark-submit was told is known to the JVM that it has started.
+        with _signals_wait():
+            SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
+        master = master or SparkConf().get("spark.master")
+    conf = SparkConf().setAppName(f"onceload {name}")
+    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
+    if master is None or (is_submitted and master.startswith("local[") and "," not in master):
+        # Alone, the local scheduler gives a task up at its first failure.
+        master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
+    conf.setMaster(master).setAll(list((ours | dict(options)).items()))
+    # Whoever is on this machine sees what the JVM is started with.
+    with _signals_wait():
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
+    # Masters and workers take a cluster's secret from there; a driver looks at its settings alone.
+    if secret := os.environ.get("_SPARK_AUTH_SECRET"):
+        conf.set("spark.authenticate.secret", secret)
+    context = SparkContext.getOrCreate(conf)
+    context.setLogLevel("ERROR")
+    return context
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back while the JVM starts: PySpark would leave it running, and nothing would end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What tasks tell the driver besides their rows; Spark brings it when a task ends well."""
+
+    notes: Accumulator[tuple[Note, ...]]
+    #: The numbers of the deliveries that were read to their end.
+    read: Accumulator[tuple[int, ...]]
+    #: Whose rows count: of all tries at a partition, Spark brings only what the first says that ends well.
+    made: Accumulator[tuple[Made, ...]]
+    #: Pickled, so that Spark need not know how.
+    errors: Accumulator[tuple[bytes, ...]]
+
+    @classmethod
+    def by_tasks_of(cls, context: SparkContext) -> "_Told":
+        stop = _AddingUp(context.cancelAllJobs)
+        return cls(
+            notes=context.accumulator((), _AddingUp()),
+            read=context.accumulator((), _AddingUp()),
+            made=context.accumulator((), _AddingUp()),
+            errors=context.accumulator((), stop),
+        )
+
+
+class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
+    """Adds up what tasks tell; on the driver, it may call somebody when it hears of anything."""
+
+    def __init__(self, heard: Callable[[], None] | None = None) -> None:
+        self._heard = heard
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _AddingUp, ()
+
+    def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        del value
+        return ()
+
+    def addInPlace(self, value1: tuple[Any, ...], value2: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N802 - Spark's.
+        if value2 and self._heard:
+            self._heard()
+        return value1 + value2
+
+
+@contextmanager
+def _telling(job: Job, told: _Told) -> Iterator[None]:
+    """Tell the driver what a repetition does not help, instead of failing a task that Spark would only try again."""
+    _keep_modules()
+    use_access(job.access)
+    try:
+        yield
+    except OnceloadError as error:
+        is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
+        if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway | StageLost):
+            raise
+        told.errors.add((pickle.dumps(error),))
+
+
+def _raise_first(told: _Told) -> None:
+    for error in told.errors.value:
+        raise pickle.loads(error) from None  # noqa: S301 - our own task pickled it.
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in one line: a task's own words, or else Spark's."""
+    _, is_ours, trace = str(error).rpartition("Traceback (most recent call last):")
+    lines = [line for line in trace.splitlines() if line.strip()]
+    if is_ours:
+        # What is indented are the places that it came by.
+        lines = [line for line in lines if not line[0].isspace()]
+    elif isinstance(error, Py4JError):
+        # The first line says which call it was.
+        lines = lines[1:] or lines
+    return lines[0].strip(" :;") if lines else type(error).__name__
+
+
+def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
+    context = TaskContext.get()
+    # A later try at a task takes over from the first, unless that may be just as alive, or be somebody else.
+    is_retry = context is not None and context.attemptNumber() > 0
+    waits = has_copies or not is_retry or job.declared.delivery.mode is Mode.SESSION
+    # A later life that took over does the rest.
+    with _telling(job, told), suppress(SessionFenced):
+        for name in sessions:
+            told.notes.add(tuple(work(job, name, waits=waits)))
+
+
+def _read(
+    job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with _telling(job, told):
+        for number in _each(numbers):
+            notes: list[Note] = []
+            for rows in read_delivery(job, deliveries[number], notes):
+                yield from for_spark(rows, job.columns).to_batches(max_chunksize=_BATCH_ROWS)
+            told.notes.add(tuple(notes))
+            told.read.add((number,))
+
+
+def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    with _telling(job, told):
+        tables = (as_declared(table, job) for table in _gathered(batches))
+        try:
+            made = stage_rows(job, tables, partition=context.partitionId() if context else 0)
+        except RowsRefused as error:
+            raise TransformRefused(job.declared.name, error.reason) from error
+        told.made.add((made,) if made else ())
+    return iter(())
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """As many rows at once as a piece may hold in memory: Spark sends few at a time."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.nbytes for each in held) >= _GATHERED_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if any(each.num_rows for each in held):
+        yield pa.Table.from_batches(held)
+
+
+@cache
+def _keep_modules() -> None:
+    """Spark collects a worker's garbage after each task, and would walk over all that was imported every time."""
+    gc.freeze()
+
+
+def _each(numbers: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in numbers:
+        yield from batch.column(0).to_pylist()

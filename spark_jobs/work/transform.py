@@ -1,0 +1,207 @@
+"""Records as Spark SQL sees them, and what it makes of them as columns of the target."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+
+from dedup_core.errors import SettingRefused
+from spark_jobs.batch.job import Job, TransformRefused
+from spark_jobs.formats.casts import one_array, settle
+from spark_jobs.formats.records import RecordRefused
+from spark_jobs.formats.tiers import declared_value
+from spark_jobs.formats.values import from_text
+from spark_jobs.pipeline.columns import (
+    INTEGERS,
+    LINEAGE,
+    PRODUCER_ID,
+    SEQUENCE,
+    Column,
+    ColumnType,
+    Kind,
+    arrow_schema,
+    arrow_type,
+)
+from spark_jobs.pipeline.declared import Declared, OnRewrite
+
+_TEXTS = {Kind.UUID, Kind.TIME}
+
+
+def spark_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The view `records`: the declared columns, and the two of the lineage; a uuid and a time are texts."""
+    fields = [
+        pa.field(field.name, _spark_type(field.type, column.type))
+        for field, column in zip(arrow_schema(tuple(columns)), columns, strict=True)
+    ]
+    return pa.schema([*fields, *LINEAGE])
+
+
+def for_spark(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    for number, column in enumerate(columns):
+        if column.type.kind in _TEXTS:
+            values = pa.array(
+                [_text(value) for value in rows.column(number).to_pylist()], _spark_type(None, column.type)
+            )
+            rows = rows.set_column(number, column.name, values)
+    return rows
+
+
+def _spark_type(arrow: pa.DataType | None, column_type: ColumnType) -> pa.DataType:
+    if column_type.kind not in _TEXTS:
+        return arrow
+    return pa.list_(pa.string()) if column_type.is_array else pa.string()
+
+
+def _text(value: object) -> object:
+    match value:
+        case list():
+            return [_text(each) for each in value]
+        case bytes():
+            return str(UUID(bytes=value))
+        case None:
+            return None
+        case _:
+            return str(value)
+
+
+def with_output(job: Job, made: pa.Schema) -> Job:
+    """The job that writes what its transform makes; rows have a lineage if the transform hands it on."""
+    if twice := sorted({name for name in made.names if made.names.count(name) > 1}):
+        raise SettingRefused("transform", f"more than one called {', '.join(twice)}", "columns with names of their own")
+    names = [name for name in made.names if name not in (PRODUCER_ID, SEQUENCE)]
+    has_lineage = {PRODUCER_ID, SEQUENCE} <= set(made.names)
+    declared = {column.name: column for column in job.columns}
+    of_type = (_column(made.field(name), declared.get(name)) for name in names)
+    # It may give them names of their own, and nobody declared those.
+    written = tuple(
+        replace(column, not_null=True) if column.name in job.declared.found_by else column for column in of_type
+    )
+    _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
+    changed = with_lineage_of(job.declared, has_lineage=has_lineage)
+    return replace(job, written=written, has_lineage=has_lineage, declared=changed)
+
+
+def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
+    """What is declared, of rows that a transform made: they have a lineage if it handed that on."""
+    # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
+    lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
+    return replace(declared, target=replace(declared.target, lineage=lineage))
+
+
+def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
+    """Refuse a transform that does not make what the rest of the pipeline file asks for."""
+    for place, name in _needed(declared):
+        if name not in made:
+            raise SettingRefused(place, f"{name}, and it makes {', '.join(made)}", "a column that the transform makes")
+    deleted = declared.target.deleted
+    if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
+        raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
+    if declared.producer:
+        ids = made[declared.producer.sequence]
+        if ids.is_array or ids.kind not in INTEGERS:
+            found = f"{declared.producer.sequence}, which the transform makes as {ids}"
+            raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
+    for is_needed, why in (
+        (declared.on_rewrite is OnRewrite.REPLACE, "by which on_rewrite: replace finds old rows"),
+        (
+            declared.producer or declared.message_id,
+            "which distinguish the rows of a record from those of its copies (a row of several records has neither)",
+        ),
+    ):
+        if is_needed and not has_lineage:
+            raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
+
+
+def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
+    """Where the pipeline file names a column of the rows that are written, and which."""
+    yield from (("target.key", name) for name in declared.target.key)
+    if declared.target.deleted:
+        yield "target.deleted", declared.target.deleted
+    if declared.message_id:
+        yield from (("message_id.columns", name) for name in declared.message_id.columns)
+    if declared.producer:
+        yield "producer.name", declared.producer.name
+        yield "producer.sequence", declared.producer.sequence
+
+
+def _column(field: pa.Field, declared: Column | None) -> Column:
+    """A text may stand in for any declared type, and is read as such; any other type is Spark's own."""
+    made = _type_of(field)
+    if declared and made.kind is Kind.TEXT and (declared.type.is_array or not made.is_array):
+        return declared
+    return Column(name=field.name, type=made, not_null=bool(declared and declared.not_null))
+
+
+def as_declared(rows: pa.Table, job: Job) -> pa.Table:
+    """Read the texts that a transform makes as those of files are read: nothing is cut, and nothing rounded."""
+    pipeline = job.declared.name
+    for name in (PRODUCER_ID, SEQUENCE) if job.names_records else ():
+        if rows.column(name).null_count:
+            reason = "null, so the record that the row was made from is unknown; select the column unchanged"
+            raise TransformRefused(pipeline, f"column {name}: {reason}")
+    for column in job.written:
+        at = rows.schema.get_field_index(column.name)
+        if column.not_null and rows.column(at).null_count:
+            reason = "null, but declared not null or used by target.key, message_id or producer"
+            raise TransformRefused(pipeline, f"column {column.name}: {reason}")
+        if _is_text(rows.schema.field(at).type):
+            try:
+                values = _read_texts(one_array(rows.column(at)), column)
+            except RecordRefused as refused:
+                raise TransformRefused(pipeline, f"column {column.name}: {refused}") from None
+            rows = rows.set_column(at, column.name, values)
+    return rows
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_string(arrow.value_type if pa.types.is_list(arrow) else arrow))
+
+
+def _read_texts(texts: pa.Array, column: Column) -> pa.Array:
+    settled = settle([texts], (column,), count=len(texts))
+    if not settled.doubted.any():
+        return settled.rows.column(0)
+    read = [declared_value(column, partial(_value, text, column.type)) for text in texts.to_pylist()]
+    return pa.array(read, arrow_type(column.type))
+
+
+def _value(text: object, column_type: ColumnType) -> object:
+    match text:
+        case str():
+            return from_text(text, column_type)
+        case list():
+            return [_value(each, column_type.element) for each in text]
+        case _:
+            return None
+
+
+def _type_of(field: pa.Field) -> ColumnType:
+    arrow, is_array = field.type, pa.types.is_list(field.type)
+    element = arrow.value_type if is_array else arrow
+    if pa.types.is_decimal128(element):
+        return ColumnType(kind=Kind.NUMERIC, precision=element.precision, scale=element.scale, is_array=is_array)
+    kind = next((kind for is_of, kind in _KINDS if is_of(element)), None)
+    if kind is None:
+        raise SettingRefused(
+            f"transform: column {field.name}", str(arrow), "a type that Postgres has: CAST it in the SQL"
+        )
+    return ColumnType(kind=kind, is_array=is_array)
+
+
+_KINDS = (
+    (pa.types.is_string, Kind.TEXT),
+    (pa.types.is_large_string, Kind.TEXT),
+    (pa.types.is_boolean, Kind.BOOLEAN),
+    (pa.types.is_int8, Kind.SMALLINT),
+    (pa.types.is_int16, Kind.SMALLINT),
+    (pa.types.is_int32, Kind.INTEGER),
+    (pa.types.is_int64, Kind.BIGINT),
+    (pa.types.is_float32, Kind.REAL),
+    (pa.types.is_float64, Kind.DOUBLE),
+    (pa.types.is_date, Kind.DATE),
+    (lambda arrow: pa.types.is_timestamp(arrow) and arrow.tz is None, Kind.TIMESTAMP),
+    (pa.types.is_timestamp, Kind.TIMESTAMPTZ),
+    (pa.types.is_binary, Kind.BYTEA),
+)

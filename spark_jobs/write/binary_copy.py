@@ -1,0 +1,135 @@
+"""Rows of Arrow into Postgres, by binary COPY.
+
+Postgres spends half of a load parsing text otherwise. A column travels in a type that binary COPY takes; the few
+arrays that the encoder cannot name rightly travel as arrays of text, and the server casts them.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from io import RawIOBase
+from typing import Any, cast
+from uuid import UUID
+
+import pgpq
+import psycopg2.extensions
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from spark_jobs.pipeline.columns import Column, ColumnType, Kind
+from spark_jobs.write.sql import quoted
+
+#: What is encoded at once is still in the processor's cache when it is sent.
+_BATCH_ROWS = 4096
+_TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
+#: The encoder writes their elements under the name of another type, and the server refuses that.
+_MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
+
+
+def travels_as(column: Column) -> ColumnType:
+    """The type of the column that its values are copied into."""
+    return _TEXT_ARRAY if column.type.is_array and column.type.kind in _MISNAMED else column.type
+
+
+def is_cast(columns: Sequence[Column]) -> bool:
+    """Whether some column does not travel in its own type, so that the server has to cast it."""
+    return any(travels_as(column) != column.type for column in columns)
+
+
+def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
+    """Rows as the binary COPY format holds them; columns beyond the declared ones go as they are."""
+    travelling = rows
+    for column in columns:
+        at = rows.schema.get_field_index(column.name)
+        travelling = travelling.set_column(at, column.name, _travelling(rows.column(at), column))
+    # The encoder looks fields up by name, and names may be anything; theirs do not matter to COPY.
+    travelling = travelling.rename_columns([f"c{number}" for number in range(travelling.num_columns)])
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(travelling.schema)
+    yield encoder.write_header()
+    for batch in travelling.to_batches(max_chunksize=_BATCH_ROWS):
+        yield encoder.write_batch(batch)
+    yield encoder.finish()
+
+
+class Reader(RawIOBase):
+    """What COPY reads from: the next rows are encoded while the server takes in the last."""
+
+    def __init__(self, encoded: Iterator[bytes]) -> None:
+        super().__init__()
+        #: What ended the reading before its end.
+        self.failures: list[BaseException] = []
+        chunks = _chunks(encoded, self.failures)
+        next(chunks)
+        self.read = chunks.send  # type: ignore[assignment,method-assign]
+
+
+def _chunks(encoded: Iterator[bytes], failures: list[BaseException]) -> Generator[bytes, int, None]:
+    """Each chunk as it is asked for, and nothing at the end; the driver drops an exception, so it is kept here.
+
+    A signal handler raises where the generator goes on, which is inside of the try; it would not be in a function.
+    """
+    try:
+        yield b""
+        for chunk in encoded:
+            # Nothing would be taken for the end.
+            if chunk:
+                yield chunk
+        yield b""
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the driver returns.
+        failures.append(error)
+        # The driver sends the words to the server's log, where no values belong.
+        raise InterruptedError("the rows could not be encoded") from None
+
+
+def copy_in(
+    connection: Connection, rows: pa.Table, *, table: str, names: Sequence[str], columns: Sequence[Column]
+) -> int:
+    """Write rows, and say how many the server has written: a trigger may leave some out.
+
+    The table's name is given as SQL writes it, the columns' as they are called.
+    """
+    driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
+    listed = ", ".join(map(quoted, names))
+    statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
+    reader = Reader(_encoded(rows, columns))
+    try:
+        with driver.cursor() as cursor:
+            cursor.copy_expert(statement, reader)
+            return cursor.rowcount
+    except psycopg2.Error as error:
+        if driver.closed:
+            connection.invalidate()
+        if reader.failures:
+            raise reader.failures[0] from None
+        # What the driver says reaches the core in the clothes that it knows.
+        raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
+
+
+def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    column_type = column.type
+    if column_type.kind is Kind.JSONB and not column_type.is_array:
+        # The binary form of jsonb is its text behind the number of a version.
+        return pc.binary_join_element_wise(b"\x01", values.cast(pa.binary()), b"")
+    if travels_as(column) == column_type:
+        return values
+    return pa.chunked_array([_texts(chunk, column_type) for chunk in values.chunks], type=pa.list_(pa.string()))
+
+
+def _texts(lists: pa.ListArray, column_type: ColumnType) -> pa.Array:
+    """Arrays of text that the server can cast; they are rare, so they may take their time."""
+    write: Callable[[Any], str] = _WRITTEN.get(column_type.kind, str)
+    return pa.array(
+        [
+            None if each is None else [None if value is None else write(value) for value in each]
+            for each in lists.to_pylist()
+        ],
+        type=pa.list_(pa.string()),
+    )
+
+
+_WRITTEN: dict[Kind, Callable[[Any], str]] = {
+    Kind.UUID: lambda value: str(UUID(bytes=value)),
+    Kind.TIMESTAMPTZ: lambda value: str(value.isoformat()),
+}

@@ -1,0 +1,55 @@
+"""The rows that the server refuses, found one by one."""
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from dedup_core.postgres.connection import first_line, sqlstate
+from spark_jobs.write.sql import run
+from spark_jobs.write.writer import Writer
+
+#: What a row may be refused for: its values, its key twice, a constraint, a trigger's own word, a server's limit.
+ROW_REFUSED = ("21", "22", "23", "P0", "54")
+
+
+def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
+    """The rows that the table does not take, by number, with the server's reason; nothing is written.
+
+    No more of them are looked for once there are more than `at_most`.
+    """
+    refused: dict[int, str] = {}
+    with engine.connect() as connection, connection.begin() as transaction:
+        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+        writer.add_columns(connection)
+        if rows.num_rows:
+            _offer(connection, writer, rows, 0, refused, at_most=at_most)
+        transaction.rollback()
+    return refused
+
+
+def _offer(
+    connection: Connection, writer: Writer, rows: pa.Table, first: int, refused: dict[int, str], *, at_most: int | None
+) -> None:
+    """Halve what is refused until it is one row; what passes stays, so that rows which clash are found too."""
+    if at_most is not None and len(refused) > at_most:
+        return
+    savepoint = connection.begin_nested()
+    try:
+        writer.copy(connection, rows)
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        savepoint.rollback()
+        if rows.num_rows == 1:
+            refused[first] = f"the server refused it: {first_line(error)}"
+            return
+        middle = rows.num_rows // 2
+        _offer(connection, writer, rows.slice(0, middle), first, refused, at_most=at_most)
+        _offer(connection, writer, rows.slice(middle), first + middle, refused, at_most=at_most)
+    else:
+        savepoint.commit()
+
+
+def is_of_rows(error: DBAPIError) -> bool:
+    """Whether it is rows that the server refuses."""
+    return sqlstate(error).startswith(ROW_REFUSED)

@@ -1,0 +1,248 @@
+"""The table that rows go to: made if it is missing, checked if it is there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+
+from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.ports import Ledger
+from dedup_core.postgres.connection import Record, translated
+from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
+from spark_jobs.pipeline.declared import Declared, Target, Write
+from spark_jobs.write.binary_copy import is_cast
+from spark_jobs.write.sql import quoted, run, table_name
+
+_COLUMNS = text(
+    "SELECT CAST(attname AS text) AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,"
+    "       atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled,"
+    "       attidentity = 'a' OR attgenerated <> '' AS is_generated"
+    "  FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+_SCHEMA = text(
+    "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = :schema) AS is_there,"
+    "       has_database_privilege(current_database(), 'CREATE') AS may_make, CAST(current_user AS text) AS user"
+)
+#: Those that were dropped still take a place.
+_PLACES = text("SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table)")
+#: Those that ON CONFLICT can go by: of columns alone, and checked at once.
+_KEYS = text(
+    "SELECT array_agg(CAST(attname AS text)) AS names"
+    "  FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
+    "   AND attnum = ANY ((CAST(indkey AS smallint[]))[0:indnkeyatts - 1])"
+    " WHERE indrelid = to_regclass(:table) AND indisunique AND indisvalid AND indimmediate"
+    "   AND indpred IS NULL AND indexprs IS NULL"
+    " GROUP BY indexrelid"
+)
+#: The table, and all partitions below it, with what keeps a commit from meaning all of its rows.
+_UNFIT = text(
+    "SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,"
+    "       CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,"
+    "       (SELECT CAST(min(rulename) AS text) FROM pg_rewrite"
+    "         WHERE ev_class = pg_class.oid AND ev_type <> '1') AS rule"
+    "  FROM pg_class"
+    " WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"
+    " ORDER BY 1"
+)
+#: Triggers see each row after it was counted as written. NULL where the table and its partitions have none.
+_TAKEN_AWAY = text(
+    "SELECT CAST(sum(pg_stat_get_xact_tuples_deleted(oid)) AS bigint) FROM pg_class"
+    " WHERE (oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
+    "   AND EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN"
+    "               (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
+)
+#: Two loads may find it missing at the same time; the second waits, and finds it.
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0))")
+
+
+def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column]) -> None:
+    """Make the table, or refuse one that could not hold the rows as they are declared."""
+    target, table = declared.target, table_name(declared.target)
+    if reserved := [column.name for column in columns if column.name in RESERVED]:
+        raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
+    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
+        connection.execute(_LOCK, {"table": table})
+        there = {row.name: row for row in connection.execute(_COLUMNS, {"table": table})}
+        if not there:
+            _create(connection, target, columns)
+            return
+        wanted = _types(columns, lineage=target.lineage)
+        _check_columns(table, wanted, {name: str(row.type) for name, row in there.items()})
+        generated = [name for name, row in there.items() if row.is_generated and name in wanted]
+        if generated:
+            found = f"{', '.join(generated)}, which the table makes itself (GENERATED ALWAYS)"
+            raise SettingRefused(f"target {table}", found, "declared columns that take what is written to them")
+        unfilled = [name for name, row in there.items() if row.is_not_null and not row.is_filled and name not in wanted]
+        if unfilled:
+            found = f"{', '.join(unfilled)}, which may not be null and which nobody fills"
+            raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
+        if target.write is Write.MERGE:
+            _check_key(connection, target)
+
+
+def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
+    """Refuse a table whose rows are not those of the commit alone, and one that is not there any more."""
+    table = table_name(declared.target)
+    with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
+        is_there = _refuse_unfit(connection, table)
+    if not is_there:
+        _refuse_lost_table(ledger, declared, table)
+
+
+def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
+    """How many rows a statement leaves in the target: those it writes, without those that triggers delete again.
+
+    The table may have been altered since the load began, so that it is looked at again.
+    """
+    _refuse_unfit(connection, table)
+    before = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one()
+    rows = write()
+    if before is None:
+        return rows
+    # Triggers that wait for the commit run now.
+    run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+    taken_away: int = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one() - before
+    return rows - taken_away
+
+
+def _refuse_unfit(connection: Connection, table: str) -> bool:
+    """Whether there is such a table; refused, if its rows are not those of the commit alone."""
+    there = connection.execute(_UNFIT, {"table": table}).all()
+    for row in there:
+        if why := _why_unfit(row):
+            raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
+    return bool(there)
+
+
+_FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
+_KINDS = {
+    "f": "a foreign table, whose rows another server commits: after a crash they could be there twice",
+    "v": "a view",
+    "m": "a materialized view",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+    "I": "an index",
+}
+
+
+def _why_unfit(row: Record) -> str | None:
+    if row.kind not in ("r", "p"):
+        return _KINDS.get(row.kind, "which is no table")
+    if row.persistence != "p":
+        return "an unlogged table, which a crash of the server empties: its rows would be lost"
+    if row.rule is not None:
+        return f"whose rule {row.rule!r} changes what is written to it: drop the rule, or make it a trigger"
+    if row.has_row_security:
+        return "whose row-level security hides rows from this role: load as its owner, or as a role with BYPASSRLS"
+    return None
+
+
+def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> None:
+    """Refuse a table that a load has made and that is gone: it was dropped, or another one is meant by now.
+
+    What was loaded before would not come into a new one, because it is consumed.
+    """
+    try:
+        loaded = len(ledger.states(declared.name).states) if ledger.position(declared.name) else 0
+    except NotFound:
+        # Planned before its first load.
+        return
+    if loaded:
+        found = f"{table}, which is not there, though {loaded:,} producers were loaded by this pipeline"
+        expected = (
+            "the table that rows were loaded into before: set it back, give that table this name, or take its rows "
+            "back with `onceload recover rewind FILE --position 0` and load them again"
+        )
+        raise SettingRefused("target.table", found, expected)
+
+
+def undeclared_columns(connection: Connection, table: str, *, known: Sequence[str]) -> tuple[Column, ...]:
+    """The columns that a table got for fields which nobody declared; those that fill themselves are none of them."""
+    there = columns_there(connection, table)
+    names = there.keys() - {*known, *RESERVED}
+    return tuple(column for name, column in there.items() if isinstance(column, Column) and name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """A column that a field which nobody declared cannot be written to, and why."""
+
+    name: str
+    why: str
+
+
+def columns_there(connection: Connection, table: str) -> dict[str, Column | Closed]:
+    """The columns of a table, as fields that nobody declared may be written to them."""
+    return {row.name: _open_or_closed(row) for row in connection.execute(_COLUMNS, {"table": table})}
+
+
+def _open_or_closed(row: Record) -> Column | Closed:
+    if row.is_filled:
+        return Closed(name=row.name, why=f"{row.type}, which the table fills by itself")
+    try:
+        column = parse_column(row.name, row.type)
+    except SettingRefused:
+        return Closed(name=row.name, why=row.type)
+    return Closed(name=row.name, why=row.type) if is_cast([column]) else column
+
+
+def places_taken(connection: Connection, table: str) -> int:
+    """How many columns a table has had."""
+    return int(connection.execute(_PLACES, {"table": table}).scalar_one())
+
+
+def _types(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:
+    types = {column.name: str(column.type) for column in columns}
+    return types | {PRODUCER_ID: "bigint", SEQUENCE: "bigint"} if lineage else types
+
+
+def _create(connection: Connection, target: Target, columns: Sequence[Column]) -> None:
+    not_null = {column.name for column in columns if column.not_null}
+    lines = [
+        f"{quoted(name)} {of_type}{' NOT NULL' if name in not_null else ''}"
+        for name, of_type in _types(columns, lineage=target.lineage).items()
+    ]
+    if target.write is Write.MERGE:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, target.key))})")
+    schema = connection.execute(_SCHEMA, {"schema": target.schema}).one()
+    if not schema.is_there:
+        if not schema.may_make:
+            found = f"a table in schema {target.schema}, which is not there, and which {schema.user} may not make"
+            expected = f"one that is: CREATE SCHEMA {quoted(target.schema)} AUTHORIZATION {quoted(schema.user)}"
+            raise SettingRefused("target.table", found, expected)
+        run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
+    run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
+
+
+#: How Postgres writes types that have a shorter name.
+_LONG_NAMES = {
+    "varchar": "character varying",
+    "timestamptz": "timestamp with time zone",
+    "timestamp": "timestamp without time zone",
+    "time": "time without time zone",
+}
+
+
+def _as_postgres_writes(declared: str) -> str:
+    name, bracket, rest = declared.partition("(") if "(" in declared else declared.partition("[")
+    return _LONG_NAMES.get(name, name) + bracket + rest
+
+
+def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+    faults = [
+        f"{name} is {there[name]} instead of {of_type}" if name in there else f"there is no {name}"
+        for name, of_type in wanted.items()
+        if there.get(name) != _as_postgres_writes(of_type)
+    ]
+    if faults:
+        expected = "the columns that the pipeline declares (and _producer_id, _sequence: see target.lineage)"
+        raise SettingRefused(f"target {table}", "; ".join(faults[:5]), expected)
+
+
+def _check_key(connection: Connection, target: Target) -> None:
+    keys = [frozenset(row.names) for row in connection.execute(_KEYS, {"table": table_name(target)})]
+    if frozenset(target.key) not in keys:
+        expected = f"a unique index on its key ({', '.join(target.key)})"
+        raise SettingRefused(f"target {table_name(target)}", "none on just these columns", expected)

@@ -1,0 +1,128 @@
+"""Rows into a table, and which of them it does not take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from dedup_core.errors import SettingRefused
+from spark_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
+from spark_jobs.pipeline.declared import Target
+from spark_jobs.write.binary_copy import copy_in, is_cast, travels_as
+from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.target import Closed, columns_there, count_written, places_taken
+
+
+class ColumnsDiffer(Exception):
+    """The table has columns of other types than those that were read, or no place for more; nothing was written."""
+
+    def __init__(self, found: tuple[Column, ...], *, is_full: bool) -> None:
+        super().__init__(found)
+        self._found = {column.name: column for column in found}
+        self._is_full = is_full
+
+    def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns that fields can be written to, as the table has them; of a full one, no others."""
+        if self._is_full:
+            return tuple(self._found[column.name] for column in added if column.name in self._found)
+        return tuple(self._found.get(column.name, column) for column in added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """How rows get into one table."""
+
+    #: As SQL writes it.
+    table: str
+    #: Where its rows end up: the same, or the table that a stage is of.
+    target: str
+    columns: tuple[Column, ...]
+    lineage: bool
+    #: The table's columns have the declared types, so that what travels in another has to be cast.
+    is_cast: bool
+    #: Of the columns, those that the table may not have yet.
+    added: tuple[Column, ...] = ()
+
+    @classmethod
+    def into_target(cls, target: Target, columns: tuple[Column, ...]) -> "Writer":
+        table = table_name(target)
+        return cls(table=table, target=table, columns=columns, lineage=target.lineage, is_cast=is_cast(columns))
+
+    def adding(self, columns: tuple[Column, ...]) -> "Writer":
+        """The same, with columns for fields that nobody declared; one of that type that is there is as good."""
+        return replace(self, columns=self.columns + columns, added=columns)
+
+    @property
+    def names(self) -> list[str]:
+        lineage = [field.name for field in LINEAGE] if self.lineage else []
+        return [column.name for column in self.columns] + lineage
+
+    def add_columns(self, connection: Connection) -> None:
+        """Add those that the table lacks: what is written must be of its types, because COPY sends no others."""
+        if self.added and (lacking := self._lacking(connection)):
+            listed = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
+            run(connection, f"ALTER TABLE {self.table} {', '.join(listed)}")
+            # Somebody may have added them first, and with other types.
+            self._lacking(connection)
+
+    def _lacking(self, connection: Connection) -> list[Column]:
+        """The columns that have to be added; refused where others are there, or no place is left."""
+        ours = columns_there(connection, self.table)
+        there = ours if self.table == self.target else columns_there(connection, self.target) | ours
+        found = tuple(there[column.name] for column in self.added if column.name in there)
+        for column in found:
+            if isinstance(column, Closed):
+                expected = "a column that takes the field; declare it under columns, or set unknown_fields: ignore"
+                raise SettingRefused(f"target {self.target}, column {column.name}", column.why, expected)
+        open_ones = tuple(column for column in found if isinstance(column, Column))
+        types = {column.name: column.type for column in open_ones}
+        lacking = [column for column in self.added if column.name not in ours]
+        new = sum(column.name not in there for column in lacking)
+        places = (places_taken(connection, table) for table in {self.table, self.target})
+        is_full = new > 0 and max(places) + new > ADDED_UP_TO
+        if is_full or any(types.get(column.name, column.type) != column.type for column in self.added):
+            raise ColumnsDiffer(open_ones, is_full=is_full)
+        return lacking
+
+    def write(self, connection: Connection, rows: pa.Table) -> int:
+        """Write rows, and first add the columns that they need; how many the server has written."""
+        self.add_columns(connection)
+        return self.copy(connection, rows)
+
+    def copy(self, connection: Connection, rows: pa.Table) -> int:
+        """Copy rows in; how many of them are there in the end."""
+        if not rows.num_rows:
+            return 0
+        copy = partial(self._copy, connection, rows.select(self.names))
+        return count_written(connection, self.table, copy) if self.table == self.target else copy()
+
+    def _copy(self, connection: Connection, rows: pa.Table) -> int:
+        """Straight in, or through a table of this transaction where the server has to cast."""
+        if not self.is_cast:
+            return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
+        run(
+            connection,
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS travelling ({travelling(self.columns, lineage=self.lineage)})"
+            " ON COMMIT DROP; TRUNCATE travelling",
+        )
+        copy_in(connection, rows, table="travelling", names=self.names, columns=self.columns)
+        listed = ", ".join(map(quoted, self.names))
+        arriving = f"SELECT {arrived(self.columns, lineage=self.lineage)} FROM travelling"
+        return run(connection, f"INSERT INTO {self.table} ({listed}) {arriving}").rowcount
+
+
+def travelling(columns: Sequence[Column], *, lineage: bool) -> str:
+    """The columns of a table that rows are copied into on their way."""
+    listed = [f"{quoted(column.name)} {travels_as(column)}" for column in columns]
+    return ", ".join(listed + [f"{field.name} bigint" for field in LINEAGE if lineage])
+
+
+def arrived(columns: Sequence[Column], *, lineage: bool) -> str:
+    """The same columns as the target has them."""
+    listed = [
+        f"CAST({quoted(column.name)} AS {column.type})" if is_cast([column]) else quoted(column.name)
+        for column in columns
+    ]
+    return ", ".join(listed + [field.name for field in LINEAGE if lineage])
