@@ -20,7 +20,7 @@ from dedup_core.verdicts import Order
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.stage import _sweep
 from spark_jobs.files.notes import Note
-from spark_jobs.load import load as loading_all
+from spark_jobs.load import offering
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.columns import parse_column
@@ -108,7 +108,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
     def load_what_was_planned():
         loads.write("later.jsonl", later)
         with monkeypatch.context() as patched:
-            patched.setattr(loading_all, "make_plan", lambda *_, **__: planned)
+            patched.setattr(offering, "make_plan", lambda *_, **__: planned)
             with pytest.raises(NotAlone, match=r"another session is loading first\.jsonl.*call again"):
                 loads.load()
 
@@ -194,13 +194,13 @@ def test_a_file_that_was_loaded_under_another_name_since_it_was_planned_is_not_l
 
     def plan_and_lose_a_race(*arguments, **named):
         planned = make_plan(*arguments, **named)
-        monkeypatch.setattr(loading_all, "make_plan", make_plan)
+        monkeypatch.setattr(offering, "make_plan", make_plan)
         rotated = (logs.folder / "app.log.1").rename(logs.folder / "app.log")
         logs.load()
         rotated.rename(logs.folder / "app.log.1")
         return planned
 
-    monkeypatch.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+    monkeypatch.setattr(offering, "make_plan", plan_and_lose_a_race)
     report = logs.load()
 
     # It plans anew, and finds a copy.
@@ -216,14 +216,14 @@ def test_what_a_plan_found_to_be_a_copy_is_not_noted_once_something_else_took_ef
 
     def plan_and_lose_a_race(*arguments, **named):
         planned = make_plan(*arguments, **named)
-        monkeypatch.setattr(loading_all, "make_plan", make_plan)
+        monkeypatch.setattr(offering, "make_plan", make_plan)
         logs.write("app.log", lines(1, 2, 3))
         (logs.folder / "copy.log").rename(logs.folder / "kept")
         logs.load()
         (logs.folder / "kept").rename(logs.folder / "copy.log")
         return planned
 
-    monkeypatch.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+    monkeypatch.setattr(offering, "make_plan", plan_and_lose_a_race)
     # It plans anew.
     report = logs.load()
 
@@ -283,7 +283,7 @@ def test_nothing_of_a_file_is_taken_once_another_run_was_faster_with_a_part_of_i
         return planned
 
     with monkeypatch.context() as patched:
-        patched.setattr(loading_all, "make_plan", plan_and_lose_a_race)
+        patched.setattr(offering, "make_plan", plan_and_lose_a_race)
         report = loads.load()
     assert (report.loaded, loads.rows()) == (1, [30])
 

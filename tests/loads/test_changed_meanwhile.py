@@ -185,7 +185,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.load.is_whole", grown)
+        patched.setattr("spark_jobs.load.at_once.is_whole", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (["a.jsonl.gz"], [2])
@@ -217,7 +217,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.load.is_whole", grown)
+        patched.setattr("spark_jobs.load.at_once.is_whole", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

@@ -422,7 +422,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
                 connection.execute(text(f"TRUNCATE {stage.rows}, {stage.parts}"))
         publish(engine, ledger, job, stage, parts, **more)
 
-    monkeypatch.setattr("spark_jobs.load.load.publish", publish_after_a_crash)
+    monkeypatch.setattr("spark_jobs.load.at_once.publish", publish_after_a_crash)
 
     report = loads.load()
 

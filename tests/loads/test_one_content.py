@@ -12,7 +12,7 @@ import pytest
 from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.load import load as loading_all
+from spark_jobs.load import offering
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
@@ -587,7 +587,7 @@ def test_a_planner_that_was_away_does_not_swap_names_back(logs, monkeypatch, rew
     x = logs.write("x.log", lines(0, 10))
     logs.load(on_rewrite=rewrite)
     logs.write("y.log", lines(0, 20))
-    note, calls = loading_all._Load._note, count()
+    note, calls = offering.Offering._note, count()
 
     def is_away(self: Any, *arguments: Any) -> None:
         if not next(calls):
@@ -595,7 +595,7 @@ def test_a_planner_that_was_away_does_not_swap_names_back(logs, monkeypatch, rew
             logs.load(on_rewrite=rewrite)
         note(self, *arguments)
 
-    monkeypatch.setattr(loading_all._Load, "_note", is_away)
+    monkeypatch.setattr(offering.Offering, "_note", is_away)
     with pytest.raises(DeliveryTakenAway):
         logs.load(on_rewrite=rewrite)
     x.write_text(lines(0, 10) + lines(100, 102))

@@ -84,7 +84,7 @@ def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypat
         ensure_target(*args, **more)
         make_target(loads, "ALTER TABLE target ADD COLUMN x text")
 
-    monkeypatch.setattr("spark_jobs.load.load.ensure_target", make_and_add)
+    monkeypatch.setattr("spark_jobs.load.crew.ensure_target", make_and_add)
 
     assert counts(one_record_each(loads, "1", "2.50")) == (2, 0, 0)
     assert loads.rows("id, x") == [(1, "1"), (2, "2.50")]
@@ -99,7 +99,7 @@ def test_a_column_that_comes_while_a_batch_is_published_is_read_by_the_next_call
         publish(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.load.publish", add_and_publish)
+        patched.setattr("spark_jobs.load.at_once.publish", add_and_publish)
         with pytest.raises(PipelineBusy):
             one_record_each(loads, "1")
 

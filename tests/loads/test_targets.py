@@ -186,7 +186,7 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
         looked_at(*arguments)
         execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
 
-    monkeypatch.setattr("spark_jobs.load.load.check_target", alter_then)
+    monkeypatch.setattr("spark_jobs.load.attempt.check_target", alter_then)
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
 

@@ -111,7 +111,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
         stages.append(arguments)
         return open_stage(*arguments, **named)
 
-    monkeypatch.setattr("spark_jobs.load.load.open_stage", opened)
+    monkeypatch.setattr("spark_jobs.load.at_once.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))

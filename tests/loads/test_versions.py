@@ -17,7 +17,7 @@ from dedup_core.verdicts import Order
 from onceload.runs import look
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
-from spark_jobs.load import load as loading_all
+from spark_jobs.load import offering
 from spark_jobs.load.consume import consume
 from spark_jobs.load.kept_batch import NothingKept, publish_batch
 from spark_jobs.load.load import load
@@ -388,7 +388,7 @@ def test_a_follower_whose_first_load_failed_does_not_take_its_version_back(loads
             raise error
         return make_plan(*arguments, **named)
 
-    monkeypatch.setattr(loading_all, "make_plan", fails_first)
+    monkeypatch.setattr(offering, "make_plan", fails_first)
     name, batch = SessionName("one"), new_batch()
     following = consume(loads.declared, settings_of(loads), name=name, batch=batch, pause=lambda: True)
     first = next(following)

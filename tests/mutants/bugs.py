@@ -539,8 +539,8 @@ RECOVERY_BUGS = (
     Bug(
         name="a load that found damaged states ends as done",
         file="spark_jobs/load/load.py",
-        correct="        notes += snapshot_if_due(self._engine, self._declared.name)\n",
-        wrong="        snapshot_if_due(self._engine, self._declared.name)\n",
+        correct="        notes += snapshot_if_due(attempt.engine, name)\n",
+        wrong="        snapshot_if_due(attempt.engine, name)\n",
         tests=("tests/loads/test_snapshot_refused.py",),
     ),
     Bug(
@@ -1038,9 +1038,9 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a fixed session ends while more is to be handed out to it",
-        file="spark_jobs/load/load.py",
-        correct="return not (more and self._before_us(more, outlook)) and not answered(self._board.is_being_planned)",
-        wrong="return True",
+        file="spark_jobs/load/waiting.py",
+        correct="            return not (more and self._before_us(more, outlook)) and not",
+        wrong="            return True or not",
         tests=(OF_SESSIONS,),
     ),
     Bug(
@@ -1067,9 +1067,9 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
-        file="spark_jobs/load/load.py",
-        correct="                    dead = self._set_aside(claim)\n",
-        wrong="                    dead: set[tuple[ProducerId, int]] = set()\n",
+        file="spark_jobs/load/at_once.py",
+        correct="        dead = self._set_aside(claim)\n",
+        wrong="        dead: set[tuple[ProducerId, int]] = set()\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
     ),
     Bug(
@@ -1088,7 +1088,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a batch that makes sense only whole is published without what was set aside",
-        file="spark_jobs/load/load.py",
+        file="spark_jobs/load/at_once.py",
         correct="        if dead and self._declared.is_published_whole:\n",
         wrong="        if dead and not dead:\n",
         tests=(OF_SESSIONS,),
@@ -1316,7 +1316,7 @@ PAST_ONE_MACHINE_BUGS = (
 TRY_BUGS = (
     Bug(
         name="a planner that was away notes what is not so any more",
-        file="spark_jobs/load/load.py",
+        file="spark_jobs/load/offering.py",
         correct="                claim=claim,\n                is_last=False,\n",
         wrong="",
         tests=("tests/loads/test_one_content.py::test_a_planner_that_was_away_does_not_swap_names_back",),
@@ -1382,7 +1382,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="in order, a batch overtakes a file that turns out not to be whole",
-        file="spark_jobs/load/load.py",
+        file="spark_jobs/load/at_once.py",
         correct="noted=noted) if is_there else None\n",
         wrong="noted=noted) if False else None\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
@@ -1902,7 +1902,7 @@ QUARANTINE_BUGS = (
     ),
     Bug(
         name="a compressed file of which the rest was refused passes for read, if the worker died before it said so",
-        file="spark_jobs/load/load.py",
+        file="spark_jobs/load/offering.py",
         correct="is_read = (state.size or 0) >= self._sizes[producer_id]",
         wrong="is_read = spans.overlaps(state.consumed) or bool(state.size)",
         tests=(f"{OF_NOTHING_GOOD}::test_a_refused_file_is_noted_also_if_the_worker_died_before_it_said_so",),
@@ -1961,9 +1961,9 @@ SESSION_BUGS = (
     ),
     Bug(
         name="a load that waits for another one does not tell it",
-        file="spark_jobs/load/load.py",
-        correct='self._tell_waiting(f"another load{self._whose()}")',
-        wrong="self._whose()",
+        file="spark_jobs/load/waiting.py",
+        correct='crew.tell_waiting(f"another load{attempt.holders()}")',
+        wrong="attempt.holders()",
         tests=(f"{OF_PROGRESS}::test_a_load_tells_whom_it_waits_for",),
     ),
     Bug(

@@ -1,0 +1,209 @@
+"""A batch that is published at once: staged whole, as often as it takes, and published in one commit or kept."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dedup_core.errors import DatabaseLost
+from dedup_core.names import ProducerId
+from dedup_core.ports import Claim
+from dedup_core.postgres.connection import translated
+from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from spark_jobs.batch.hand_over import keep
+from spark_jobs.batch.job import Job, Replacement
+from spark_jobs.batch.parts import StagedPart, is_whole, staged_parts
+from spark_jobs.batch.stage import Stage, StageLost, open_stage
+from spark_jobs.files.notes import Note
+from spark_jobs.formats.records import Chunk
+from spark_jobs.load.attempt import Attempt
+from spark_jobs.load.crew import Crew
+from spark_jobs.load.turns import Overtaking, overtaking
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.rest import FileToRead
+from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
+from spark_jobs.quality.audit import audit_stage, check
+from spark_jobs.read.delivery import Bundle, Delivery, offers_of, read_work
+from spark_jobs.write.patience import answered
+
+#: A crash of the server empties what is unlogged; the next staging then starts from nothing.
+_STAGINGS_MAX = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Staged:
+    """What came of one staging."""
+
+    parts: Sequence[StagedPart]
+    notes: Sequence[Note]
+    #: Each piece of each delivery is there.
+    is_there: bool
+    #: New generations that were not read whole, and must not take the place of rows that were.
+    broken: Mapping[ProducerId, Replacement]
+    #: Where chunks begin that were set aside after too many tries.
+    dead: Set[tuple[ProducerId, int]]
+    behind: Overtaking | None
+
+    @property
+    def is_to_be_published(self) -> bool:
+        return self.is_there and not self.broken and self.behind is None
+
+    @property
+    def leaves_out(self) -> bool:
+        return bool(self.dead or self.broken or self.behind)
+
+    def reasons(self, declared: Declared) -> Iterator[Note]:
+        """Why what is left out is not loaded."""
+        for name in (replacement.name for replacement in self.broken.values()):
+            told = [note for note in self.notes if note.name == name]
+            for note in told or [Note(name=name, reason="it was not read to its end")]:
+                yield note.of_no_replacement()
+        if self.behind:
+            yield from self.behind.notes(declared)
+
+    def rest_of(self, some: Sequence[Bundle]) -> list[Bundle]:
+        late = self.behind.chunks if self.behind else frozenset()
+        return [
+            tuple(
+                chunk
+                for chunk in chunks
+                if _place(chunk) not in self.dead and chunk.producer_id not in self.broken and chunk not in late
+            )
+            for chunks in some
+        ]
+
+
+class AtOnce:
+    """Stages a batch and publishes it; or keeps it, for another call to publish."""
+
+    def __init__(self, attempt: Attempt, crew: Crew) -> None:
+        self._attempt, self._crew = attempt, crew
+        self._declared = attempt.declared
+        #: How many rows are kept for another call; nothing, if none has to publish them.
+        self.kept: int | None = None
+
+    def stage_and_publish(
+        self,
+        files: Sequence[FileToRead],
+        ids: Mapping[tuple[str, int], ProducerId],
+        some: Sequence[Bundle],
+        claim: Claim,
+    ) -> list[Note]:
+        """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
+
+        A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged
+        again; so is what was set aside after too many tries, and what would overtake something that cannot be read.
+        """
+        job = replace(self._crew.job, replaced=_replaced(files, ids))
+        left_out: list[Note] = []
+        losses = 0
+        while losses < _STAGINGS_MAX:
+            losses += 1
+            with ExitStack() as staging, suppress(StageLost):
+                # A crash has left connections behind that find out only now, and nobody holds what was staged there.
+                stage = answered(partial(self._open_stage, staging, job))
+                staged = self._stage(replace(job, stage=stage), stage, some, claim)
+                if staged.is_to_be_published:
+                    notes = [*left_out, *staged.notes]
+                    self._publish_or_keep(job, stage, staged.parts, claim, deliveries=len(some), notes=notes)
+                    return notes
+                if self._attempt.is_stopped:
+                    return left_out
+                if staged.leaves_out:
+                    # That is no loss, and there is less each time.
+                    losses = 0
+                    left_out += staged.reasons(self._declared)
+                    some = staged.rest_of(some)
+        raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
+
+    def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
+        with translated(pipeline=job.declared.name, doing="opening a stage"):
+            target = job.declared.target
+            stage = open_stage(self._attempt.engine, job.written, target, lineage=job.has_lineage)
+            return staging.enter_context(stage)
+
+    def _stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> _Staged:
+        notes = self._let_stage(job, stage, some, claim)
+        parts = answered(partial(self._parts, stage))
+        notes += [note for part in parts for note in part.notes]
+        broken = half_read(job, parts, notes)
+        dead = self._set_aside(claim)
+        is_there = not dead and is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
+        noted = {note.name for note in notes} | {each.name for each in broken.values()}
+        behind = overtaking(self._declared, some, parts, noted=noted) if is_there else None
+        return _Staged(parts=parts, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
+
+    def _let_stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> list[Note]:
+        """Let everybody stage the batch, as often as a delivery of it comes back."""
+        if self._declared.transform is not None:
+            # What Spark SQL reads, it may read again, so that all of it stays in the hands of this one session.
+            deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
+            return self._crew.tasks.transform(job, deliveries)
+        self._attempt.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._attempt.batch)
+        return self._crew.work(job)
+
+    def _parts(self, stage: Stage) -> tuple[StagedPart, ...]:
+        with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
+            return staged_parts(self._attempt.engine, stage)
+
+    def _set_aside(self, claim: Claim) -> set[tuple[ProducerId, int]]:
+        """Take dead letters out of the batch, unless it makes no sense without them: where each chunk begins."""
+        board = self._attempt.board
+        dead = answered(partial(board.dead_of, claim))
+        if dead and self._declared.is_published_whole:
+            raise BatchIncomplete(self._declared.name, self._attempt.batch, dead[0].tries, dead[0].reason)
+        answered(partial(board.set_aside, claim))
+        letters = (read_work(self._declared, each.work, claim)[0] for each in dead)
+        return {_place(chunk) for letter in letters for chunk in letter.chunks}
+
+    def _publish_or_keep(
+        self,
+        job: Job,
+        stage: Stage,
+        parts: Sequence[StagedPart],
+        claim: Claim,
+        *,
+        deliveries: int,
+        notes: Sequence[Note],
+    ) -> None:
+        engine, ledger, settings = self._attempt.engine, self._attempt.ledger, self._attempt.settings
+        if settings.publishes:
+            if self._declared.suite is not None:
+                audit = audit_stage(engine, ledger, job, stage, parts, docs=settings.docs)
+                check(audit, job, stage)
+            publish(engine, ledger, job, stage, parts, claim=claim)
+        elif any(part.advances for part in parts):
+            keep(engine, job, stage, claim, deliveries=deliveries, notes=notes)
+            self.kept = sum(part.rows for part in parts)
+
+
+def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
+    """Whether anything is staged of a chunk without all that stands before it in the chunk."""
+    staged: dict[tuple[int, ProducerId], SpanSet] = {}
+    for part in parts:
+        for advance in part.advances:
+            key = part.delivery, advance.producer_id
+            staged[key] = staged.get(key, SpanSet()) | advance.spans
+    for number, chunks in enumerate(some):
+        for chunk in chunks:
+            whole = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
+            read = staged.get((number, chunk.producer_id), SpanSet()) & whole
+            if read and read != SpanSet([Span(chunk.first, read.end)]):
+                return True
+    return False
+
+
+def _replaced(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]) -> dict[ProducerId, Replacement]:
+    return {
+        ids[file.listed.name, file.generation]: Replacement(
+            old=file.replaces,
+            name=file.listed.name,
+            planned=SpanSet(Span(first, end) for first, end in file.spans if end is not None),
+        )
+        for file in files
+        if file.replaces is not None
+    }
+
+
+def _place(chunk: Chunk) -> tuple[ProducerId, int]:
+    return chunk.producer_id, chunk.first

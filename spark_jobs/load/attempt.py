@@ -1,0 +1,116 @@
+"""What the parts of one load share: its batch, the session that plans it, its ledger and its board."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Engine
+
+from dedup_core.names import Batch, Position, Version
+from dedup_core.ports import Outlook, Session
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.batches import planner_of
+from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries
+from dedup_core.replay import Run
+from spark_jobs.load.report import LoadSettings, what_is_left_of
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.choice import Choice
+from spark_jobs.plan.versions import as_declared
+from spark_jobs.work.session import BEATS_PER_LEASE
+from spark_jobs.write.patience import answered
+from spark_jobs.write.target import check_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One call of a batch, while it is the only one under its name."""
+
+    declared: Declared
+    settings: LoadSettings
+    engine: Engine
+    batch: Batch
+    run: Run | None
+    ledger: PostgresLedger
+    board: PostgresDeliveries
+    version: Version
+    session: Session
+    #: The pipeline's position when it began.
+    before: Position
+
+    @classmethod
+    def begun(
+        cls, declared: Declared, settings: LoadSettings, engine: Engine, *, batch: Batch, run: Run | None
+    ) -> "Attempt":
+        ledger = PostgresLedger(engine)
+        board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        version = ledger.declare(as_declared(declared), version=settings.version)
+        check_target(engine, ledger, declared)
+        # First of all, whatever an earlier life under this name still holds falls back.
+        board.end_batch(batch, reason=f"a later run of batch {batch} took over")
+        return cls(
+            declared=declared,
+            settings=settings,
+            engine=engine,
+            batch=batch,
+            run=run,
+            ledger=ledger,
+            board=board,
+            version=version,
+            session=ledger.open_session(declared.name, planner_of(batch), version=version),
+            before=ledger.position(declared.name),
+        )
+
+    def end(self) -> None:
+        """What a worker held that was killed with its process is not waited for."""
+        self.board.end_batch(self.batch, reason=None, life=self.session)
+
+    def tidy_up(self) -> None:
+        """Let fall back what is late, and what was in the hands of a session that there is no more go to the first."""
+        self.expire()
+        if self.declared.has_fixed_sessions:
+            answered(self.board.adopt_strays)
+        if self.is_staged:
+            # Deliveries go with the claim of their planner; where nothing is left to claim, nobody else drops it.
+            answered(partial(self.ledger.drop_ended_claims, self.declared.name))
+
+    def expire(self) -> None:
+        answered(partial(self.board.expire, is_staged=self.is_staged))
+
+    def renew(self) -> None:
+        self.ledger.renew(self.session, lease_s=self.lease_s)
+
+    @property
+    def lease_s(self) -> float:
+        return self.declared.delivery.ack_deadline_s
+
+    @property
+    def beat_s(self) -> float:
+        """How often a lease is renewed."""
+        return self.lease_s / BEATS_PER_LEASE
+
+    @property
+    def is_staged(self) -> bool:
+        return not self.declared.is_direct
+
+    @property
+    def has_own_line(self) -> bool:
+        """Whether this is one of the fixed sessions, which ends with its line."""
+        return self.declared.has_fixed_sessions and self.settings.session is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.settings.is_stopped()
+
+    def choice(self) -> Choice:
+        return what_is_left_of(self.settings.choice, self.ledger, self.declared.name, self.batch)
+
+    def left(self) -> OpenWork:
+        look = partial(self.board.open_work, self.batch, is_staged=self.is_staged, session=self.settings.session)
+        return answered(look)
+
+    def outlook(self) -> Outlook:
+        return answered(partial(self.ledger.outlook, self.declared.name))
+
+    def holders(self) -> str:
+        """Who holds something, in words."""
+        held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in answered(self.board.holders).items())
+        return "".join(f" ({each}, or longer)" for each in [", ".join(held)] if each)

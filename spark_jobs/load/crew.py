@@ -1,0 +1,121 @@
+"""Those who do the work of one load: the sessions, in this process or in Spark's tasks, and what each has to know."""
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import cached_property
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import SessionName
+from dedup_core.postgres.deliveries import OpenWork, session_of
+from spark_jobs.batch.job import Job
+from spark_jobs.files.addresses import is_of_s3, known_access
+from spark_jobs.files.notes import Note
+from spark_jobs.load.attempt import Attempt
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
+from spark_jobs.pipeline.declared import Declared, UnknownFields
+from spark_jobs.work.progress import Waiting, WatchedTasks
+from spark_jobs.work.session import Tasks
+from spark_jobs.write.patience import answered
+from spark_jobs.write.sql import table_name
+from spark_jobs.write.target import ensure_target, undeclared_columns
+
+
+class Crew:
+    """Started when there is something to do."""
+
+    def __init__(self, attempt: Attempt, *, tasks: Tasks | None, running: ExitStack) -> None:
+        self._attempt, self._given, self._running = attempt, tasks, running
+        #: How long Spark took to start.
+        self.starting_s = 0.0
+        #: How many bytes are to be read, if that is known.
+        self.planned_bytes: int | None = 0
+
+    @cached_property
+    def job(self) -> Job:
+        """What all sessions have to know; the target is there from then on."""
+        attempt, declared, settings = self._attempt, self._attempt.declared, self._attempt.settings
+        columns = _columns(declared)
+        if declared.unknown_fields is UnknownFields.ADD:
+            with attempt.engine.begin() as connection:
+                known = [column.name for column in columns]
+                columns += undeclared_columns(connection, table_name(declared.target), known=known)
+        job = Job(
+            declared=declared,
+            columns=columns,
+            written=columns,
+            ledger=settings.ledger,
+            session=attempt.session,
+            batch=attempt.batch,
+            run=attempt.run,
+            wait_s=settings.wait_s,
+            differences_accepted=settings.differences_accepted,
+            access=known_access() if is_of_s3(declared.source.path) else {},
+        )
+        job = self._tasks.writing(job)
+        if settings.choice.replaces and not job.has_lineage:
+            found = "a transform whose rows do not tell their file, so that the old ones would stay beside the new"
+            expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns"
+            raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
+        ensure_target(attempt.engine, declared, columns=job.written)
+        return job
+
+    @property
+    def tasks(self) -> Tasks:
+        """Those that say how far they are, if anybody wants to know."""
+        if (tell := self._attempt.settings.tell) is None:
+            return self._tasks
+        return WatchedTasks(self._tasks, tell, after=self._attempt.before, planned=self.planned_bytes)
+
+    def work(self, job: Job | None = None) -> list[Note]:
+        """Let sessions work on what is open, whoever offered it, as long as something may be ready for them."""
+        attempt = self._attempt
+        notes: list[Note] = []
+        before, left = None, attempt.left()
+        while left != before and self._is_for_us(left) and not attempt.is_stopped:
+            notes += self.tasks.run(job or self.job, self._sessions(left.count))
+            # Whoever runs under our name by now goes on instead.
+            answered(attempt.renew)
+            before, left = left, attempt.left()
+        return notes
+
+    def tell_waiting(self, waits_for: str) -> None:
+        if (tell := self._attempt.settings.tell) is not None:
+            with suppress(OSError):
+                tell(Waiting(waits_for=waits_for))
+
+    @cached_property
+    def _tasks(self) -> Tasks:
+        if self._given is not None:
+            return self._given
+        from spark_jobs.work.spark import SparkTasks
+
+        self.tell_waiting("Spark to start")
+        starting = time.monotonic()
+        declared, settings = self._attempt.declared, self._attempt.settings
+        spark = SparkTasks.started(
+            declared.name, settings.master, settings.spark_options, tries=declared.delivery.deliveries_max
+        )
+        tasks = self._running.enter_context(spark)
+        self.starting_s = time.monotonic() - starting
+        return tasks
+
+    def _sessions(self, deliveries: int) -> list[SessionName]:
+        """Who takes part: the fixed sessions, or as many of our own as there is work for."""
+        rules = self._attempt.declared.delivery
+        if self._attempt.declared.has_fixed_sessions:
+            return list(rules.names)
+        count = min(rules.sessions or self._tasks.slots, max(1, deliveries))
+        return [session_of(self._attempt.batch, str(number)) for number in range(1, count + 1)]
+
+    def _is_for_us(self, left: OpenWork) -> bool:
+        """Whether sessions of ours may find something to do."""
+        if self._attempt.declared.transform is not None:
+            return False
+        return left.of_session if self._attempt.has_own_line else bool(left.waiting or left.of_batch)
+
+
+def _columns(declared: Declared) -> tuple[Column, ...]:
+    """What rows are found by may not be null: such a record is quarantined, instead of failing all of them."""
+    found_by = declared.found_by
+    return tuple(replace(column, not_null=True) if column.name in found_by else column for column in declared.columns)

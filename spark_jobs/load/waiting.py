@@ -1,0 +1,69 @@
+"""Waiting for what others have in hand, and helping meanwhile."""
+
+import time
+from collections.abc import Callable, Set
+
+from dedup_core.ports import Outlook
+from dedup_core.postgres.deliveries import OpenWork
+from spark_jobs.files.notes import Note
+from spark_jobs.load.attempt import Attempt
+from spark_jobs.load.crew import Crew
+from spark_jobs.plan.plan import depends_on_others
+from spark_jobs.write.patience import answered
+
+_PAUSE_S = (0.02, 0.5)
+
+
+class Others:
+    """Loads of the same pipeline that go on beside this one."""
+
+    def __init__(self, attempt: Attempt, crew: Crew) -> None:
+        self._attempt, self._crew = attempt, crew
+
+    def are_done_with(self, busy: Set[str], told: list[Note]) -> bool:
+        """Wait until nobody loads these files any more, nor anything that decides what is new; whether it came so."""
+        return self._wait_until(lambda outlook, _: not self._before_us(busy, outlook), told)
+
+    def have_handed_out(self, more: Set[str], told: list[Note]) -> bool:
+        """Wait until there is something in our line, or nobody has to come first who may put something there."""
+
+        def is_so(outlook: Outlook, left: OpenWork) -> bool:
+            if left.of_session:
+                return True
+            return not (more and self._before_us(more, outlook)) and not answered(self._attempt.board.is_being_planned)
+
+        return self._wait_until(is_so, told)
+
+    def leave_room(self, told: list[Note]) -> bool:
+        """Wait until more deliveries may be open, or some of them are for our line."""
+        open_max, has_own_line = self._attempt.declared.delivery.open_max, self._attempt.has_own_line
+        return self._wait_until(lambda _, left: left.count < open_max or (has_own_line and left.of_session), told)
+
+    def _before_us(self, names: Set[str], outlook: Outlook) -> Set[str]:
+        """What others have in hand of these files, or of all that decides what is new of them."""
+        others = outlook.claimed - outlook.set_aside.keys()
+        return others if depends_on_others(self._attempt.declared) else others & names
+
+    def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
+        """Wait, and help, until it is so, or nobody gets on for too long; whether it came to be so."""
+        attempt, crew = self._attempt, self._crew
+        pause_s, seen, helps_at = _PAUSE_S[0], None, 0.0
+        until = time.monotonic() + attempt.settings.wait_s
+        while not attempt.is_stopped:
+            outlook, left = attempt.outlook(), attempt.left()
+            if is_so(outlook, left):
+                return True
+            if (outlook, left) != seen:
+                seen, until, helps_at = (outlook, left), time.monotonic() + attempt.settings.wait_s, 0.0
+            if time.monotonic() >= until:
+                return False
+            if attempt.settings.tell is not None:
+                crew.tell_waiting(f"another load{attempt.holders()}")
+            attempt.expire()
+            if left.waiting and time.monotonic() >= helps_at:
+                told += crew.work()
+                # What nobody could take may belong to one whose lease ends, which changes nothing that is seen here.
+                helps_at = time.monotonic() + attempt.beat_s
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S[1])
+        return False
