@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.memory import Book, MemoryLedger, MemorySnapshots
 from dedup_core.names import Batch, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, Ledger, Session, SnapshotStore
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
+from tests.models.memory import Book, MemoryLedger, MemorySnapshots
 
 Row = tuple[int, int]
 

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from dedup_core import delivery as machine
-from dedup_core.delivery import Board, Mode, Rules, State
+from dedup_core.delivery import Mode, Rules, State
 from dedup_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
@@ -23,6 +22,8 @@ from dedup_core.postgres.deliveries import (
     session_of,
 )
 from dedup_core.spans import SpanSet
+from tests.models import board as machine
+from tests.models.board import Board
 
 pytestmark = pytest.mark.every_postgres
 

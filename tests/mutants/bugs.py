@@ -12,7 +12,7 @@ PROVEN = "dedup_core/postgres/proven.py"
 PROVEN_SQL = "dedup_core/postgres/proven.sql"
 SNAPSHOTS = "dedup_core/postgres/snapshots.py"
 SNAPSHOTS_SQL = "dedup_core/postgres/snapshots.sql"
-DELIVERY = "dedup_core/delivery.py"
+DELIVERY = "tests/models/board.py"
 BOARD_SQL = "dedup_core/postgres/deliveries.sql"
 CLAIM_VIEW = "migrations/versions/0001_first_version.py"
 

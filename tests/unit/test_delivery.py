@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.delivery import (
+from dedup_core.delivery import TRANSITIONS, Event, Mode, State, next_state
+from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
+from dedup_core.names import DeliveryId, Epoch, ProducerId, SessionName
+from tests.models.board import (
     OPEN,
-    TRANSITIONS,
     Board,
     Delivery,
-    Event,
-    Mode,
     Session,
-    State,
     abandon,
     ack,
     close_session,
     end_of_session,
     expire,
     nack,
-    next_state,
     offer,
     open_session,
     publish,
@@ -34,8 +32,6 @@ from dedup_core.delivery import (
     take,
     withdraw,
 )
-from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
-from dedup_core.names import DeliveryId, Epoch, ProducerId, SessionName
 
 DEADLINE_S = 10.0
 TRIES = 2

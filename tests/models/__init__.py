@@ -1,0 +1,1 @@
+"""The rules in their plainest form, in memory: what the database must do is compared with them."""
