@@ -42,11 +42,14 @@ class Judgement:
         return Verdict.NEW if self.new else Verdict.DUPLICATE
 
 
+_NOTHING = SpanSet()
+
+
 def judge(
     offered: SpanSet,
     *,
     consumed: SpanSet,
-    claimed: SpanSet,
+    claimed: SpanSet = _NOTHING,
     order: Order = Order.ANY,
 ) -> Judgement:
     """Cut what is offered into new, duplicate and unknown; `claimed` is what *others* hold."""

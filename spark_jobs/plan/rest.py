@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span, SpanSet
+from dedup_core.verdicts import judge
 from spark_jobs.content.known import Twin
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
@@ -74,7 +75,7 @@ def rest_of_stream(source: Source, listed: Listed, life: Life, *, sealed: bool) 
         if left and not (sealed and isinstance(left, LastLineOpen)):
             return Note.of(listed.name, left)
     # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
-    missing = (SpanSet([Span(0, first)]) if first else SpanSet()) - life.consumed
+    missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=life.consumed).new
     spans = (*((span.first, span.end) for span in missing), (first, None))
     return _to_read(source, listed, life, spans=spans, sealed=sealed)
 
@@ -83,7 +84,7 @@ def rest_of_plain(source: Source, listed: Listed, life: Life, *, sealed: bool) -
     from_byte = life.consumed.end if life.consumed else 0
     end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
     offered = SpanSet([Span(0, end)]) if end else SpanSet()
-    new = offered - life.consumed
+    new = judge(offered, consumed=life.consumed).new
     is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
     if life.replaces is not None and end < listed.size:
         return is_open.of_no_replacement()

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, QuarantinedRecord
 from dedup_core.spans import Span, SpanSet
+from dedup_core.verdicts import judge
 from spark_jobs.formats.records import BadRecord, Part, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.read.chunks import ReadPart
@@ -46,11 +47,13 @@ def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[Pr
     by_producer: dict[ProducerId, list[ReadPart]] = {}
     for each in parts:
         by_producer.setdefault(each.part.producer_id, []).append(each)
-    new = {
-        producer_id: _offered(some) - consumed.get(producer_id, SpanSet()) for producer_id, some in by_producer.items()
+    judged = {
+        producer_id: judge(_offered(some), consumed=consumed.get(producer_id, SpanSet()))
+        for producer_id, some in by_producer.items()
     }
+    new = {producer_id: each.new for producer_id, each in judged.items()}
     rows, bad = records.rows, records.bad
-    if any(consumed.get(producer_id, SpanSet()).overlaps(_offered(some)) for producer_id, some in by_producer.items()):
+    if any(each.duplicate for each in judged.values()):
         rows = rows.filter(_is_new(rows, new))
         bad = tuple(each for each in bad if each.sequence_id in new[each.producer_id])
     rows_of, bad_of = _rows_by_producer(rows), Counter(each.producer_id for each in bad)
