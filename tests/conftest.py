@@ -12,18 +12,47 @@ from tests.servers import execute, temporary_database, temporary_server
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
 
+#: The seconds of each test, without its fixtures.
+_DURATIONS: dict[str, float] = {}
+
 # `--hypothesis-profile full` tries ten times as many examples of each law.
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("full", settings.get_profile("ci"), max_examples=1_000)
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--test-seconds-max", type=float, help="fail if a test takes longer, without its fixtures")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        _DURATIONS[report.nodeid] = report.duration
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A test that takes long belongs to `make test-all`, or does too much."""
+    most = session.config.getoption("--test-seconds-max")
+    if most is not None and any(seconds > most for seconds in _DURATIONS.values()) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    most = config.getoption("--test-seconds-max")
+    for nodeid, seconds in _DURATIONS.items():
+        if most is not None and seconds > most:
+            terminalreporter.line(f"{nodeid} took {seconds:.0f} s, more than {most:g}: make it faster, or mark it long")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What rests on the server's own behaviour is tried on every version that ships with us."""
     if "postgres_version" in metafunc.fixturenames and metafunc.definition.get_closest_marker("every_postgres"):
-        metafunc.parametrize(
-            "postgres_version", VERSIONS, scope="session", ids=[f"postgres{each}" for each in VERSIONS]
-        )
+        versions = [
+            pytest.param(each, id=f"postgres{each}", marks=[] if each == VERSIONS[-1] else pytest.mark.long)
+            for each in VERSIONS
+        ]
+        metafunc.parametrize("postgres_version", versions, scope="session")
 
 
 @pytest.hookimpl(trylast=True)
