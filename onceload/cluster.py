@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from onceload.delivery_commands import asked_to_stop
 from onceload.parts import Parts
 from onceload.stack import alone, check_port, secret_in, write_secret
+from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 
 _HOST = "127.0.0.1"

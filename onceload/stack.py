@@ -30,9 +30,9 @@ import psycopg2
 from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import embedded, schema
-from onceload.delivery_commands import asked_to_stop
 from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
+from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 
 _ROOT = Path(__file__).resolve().parents[1]

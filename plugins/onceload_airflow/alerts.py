@@ -25,7 +25,7 @@ from structlog import get_logger
 
 from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres.views import look
-from onceload.cli import opened
+from onceload.databases import opened
 from onceload.pipeline_file import GIVEN, read_pipeline
 from onceload_airflow.hook import OnceloadHook
 

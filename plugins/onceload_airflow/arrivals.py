@@ -84,7 +84,7 @@ class Arrivals(BaseEventTrigger):
 
     def _look_now(self) -> "Found":
         # They take a while to import, and the DAG processor needs the class alone.
-        from onceload.load_commands import how_of
+        from onceload.choices import how_of
         from onceload.runs import look
 
         hook = OnceloadHook(self.onceload_conn_id)

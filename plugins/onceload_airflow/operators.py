@@ -23,10 +23,10 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-import onceload.__main__
+import onceload
 from dedup_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 from dedup_core.names import Batch
-from onceload.cli import opened
+from onceload.databases import opened
 from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
@@ -147,7 +147,7 @@ class _OfPipeline(BaseOperator):
 
     @contextmanager
     def how(self, context: "Context") -> "Iterator[LoadSettings]":
-        from onceload.load_commands import chosen, how_of
+        from onceload.choices import chosen, how_of
 
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
@@ -247,9 +247,9 @@ class Load(SparkSubmitOperator):
         conf: Mapping[str, str] = {},
         **others: Any,  # noqa: ANN401
     ) -> None:
-        quiet = Path(onceload.__main__.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
+        quiet = Path(onceload.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
         super().__init__(
-            application=onceload.__main__.__file__,
+            application=str(Path(onceload.__file__).with_name("__main__.py")),
             conn_id=conn_id,
             conf={
                 "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 from dedup_core.errors import NotFound, OnceloadError
 from dedup_core.names import Batch
 from dedup_core.postgres.views import View, is_audited_elsewhere, look
-from onceload.cli import opened
+from onceload.databases import opened
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.ingest import dag_id_of
 

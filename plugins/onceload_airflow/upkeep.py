@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dedup_core.errors import NotFound
 from dedup_core.postgres import PostgresSnapshots
-from onceload.cli import opened
-from onceload.maintain_commands import let_go
+from onceload.databases import opened
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
+from onceload.upkeep import let_go
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.operators import given_values, in_airflows_words
 from spark_jobs.files.addresses import use_access

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
-from onceload.maintain_commands import let_go
+from onceload.upkeep import let_go
 from spark_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
 from spark_jobs.load.load import load
 from spark_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite

@@ -11,7 +11,7 @@ from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings
 from dedup_core.replay import replay
-from onceload.load_commands import chosen
+from onceload.choices import chosen
 from onceload.runs import look
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.load.kept_batch import publish_batch

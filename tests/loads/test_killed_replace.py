@@ -18,7 +18,7 @@ import pytest
 from dedup_core.delivery import Rules
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
-from onceload.load_commands import chosen
+from onceload.choices import chosen
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dedup_core.errors import ExitCode
-from onceload.load_commands import code_of
+from onceload.commands.reports import code_of
 from spark_jobs.pipeline.declared import Identity, Publish
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line

@@ -13,7 +13,7 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import ExitCode
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
-from onceload.load_commands import code_of, tell_report
+from onceload.commands.reports import code_of, tell_report
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load

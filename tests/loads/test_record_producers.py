@@ -14,7 +14,7 @@ from dedup_core.names import Position
 from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
-from onceload.maintain_commands import let_go
+from onceload.upkeep import let_go
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.publish.new_rows import NewRows, new_rows

@@ -10,8 +10,8 @@ from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.replay import replay
+from onceload.choices import chosen
 from onceload.cli import main
-from onceload.load_commands import chosen
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load

@@ -27,8 +27,8 @@ from dedup_core.errors import AskTheLedger, CallAgain
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload.choices import chosen
 from onceload.contradictions import may_choose, may_replace
-from onceload.load_commands import chosen
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.kept_batch import publish_batch

@@ -7,7 +7,7 @@ import pytest
 from dedup_core.errors import ExitCode
 from dedup_core.pipeline import Pipeline, SnapshotPolicy
 from dedup_core.postgres import PostgresSnapshots, recover_state
-from onceload.load_commands import code_of
+from onceload.commands.reports import code_of
 from spark_jobs.pipeline.declared import Publish
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import line

@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
+from onceload.commands.suggest import write_suite
 from onceload.pipeline_yaml import Document
-from onceload.suggest_commands import write_suite
 from onceload.suite_file import read_suite
 from spark_jobs.load.kept_batch import audit_batch
 from spark_jobs.pipeline.columns import parse_column

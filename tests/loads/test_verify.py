@@ -15,7 +15,7 @@ from dedup_core.pipeline import Guarantee
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.verdicts import Order
 from onceload.cli import main
-from onceload.verify_commands import _MEANING
+from onceload.commands.verify import _MEANING
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     Format,

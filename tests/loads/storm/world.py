@@ -24,8 +24,8 @@ from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.upkeep import tidy
+from onceload.choices import chosen
 from onceload.contradictions import contradictions, may_choose, may_replace
-from onceload.load_commands import chosen
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.stage import sweep
 from spark_jobs.files.notes import Note

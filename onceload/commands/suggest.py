@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings, connect
-from onceload.load_commands import read_declared
+from onceload.commands.arguments import Arguments, read_declared
 from onceload.terminal import on_terminal, show_json, show_text, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
     from spark_jobs.quality.suggest import Draft, Suggestion
-
-Arguments = argparse.Namespace
 
 
 def suggest(arguments: Arguments, dsn: str) -> ExitCode:

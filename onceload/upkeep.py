@@ -1,26 +1,11 @@
 """Upkeep: what frees room, and what nothing depends on."""
 
-import argparse
 from pathlib import Path
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import ExitCode
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.upkeep import pipelines, tidy
-from onceload.terminal import show_json, words
-
-Arguments = argparse.Namespace
-
-
-def maintain(arguments: Arguments, engine: Engine, *, home: Path) -> ExitCode:
-    """Let go of what has ended, of every pipeline."""
-    gone = let_go(engine, home=home)
-    if arguments.json:
-        show_json(gone)
-    for what, count in gone.items():
-        words(f"{what.replace('_', ' ')}: {count:,}")
-    return ExitCode.DONE
 
 
 def let_go(engine: Engine, *, home: Path) -> dict[str, int]:

@@ -6,68 +6,79 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import Engine
-
 from dedup_core.errors import ExitCode, StateDiffers
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings, recover_state
-from dedup_core.postgres.recovery import Recovery
-from dedup_core.postgres.rewind import Rewind
-from onceload.load_commands import code_of, file_arguments, load_arguments, pairs, read_declared, watching
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    command,
+    file_arguments,
+    load_arguments,
+    number,
+    pairs,
+    pipeline_option,
+    read_declared,
+    sentence,
+)
+from onceload.commands.reports import code_of, watching
+from onceload.settings import Settings, database
 from onceload.snapshot_file import read_snapshot
 from onceload.terminal import on_terminal, show_json, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
     from spark_jobs.recover.rebuild import Comparison
+from onceload.databases import only_pipeline, open_database, opened
+from onceload.recoveries import rewind_in_words, state_in_words
 
-Arguments = argparse.Namespace
 Action = Literal["rewind", "rebuild"]
+
+
 _NAMES_SHOWN = 20
 
-#: What each teaches, and an example.
-TEACHES: Mapping[Action, tuple[str, str]] = {
-    "rewind": (
-        "take back rows and state after a position, to load them again",
-        "onceload recover rewind events.yaml --dry-run",
-    ),
-    "rebuild": (
-        "load everything into a new database, and compare with a snapshot",
-        "onceload recover rebuild events.yaml\n         --snapshot events.snapshot",
-    ),
-}
 
-
-def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
-    file_arguments(command)
-    match action:
-        case "rewind":
-            command.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
-            command.add_argument(
-                "--accept-differences",
-                action="store_true",
-                help="rewind also where rows are lost or doubled, which is refused otherwise",
-            )
-        case "rebuild":
-            load_arguments(command)
-            command.add_argument(
-                "--snapshot",
-                type=Path,
-                metavar="EXPORTED",
-                help="an exported snapshot, to compare with what was loaded",
-            )
-
-
-def state(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Rebuild the producer states from the whole ledger, or from a snapshot and the ledger after it."""
-    pipeline: str = arguments.pipeline
-    found = recover_state(
-        engine,
-        pipeline,
-        snapshot_position=Position(arguments.position),
-        dry_run=arguments.dry_run,
-        tell=on_terminal,
+def add(commands: Commands) -> None:
+    teaches = "rebuild what was damaged from what proves it"
+    group = commands.add_parser("recover", help=teaches, description=sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    states = command(
+        actions, "state", state,
+        "rebuild producer states from the whole ledger",
+        "onceload recover state --pipeline events --dry-run",
+    )  # fmt: skip
+    pipeline_option(states)
+    states.add_argument(
+        "--position",
+        type=number,
+        default=0,
+        metavar="N",
+        help="start from the snapshot at this position (default: 0, from none): faster, but damage that is older than "
+        "the snapshot is not found",
     )
+    states.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
+    back = command(actions, "rewind", rewind, *_TEACHES["rewind"])
+    back.add_argument(
+        "--position",
+        type=number,
+        metavar="N",
+        help="as it was at this position (default: that of the latest snapshot); 0: before everything",
+    )
+    add_arguments("rewind", back)
+    anew = command(actions, "rebuild", rebuild, *_TEACHES["rebuild"])
+    add_arguments("rebuild", anew)
+
+
+def state(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Rebuild the producer states from the whole ledger, or from a snapshot and the ledger after it."""
+    with open_database(settings) as engine:
+        found = recover_state(
+            engine,
+            arguments.pipeline or only_pipeline(engine),
+            snapshot_position=Position(arguments.position),
+            dry_run=arguments.dry_run,
+            tell=on_terminal,
+        )
     if arguments.json:
         show_json(asdict(found))
     words(state_in_words(found))
@@ -77,36 +88,20 @@ def state(arguments: Arguments, engine: Engine) -> ExitCode:
     return ExitCode.DONE
 
 
-def state_in_words(found: Recovery) -> str:
-    start = f"snapshot at {found.snapshot_position} + " if found.snapshot_position else "whole ledger, "
-    said = (
-        f"pipeline {found.pipeline}: {start}{found.entries_replayed} entries = position {found.position} with "
-        f"{found.producers} producers"
-    )
-    if found.snapshot_position:
-        said += "\ndamage older than the snapshot was not checked. Run without --position to check it"
-    if found.applied:
-        how = f"{len(found.differing)} producers differed and were repaired. The ledger and the rows were not changed"
-    elif found.is_different:
-        how = f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}"
-    else:
-        how = "the live state is the same; there was nothing to do"
-    return f"{said}\n{how}"
-
-
-def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
+def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     """Take back rows and state after a position, so that the next load brings them again."""
     from spark_jobs.recover.rewind import rewind as rewind_now
 
     try:
-        found = rewind_now(
-            read_declared(arguments),
-            engine,
-            to=None if arguments.position is None else Position(arguments.position),
-            dry_run=arguments.dry_run,
-            differences_accepted=arguments.accept_differences,
-            tell=on_terminal,
-        )
+        with open_database(settings) as engine:
+            found = rewind_now(
+                read_declared(arguments),
+                engine,
+                to=None if arguments.position is None else Position(arguments.position),
+                dry_run=arguments.dry_run,
+                differences_accepted=arguments.accept_differences,
+                tell=on_terminal,
+            )
     except StateDiffers:
         words("`onceload verify` names what differs; rows that are lost or doubled may go with --accept-differences")
         raise
@@ -125,20 +120,15 @@ def rewind(arguments: Arguments, engine: Engine) -> ExitCode:
     return ExitCode.DONE
 
 
-def rewind_in_words(found: Rewind) -> str:
-    if not found.entries:
-        return f"pipeline {found.pipeline}: it is as it was at position {found.rewound_to}; there was nothing to do"
-    goes = "went" if found.applied else "would go"
-    what = (
-        f"pipeline {found.pipeline}, back to position {found.rewound_to}: {found.entries:,} entries of "
-        f"{found.producers:,} producers {goes}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
-        f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
-    )
-    return "\n".join((what, *(f"not as its receipts say: {each}" for each in found.differing[:_NAMES_SHOWN])))
-
-
-def rebuild(arguments: Arguments, dsn: str) -> ExitCode:
+def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load all sources into a new database, and compare them with what was known of the old one."""
+    with database(settings) as dsn:
+        with opened(dsn):
+            pass
+        return _rebuild(arguments, dsn)
+
+
+def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
     from spark_jobs.load.report import LoadSettings, new_batch
     from spark_jobs.recover.rebuild import rebuild as rebuild_now
 
@@ -190,3 +180,36 @@ def _say_compared(found: "Comparison") -> bool:
     if found.different:
         words("bring the missing files back, and `onceload load`; what was loaded stays")
     return bool(found.different)
+
+
+def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
+    file_arguments(command)
+    match action:
+        case "rewind":
+            command.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
+            command.add_argument(
+                "--accept-differences",
+                action="store_true",
+                help="rewind also where rows are lost or doubled, which is refused otherwise",
+            )
+        case "rebuild":
+            load_arguments(command)
+            command.add_argument(
+                "--snapshot",
+                type=Path,
+                metavar="EXPORTED",
+                help="an exported snapshot, to compare with what was loaded",
+            )
+
+
+#: What each teaches, and an example.
+_TEACHES: Mapping[Action, tuple[str, str]] = {
+    "rewind": (
+        "take back rows and state after a position, to load them again",
+        "onceload recover rewind events.yaml --dry-run",
+    ),
+    "rebuild": (
+        "load everything into a new database, and compare with a snapshot",
+        "onceload recover rebuild events.yaml\n         --snapshot events.snapshot",
+    ),
+}

@@ -1,12 +1,8 @@
 """The commands around deliveries: consume, and deliveries list, show, redeliver, abandon."""
 
 import argparse
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
@@ -16,20 +12,59 @@ from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
 from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
-from onceload.load_commands import code_of, read_declared, seconds, tell_report, wait_argument
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    command,
+    file_arguments,
+    limit_option,
+    on_one_pipeline,
+    pipeline_option,
+    read_declared,
+    seconds,
+    sentence,
+    wait_argument,
+)
+from onceload.commands.reports import code_of, tell_report
+from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
     from spark_jobs.files.notes import Note
+from onceload.databases import ready_database
+from onceload.stopping import asked_to_stop
 
-Arguments = argparse.Namespace
 Action = Literal["list", "show", "redeliver", "abandon"]
+
+
 _SPANS_SHOWN = 100
 
 
-def consume(arguments: Arguments, dsn: str) -> ExitCode:
+def add(commands: Commands) -> None:
+    teaches = "load as one session among others, without Spark"
+    example = "onceload consume pipelines/events.yaml --session loader-1"
+    consumer = command(commands, "consume", consume, teaches, example)
+    file_arguments(consumer)
+    consume_arguments(consumer)
+    teaches = "look at what waits, is in hand or was set aside, and redeliver or abandon it"
+    group = commands.add_parser("deliveries", help=teaches, description=sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for action, (run, says, example) in _DELIVERIES.items():
+        each = command(actions, action, on_one_pipeline(run), says, f"onceload deliveries {action} {example}")
+        add_arguments(action, each)
+        if action == "list":
+            pipeline_option(each)
+            limit_option(each)
+
+
+def consume(arguments: Arguments, settings: Settings) -> ExitCode:
     """Load as one session, without Spark."""
+    with ready_database(settings) as dsn:
+        return _consume(arguments, dsn)
+
+
+def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     from spark_jobs.load.consume import consume as consume_now
     from spark_jobs.load.report import LoadSettings, new_batch
 
@@ -71,25 +106,6 @@ def consume(arguments: Arguments, dsn: str) -> ExitCode:
         ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
         return code if code is ExitCode.NEEDS_A_PERSON else ended
     return code
-
-
-@contextmanager
-def asked_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM or Ctrl-C sets; the second time, they end the process at once."""
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        if stopped.is_set():
-            raise KeyboardInterrupt(number)
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
@@ -166,3 +182,11 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
         command.add_argument("--state", choices=states, default="any", help="only those (default: any)")
     else:
         command.add_argument("number", type=int, metavar="NUMBER", help="of the delivery, as `list` shows it")
+
+
+_DELIVERIES: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
+    "list": (list_them, "what waits, is in hand, is staged or was set aside", "--state dead"),
+    "show": (show, "what a delivery covers, and each try of it that failed", "12"),
+    "redeliver": (redeliver, "give a dead letter all its tries again, once it is mended", "12"),
+    "abandon": (abandon, "give a delivery up, so that the next load plans it anew", "12"),
+}

@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.audit import Held, History, Life, Taken, history_of, names_of
-from onceload.load_commands import read_as_loaded
+from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_as_loaded
+from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
@@ -22,9 +23,20 @@ if TYPE_CHECKING:
     from spark_jobs.plan.rest import FileToRead
     from spark_jobs.verify.findings import Difference
     from spark_jobs.verify.verify import Verification
+from onceload.databases import open_database
 
-Arguments = argparse.Namespace
 _NAMES_SHOWN = 5
+
+
+def add(commands: Commands) -> None:
+    teaches = "compare files and rows with the ledger, and name what differs"
+    proof = command(commands, "verify", verify, teaches, "onceload verify pipelines/events.yaml")
+    file_arguments(proof)
+    verify_arguments(proof)
+    teaches = "say why a file is or is not loaded, and what the next load does"
+    reason = command(commands, "why", why, teaches, "onceload why pipelines/events.yaml 2026/a.jsonl")
+    file_arguments(reason)
+    why_arguments(reason)
 
 
 def verify_arguments(command: argparse.ArgumentParser) -> None:
@@ -42,8 +54,13 @@ def why_arguments(command: argparse.ArgumentParser) -> None:
 # verify
 
 
-def verify(arguments: Arguments, engine: Engine) -> ExitCode:
+def verify(arguments: Arguments, settings: Settings) -> ExitCode:
     """Compare the files and the rows with the ledger, and name what differs."""
+    with open_database(settings) as engine:
+        return _verify(arguments, engine)
+
+
+def _verify(arguments: Arguments, engine: Engine) -> ExitCode:
     from spark_jobs.verify.verify import verify as verify_now
 
     declared = read_as_loaded(arguments, engine)
@@ -130,8 +147,13 @@ class Explanation:
     needs_a_person: bool = False
 
 
-def why(arguments: Arguments, engine: Engine) -> ExitCode:
+def why(arguments: Arguments, settings: Settings) -> ExitCode:
     """Say why a file is or is not loaded."""
+    with open_database(settings) as engine:
+        return _why(arguments, engine)
+
+
+def _why(arguments: Arguments, engine: Engine) -> ExitCode:
     declared = read_as_loaded(arguments, engine)
     found = _explain(declared, engine, arguments.name)
     if arguments.json:

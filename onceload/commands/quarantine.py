@@ -4,7 +4,7 @@ import argparse
 import codecs
 import getpass
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,17 @@ from dedup_core.postgres.quarantine import (
     get_record,
 )
 from dedup_core.replay import EntryKind
-from onceload.load_commands import file_arguments, read_as_loaded
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    command,
+    file_arguments,
+    limit_option,
+    on_one_pipeline,
+    pipeline_option,
+    read_as_loaded,
+    sentence,
+)
 from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.terminal import on_terminal, show_json, show_table, words
@@ -38,12 +48,24 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and only a retry needs it.
     from spark_jobs.recover.retry import RetryReport
 
-Arguments = argparse.Namespace
 Action = Literal["list", "show", "export", "retry", "discard"]
 _REASONS_SHOWN = 10
 #: What a person reads of a record, unless all of it is asked for.
 _SHOWN_BYTES = 4 * 2**10
 _ANY_STATE = "any"
+
+
+def add(commands: Commands) -> None:
+    teaches = "look at records that could not be loaded, mend, retry or discard them"
+    group = commands.add_parser("quarantine", help=teaches, description=sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for action, (run, says, example) in _QUARANTINE.items():
+        each = command(actions, action, on_one_pipeline(run), says, f"onceload quarantine {action} {example}")
+        add_arguments(action, each)
+        if action in ("list", "export", "discard"):
+            pipeline_option(each)
+        if action == "list":
+            limit_option(each)
 
 
 def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
@@ -372,3 +394,29 @@ def _harmless(value: object) -> str:
 
 def _print(lines: Sequence[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+_QUARANTINE: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
+    "list": (
+        list_records,
+        "which records are in quarantine, and how many of each reason",
+        "--reason 'no integer'",
+    ),
+    "show": (show, "all that is known of one record, with its bytes", "12"),
+    "export": (
+        export,
+        "write records to a file, to mend and retry them",
+        "bad.jsonl --file 2026/a.jsonl",
+    ),
+    "retry": (
+        retry,
+        "load what is good now: the pipeline was changed, or the records mended",
+        "events.yaml --from bad.jsonl\n         onceload quarantine retry events.yaml --id 12 --id 13\n"
+        "What is still bad stays held. Retrying again, or twice at once, loads nothing\ntwice.",
+    ),
+    "discard": (
+        discard,
+        "give records up: the ledger says so, and their bytes are kept",
+        "--id 12 --yes",
+    ),
+}

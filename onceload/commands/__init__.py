@@ -1,0 +1,1 @@
+"""The commands, one file per group; each adds its own to the command line."""

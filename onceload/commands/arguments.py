@@ -1,0 +1,187 @@
+"""Arguments that several commands take, and what they mean."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.postgres import PostgresLedger
+from onceload.databases import only_pipeline, open_database
+from onceload.settings import Settings
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.plan.choice import Choice
+
+Arguments = argparse.Namespace
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no other name.
+Run = Callable[[Arguments, Settings], ExitCode]
+
+
+def command(
+    commands: Commands,
+    name: str,
+    run: Run,
+    teaches: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=teaches,
+        description=sentence(teaches),
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    command.set_defaults(run=run)
+    return command
+
+
+def sentence(teaches: str) -> str:
+    return teaches[0].upper() + teaches[1:] + "."
+
+
+def pipeline_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pipeline", metavar="NAME", help="which pipeline; may be left out where there is only one")
+
+
+def limit_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many rows (default: 50)")
+
+
+def position_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--position", type=positive, metavar="N", help="the snapshot at this position (default: the latest)"
+    )
+
+
+#: One more must still be an int8.
+_NUMBER_MAX = 2**63 - 2
+
+
+def positive(text: str) -> int:
+    return number(text, least=1)
+
+
+def number(text: str, *, least: int = 0) -> int:
+    number = int(text)
+    if not least <= number <= _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"expected {least} to {_NUMBER_MAX}, found {text}")
+    return number
+
+
+def file_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE", help="the pipeline's YAML file")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fill {{ NAME }} in the source's path; may be given several times",
+    )
+
+
+def read_declared(arguments: Arguments) -> "Declared":
+    from onceload.pipeline_file import read_pipeline
+
+    return read_pipeline(arguments.file, values=pairs("--set", arguments.set))
+
+
+def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
+    """Read a pipeline file, and refuse one that gives what is loaded another meaning."""
+    from spark_jobs.plan.versions import as_declared
+
+    declared = read_declared(arguments)
+    PostgresLedger(engine).find_version(as_declared(declared))
+    return declared
+
+
+def load_arguments(command: argparse.ArgumentParser) -> None:
+    """What a load may be told besides its file."""
+    wait_argument(command)
+    command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
+    command.add_argument("--master", metavar="URL", help="where Spark runs (default: this machine, all cores)")
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of Spark's; may be given several times",
+    )
+
+
+def wait_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--wait",
+        default="10m",
+        metavar="TIME",
+        help="how long to wait for others that load the same and do not get on, such as 30s (default: 10m)",
+    )
+
+
+def batch_argument(command: argparse.ArgumentParser, *, required: bool) -> None:
+    command.add_argument("--batch", metavar="NAME", required=required, help="the batch, as it was staged")
+
+
+def choice_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file's name below the source's root, or a pattern such as '2026-03-*/*' (may be given several times)",
+    )
+    command.add_argument(
+        "--replace",
+        action="store_true",
+        help="load anew what is in already: its old rows go in the commit that brings the new ones",
+    )
+
+
+def choice_of(arguments: Arguments, declared: "Declared") -> "Choice":
+    from onceload.choices import chosen
+
+    return chosen(declared, files=arguments.only, replaces=arguments.replace)
+
+
+def differences_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--accept-differences",
+        action="store_true",
+        help="replace a file's old rows even if there are more or fewer of them than were loaded (default: refuse)",
+    )
+
+
+def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise SettingRefused(option, repr(each), "NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def seconds(option: str, given: str) -> float:
+    """A time with its unit, as in pipeline files."""
+    match = re.fullmatch(r"([0-9]{1,9}) ?([smhd])", given)
+    if match is None:
+        raise SettingRefused(option, repr(given), "a time with its unit, such as 30s, 10m or 1h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
+
+
+def on_one_pipeline(run: Callable[[Arguments, Engine], ExitCode]) -> Callable[[Arguments, Settings], ExitCode]:
+    """A command on what one pipeline keeps: records that could not be loaded, or deliveries."""
+
+    def run_on_it(arguments: Arguments, settings: Settings) -> ExitCode:
+        with open_database(settings) as engine:
+            if getattr(arguments, "pipeline", "") is None:
+                arguments.pipeline = only_pipeline(engine)
+            return run(arguments, engine)
+
+    return run_on_it

@@ -1,0 +1,236 @@
+"""The commands around a load: validate, plan, load, stage, audit, publish."""
+
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.names import Batch
+from dedup_core.postgres import PostgresLedger
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    batch_argument,
+    choice_arguments,
+    choice_of,
+    command,
+    differences_argument,
+    file_arguments,
+    load_arguments,
+    pairs,
+    read_as_loaded,
+    read_declared,
+    seconds,
+)
+from onceload.commands.reports import code_of, tell_report, watching
+from onceload.settings import Settings
+from onceload.terminal import (
+    on_terminal,
+    show_json,
+    show_table,
+    words,
+)
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    from spark_jobs.files.notes import Note
+    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.plan.plan import Plan
+    from spark_jobs.plan.rest import FileToRead
+from onceload.choices import how_of
+from onceload.commands.suggest import suggest, suggest_arguments
+from onceload.databases import open_database, ready_database
+from onceload.stopping import interrupted_by_sigterm
+
+
+def add(commands: Commands) -> None:
+    for name, run, teaches in (
+        ("validate", validate, "read a pipeline file, and say all that is wrong with it"),
+        ("plan", plan, "say what a load would read, from which byte, and why not the rest"),
+        ("load", load, "load what is new, exactly once"),
+    ):
+        each = command(commands, name, run, teaches, f"onceload {name} pipelines/events.yaml")
+        file_arguments(each)
+        if name in ("plan", "load"):
+            choice_arguments(each)
+        if name == "load":
+            load_arguments(each)
+            differences_argument(each)
+    for name, run, teaches in (
+        ("stage", partial(load, publishes=False), "read what is new, and keep it where nobody sees it yet"),
+        ("audit", audit, "ask the pipeline's suite about a staged batch, or draft one"),
+        ("publish", publish, "let a staged batch take effect, in one commit"),
+    ):
+        each = command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
+        file_arguments(each)
+        if name == "stage":
+            choice_arguments(each)
+            load_arguments(each)
+        else:
+            batch_argument(each, required=name == "publish")
+        if name == "publish":
+            differences_argument(each)
+            each.add_argument(
+                "--give-up",
+                action="store_true",
+                help="publish nothing, and let go of the batch: the next load plans the same records anew",
+            )
+        if name == "audit":
+            suggest_arguments(each)
+
+
+def validate(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Read a pipeline file completely, and start nothing."""
+    del settings
+    declared = read_declared(arguments)
+    if arguments.json:
+        show_json({"pipeline": declared.name, "columns": {each.name: str(each.type) for each in declared.columns}})
+    words(f"{arguments.file}: pipeline {declared.name} can be loaded as it is declared")
+    return ExitCode.DONE
+
+
+def plan(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Say what a load would read, and why not the rest."""
+    from spark_jobs.plan.plan import make_plan
+    from spark_jobs.write.target import check_target
+
+    with open_database(settings) as engine:
+        declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
+        check_target(engine, ledger, declared)
+        found = make_plan(declared, ledger, now_s=time.time(), choice=choice_of(arguments, declared))
+    if arguments.json:
+        show_json(_plan_document(declared, found))
+    else:
+        rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
+        show_table(rows, nothing="nothing new")
+    words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} noted")
+    # Whoever loads is not waited for here.
+    return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
+
+
+def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) -> ExitCode:
+    """Load what is new, exactly once; or stage it, for `publish`."""
+    with ready_database(settings) as dsn:
+        return _load(arguments, settings, dsn, publishes=publishes)
+
+
+def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool) -> ExitCode:
+    from spark_jobs.load.load import load as load_now
+    from spark_jobs.load.report import new_batch
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
+    with watching(declared.name, arguments) as tell:
+        how = replace(
+            how_of(settings, dsn),
+            master=arguments.master,
+            spark_options=pairs("--conf", arguments.conf),
+            tell=tell,
+            wait_s=seconds("--wait", arguments.wait),
+            publishes=publishes,
+            choice=choice_of(arguments, declared),
+            differences_accepted=publishes and arguments.accept_differences,
+        )
+        batch = Batch(arguments.batch) if arguments.batch else new_batch()
+        with interrupted_by_sigterm():
+            report = load_now(declared, how, batch=batch, run=settings.run)
+    started = f" and {report.session_start_seconds:.1f} s to start Spark"
+    if report.staged is not None:
+        words(
+            f"pipeline {declared.name}: {report.staged:,} rows are staged as batch {report.batch}, in"
+            f" {report.seconds:.1f} s{started}; nobody sees them until `onceload publish` is called for that batch"
+        )
+    else:
+        tell_report(report, and_then=started)
+    if arguments.json:
+        show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+    # What is to be said of files is said by whoever publishes the others.
+    return ExitCode.DONE if report.staged is not None else code_of(report.notes, is_idle=not report.records)
+
+
+def publish(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Publish a staged batch, once."""
+    with ready_database(settings) as dsn:
+        return _publish(arguments, settings, dsn)
+
+
+def _publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    from spark_jobs.load.kept_batch import give_up, publish_batch
+
+    declared, batch = read_declared(arguments), Batch(arguments.batch)
+    if arguments.give_up:
+        is_gone = give_up(declared, how_of(settings, dsn), batch=batch)
+        if arguments.json:
+            show_json({"pipeline": declared.name, "batch": batch, "given_up": is_gone})
+        found = "is given up, and the next load plans the same records anew" if is_gone else "is not staged"
+        words(f"pipeline {declared.name}: batch {batch} {found}; nothing was published by this call")
+        return ExitCode.DONE
+    how = replace(how_of(settings, dsn), differences_accepted=arguments.accept_differences)
+    report = publish_batch(declared, how, batch=batch, run=settings.run)
+    tell_report(report)
+    if arguments.json:
+        show_json({**asdict(report), "rows_per_s": report.rows_per_s})
+    return code_of(report.notes)
+
+
+def audit(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Ask the suite about a staged batch, or draft one."""
+    if not arguments.suggest and (arguments.batch is None or arguments.output is not None):
+        found = "no batch" if arguments.batch is None else "--output"
+        raise SettingRefused("onceload audit", found, "--batch NAME, or --suggest with or without --output FILE")
+    with ready_database(settings) as dsn:
+        return suggest(arguments, dsn) if arguments.suggest else _audit(arguments, settings, dsn)
+
+
+def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+    """Ask the suite about a staged batch, before anybody sees it."""
+    from spark_jobs.load.kept_batch import audit_batch
+    from spark_jobs.quality.audit import in_words
+
+    declared = read_declared(arguments)
+    on_terminal(f"pipeline {declared.name}: auditing")
+    said = audit_batch(declared, how_of(settings, dsn), batch=Batch(arguments.batch))
+    for finding in said.findings:
+        if not finding.success:
+            words(in_words(finding))
+    met = sum(each.success for each in said.findings)
+    words(
+        f"pipeline {declared.name}: {said.rows:,} rows of batch {said.batch} meet {met} of {len(said.findings)}"
+        f" expectations of {said.suite}, and all that are critical; they may be published"
+    )
+    if arguments.json:
+        show_json({**asdict(said), "passed": said.passed})
+    return ExitCode.DONE
+
+
+def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
+    return {
+        "pipeline": declared.name,
+        "to_read": [
+            {
+                "file": each.listed.name,
+                "generation": each.generation,
+                "spans": each.spans,
+                "bytes": each.bytes,
+                "in_already_as": each.twin.name if each.twin else None,
+            }
+            for each in found.to_read
+        ],
+        "waiting": [asdict(note) for note in found.notes],
+        "done": found.done,
+    }
+
+
+def _plan_row(file: "FileToRead") -> dict[str, object]:
+    why = file.in_already or "new"
+    why = "in place of what was loaded of it" if file.replaces is not None else why
+    if not file.spans:
+        return {"file": file.listed.name, "from": None, "to": None, "why": why}
+    first, end = file.spans[0][0], file.spans[-1][1]
+    why = f"new; what is before it is {why}" if file.twin else why
+    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
+
+
+def _note_row(note: "Note") -> dict[str, object]:
+    return {"file": note.name, "from": None, "to": None, "why": note.reason}

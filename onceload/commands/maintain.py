@@ -1,0 +1,24 @@
+"""The command that frees room: maintain."""
+
+from dedup_core.errors import ExitCode
+from onceload.commands.arguments import Arguments, Commands, command
+from onceload.databases import open_database
+from onceload.settings import Settings
+from onceload.terminal import show_json, words
+from onceload.upkeep import let_go
+
+
+def add(commands: Commands) -> None:
+    teaches = "let go of what has ended: old names, audits and pages, idle devices, stages"
+    command(commands, "maintain", maintain, teaches, "onceload maintain")
+
+
+def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Let go of what has ended, of every pipeline."""
+    with open_database(settings) as engine:
+        gone = let_go(engine, home=settings.home)
+    if arguments.json:
+        show_json(gone)
+    for what, count in gone.items():
+        words(f"{what.replace('_', ' ')}: {count:,}")
+    return ExitCode.DONE

@@ -1,0 +1,68 @@
+"""What a load says while it runs, and in the end."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dedup_core.errors import ExitCode
+from onceload.commands.arguments import Arguments
+from onceload.terminal import (
+    is_watched,
+    renewed_line,
+    size_in_words,
+    time_in_words,
+    words,
+)
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    from spark_jobs.files.notes import Note
+    from spark_jobs.load.report import Report
+    from spark_jobs.work.progress import Progress, Tell, Waiting
+
+
+def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
+    """What is left for a person stops no other file, but is said to whoever called.
+
+    To find nothing new is well; to find nothing because it could not be read, or was left to others who did not finish
+    it, is not.
+    """
+    if any(note.needs_a_person for note in notes):
+        return ExitCode.NEEDS_A_PERSON
+    is_left = any(note.is_busy or (is_idle and note.is_unreadable) for note in notes)
+    return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
+
+
+def tell_report(report: "Report", *, and_then: str = "") -> None:
+    for note in report.notes:
+        words(f"{note.name}: {note.reason}")
+    words(
+        f"pipeline {report.pipeline}: {report.loaded:,} loaded, {report.duplicates:,} duplicates, "
+        f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
+        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s){and_then}"
+    )
+    if report.quarantined:
+        which = "every record" if report.quarantined == report.records else f"{report.quarantined:,} records"
+        look = f"onceload quarantine list --pipeline {report.pipeline}"
+        words(f"{which} of this load went to quarantine: see `{look}`")
+
+
+@contextmanager
+def watching(pipeline: str, arguments: Arguments) -> "Iterator[Tell | None]":
+    """Say how far a load is, unless a program called that wants JSON."""
+    if arguments.json and not is_watched():
+        yield None
+        return
+    with renewed_line() as show:
+        yield lambda progress: show(f"pipeline {pipeline}: {_progress(progress)}")
+
+
+def _progress(progress: "Progress | Waiting") -> str:
+    from spark_jobs.work.progress import Waiting
+
+    if isinstance(progress, Waiting):
+        return f"waiting for {progress.waits_for}"
+    planned, left = progress.bytes_planned, progress.seconds_left
+    of_all = "" if planned is None else f" of {size_in_words(planned)}"
+    until_then = "" if left is None else f", {time_in_words(left)} left"
+    return f"{size_in_words(progress.bytes)}{of_all}, {progress.records_per_s:,} rows/s{until_then}"

@@ -1,0 +1,93 @@
+"""The commands on snapshots: take, list, export, import."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dedup_core.errors import ExitCode
+from dedup_core.postgres import PostgresSnapshots
+from onceload.commands.arguments import (
+    Arguments,
+    Commands,
+    command,
+    limit_option,
+    pipeline_option,
+    position_option,
+    sentence,
+)
+from onceload.settings import Settings
+from onceload.snapshot_file import read_snapshot, write_snapshot
+from onceload.terminal import (
+    on_terminal,
+    progress,
+    show_json,
+    words,
+)
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    pass
+from onceload.commands.views import show
+from onceload.databases import only_pipeline, open_database
+
+
+def add(commands: Commands) -> None:
+    teaches = "keep, list, export and import the states of all producers at one position"
+    group = commands.add_parser("snapshot", help=teaches, description=sentence(teaches))
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    take = command(actions, "take", snapshot_take, "keep the states as they are now", "onceload snapshot take")
+    kept = command(actions, "list", show("snapshots"), "the snapshots that are kept", "onceload snapshot list")
+    limit_option(kept)
+    out = command(
+        actions, "export", snapshot_export, "write a snapshot to a file", "onceload snapshot export events.snapshot"
+    )
+    back = command(
+        actions,
+        "import",
+        snapshot_import,
+        "bring an exported snapshot back",
+        "onceload snapshot import events.snapshot",
+    )
+    for each in (take, kept, out):
+        pipeline_option(each)
+    position_option(out)
+    for each in (out, back):
+        each.add_argument("file", type=Path, metavar="FILE", help="the snapshot's file")
+
+
+def snapshot_take(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Keep the states of all producers as they are now."""
+    with open_database(settings) as engine:
+        pipeline = arguments.pipeline or only_pipeline(engine)
+        position = PostgresSnapshots(engine).take(pipeline)
+    if arguments.json:
+        show_json({"pipeline": pipeline, "position": position})
+    words(f"pipeline {pipeline}: there is a snapshot at position {position}")
+    return ExitCode.DONE
+
+
+def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Write a snapshot to a file, so that it outlives the database."""
+    with open_database(settings) as engine:
+        pipeline = arguments.pipeline or only_pipeline(engine)
+        on_terminal("reading the snapshot")
+        snapshot = PostgresSnapshots(engine).get(pipeline, arguments.position)
+    # A line for each producer, and one that says what they are.
+    watched = partial(progress, total=len(snapshot.states) + 1, doing="lines written")
+    write_snapshot(snapshot, arguments.file, watched=watched)
+    written = {"pipeline": pipeline, "position": snapshot.position, "producers": len(snapshot.states)}
+    if arguments.json:
+        show_json({**written, "file": str(arguments.file), "bytes": arguments.file.stat().st_size})
+    words(f"pipeline {pipeline}: position {snapshot.position}, {len(snapshot.states)} producers → {arguments.file}")
+    return ExitCode.DONE
+
+
+def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
+    """Bring an exported snapshot back beside the ones that are kept."""
+    snapshot = read_snapshot(arguments.file)
+    with open_database(settings) as engine:
+        PostgresSnapshots(engine).put(snapshot)
+    if arguments.json:
+        show_json({"pipeline": snapshot.pipeline, "position": snapshot.position, "producers": len(snapshot.states)})
+    words(f"pipeline {snapshot.pipeline}: there is a snapshot at position {snapshot.position}")
+    return ExitCode.DONE

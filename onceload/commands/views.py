@@ -1,0 +1,77 @@
+"""The commands that show what the database holds: status, producers, ledger, sessions, audits."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dedup_core.errors import ExitCode
+from dedup_core.postgres.views import View, look
+from onceload.commands.arguments import Arguments, Commands, command, limit_option, pipeline_option
+from onceload.settings import Settings
+from onceload.terminal import (
+    show_json,
+    show_table,
+    words,
+)
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    pass
+from onceload.databases import only_pipeline, open_database
+
+
+def add(commands: Commands) -> None:
+    for view, teaches in _VIEWS.items():
+        each = command(commands, view, show(view), teaches, f"onceload {view} --pipeline events --limit 20")
+        pipeline_option(each)
+        limit_option(each)
+
+
+def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
+    """A command that shows the rows of one view."""
+
+    def run(arguments: Arguments, settings: Settings) -> ExitCode:
+        with open_database(settings) as engine:
+            pipeline = arguments.pipeline or (None if view == "status" else only_pipeline(engine))
+            rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1)
+        if len(rows) > arguments.limit:
+            rows.pop()
+            words(f"only the first {arguments.limit} are shown; --limit shows more")
+        if arguments.json:
+            show_json({view: rows})
+        else:
+            show_table(_for_people(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
+        return ExitCode.DONE
+
+    return run
+
+
+def _for_people(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The columns that fit a screen; --json holds them all."""
+    left_out = _LEFT_OUT.get(view, ())
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+
+
+_VIEWS: dict[View, str] = {
+    "status": "every pipeline: its position, its last commit, its last snapshot",
+    "producers": "the files or devices of a pipeline, and what is consumed of each",
+    "ledger": "the commits of a pipeline, newest first",
+    "sessions": "who loads for a pipeline, in which epoch, and what they hold",
+    "audits": "what suites said of the batches of a pipeline, newest first",
+}
+
+
+_NOTHING: dict[View, str] = {
+    "status": "pipeline",
+    "producers": "producer",
+    "ledger": "commit",
+    "sessions": "session",
+    "snapshots": "snapshot",
+    "audits": "audit",
+}
+
+
+_LEFT_OUT: dict[View, tuple[str, ...]] = {
+    "producers": ("generation", "size"),
+    "ledger": ("filtered", "bytes", "epoch", "dag_id", "run_id", "try_number"),
+    "audits": ("suite", "checked", "observed", "sample", "audited_at"),
+}

@@ -1,0 +1,52 @@
+"""Engines on the database that the settings name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+
+from dedup_core.errors import NotFound, SettingRefused
+from dedup_core.postgres import LedgerSettings, connect
+from dedup_core.postgres.views import look
+from onceload import schema
+from onceload.settings import Settings, database
+
+
+@contextmanager
+def open_database(settings: Settings, *, schema_checked: bool = True) -> Iterator[Engine]:
+    """An engine on the database that the settings name, refused unless it fits this code."""
+    with database(settings) as dsn, opened(dsn, schema_checked=schema_checked) as engine:
+        yield engine
+
+
+@contextmanager
+def opened(dsn: str, *, schema_checked: bool = True) -> Iterator[Engine]:
+    """An engine on the database of this address."""
+    engine = connect(LedgerSettings(dsn=dsn))
+    try:
+        if schema_checked:
+            schema.check(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def ready_database(settings: Settings) -> Iterator[str]:
+    """The address of a database with the schema; of our own, it is made when it is missing."""
+    with database(settings) as dsn:
+        with opened(dsn, schema_checked=False) as engine:
+            if settings.dsn is None:
+                schema.make_if_missing(engine)
+            schema.check(engine)
+        yield dsn
+
+
+def only_pipeline(engine: Engine) -> str:
+    """The pipeline that is meant where none is named: the only one there is."""
+    names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=6)]
+    if len(names) != 1:
+        if not names:
+            raise NotFound("pipeline", "(any)")
+        raise SettingRefused("--pipeline", "no name", f"one of {', '.join(names)}")
+    return names[0]

@@ -1,0 +1,42 @@
+"""What a recovery did, in words."""
+
+from typing import TYPE_CHECKING
+
+from dedup_core.postgres.recovery import Recovery
+from dedup_core.postgres.rewind import Rewind
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and recovering state does without it.
+    pass
+
+
+_NAMES_SHOWN = 20
+
+
+def state_in_words(found: Recovery) -> str:
+    start = f"snapshot at {found.snapshot_position} + " if found.snapshot_position else "whole ledger, "
+    said = (
+        f"pipeline {found.pipeline}: {start}{found.entries_replayed} entries = position {found.position} with "
+        f"{found.producers} producers"
+    )
+    if found.snapshot_position:
+        said += "\ndamage older than the snapshot was not checked. Run without --position to check it"
+    if found.applied:
+        how = f"{len(found.differing)} producers differed and were repaired. The ledger and the rows were not changed"
+    elif found.is_different:
+        how = f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}"
+    else:
+        how = "the live state is the same; there was nothing to do"
+    return f"{said}\n{how}"
+
+
+def rewind_in_words(found: Rewind) -> str:
+    if not found.entries:
+        return f"pipeline {found.pipeline}: it is as it was at position {found.rewound_to}; there was nothing to do"
+    goes = "went" if found.applied else "would go"
+    what = (
+        f"pipeline {found.pipeline}, back to position {found.rewound_to}: {found.entries:,} entries of "
+        f"{found.producers:,} producers {goes}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
+        f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
+    )
+    return "\n".join((what, *(f"not as its receipts say: {each}" for each in found.differing[:_NAMES_SHOWN])))

@@ -1,0 +1,53 @@
+"""Being asked to stop: by Ctrl-C or by SIGTERM."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and most commands do without it.
+    pass
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import.
+    pass
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM be what Ctrl-C is: whatever runs ends at once, and gives back what it holds."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        # Whoever ends many at once may say it twice, and giving back must not be interrupted.
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM or Ctrl-C sets; the second time, they end the process at once."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        if stopped.is_set():
+            raise KeyboardInterrupt(number)
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
