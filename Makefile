@@ -1,8 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check test run cluster demo faults mutants bench lock clean
+.PHONY: help setup check test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
 
 help: ## List the commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## Make .venv from the locked requirements (PYTHON=... chooses the Python)
 	@PYTHON="$(PYTHON)" bash requirements/setup
@@ -14,8 +14,18 @@ check: setup ## Lint, check the format, the types, the import contracts, and the
 	.venv/bin/lint-imports
 	bash requirements/audit
 
-test: setup ## Run every test, two at a time (ARGS=... goes to pytest)
-	.venv/bin/pytest --numprocesses 2 --dist worksteal $(ARGS)
+PYTEST = .venv/bin/pytest --numprocesses 2 --dist worksteal
+
+test: setup ## Run the tests, two at a time, in about ten minutes (ARGS=... goes to pytest)
+	$(PYTEST) -m "not long" --durations 15 --test-seconds-max 15 $(ARGS)
+
+test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
+	$(PYTEST) -m long --durations 15 $(ARGS)
+
+test-laws: setup ## Try 1 000 examples of each law, in place of 100
+	$(PYTEST) -m hypothesis --hypothesis-profile full --durations 15 $(ARGS)
+
+test-all: test test-rest test-laws ## Run every test, and every law with 1 000 examples
 
 run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
 	.venv/bin/onceload run $(ARGS)
