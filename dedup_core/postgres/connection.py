@@ -92,9 +92,9 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
     return connection
 
 
-def statements(name: str) -> Mapping[str, TextClause]:
-    """The statements of a .sql file beside this one, by the name above each."""
-    parts = files(__package__).joinpath(name).read_text(encoding="utf-8").split("-- name: ")[1:]
+def statements(name: str, *, package: str = __package__) -> Mapping[str, TextClause]:
+    """The statements of a .sql file in a package, by the name above each."""
+    parts = files(package).joinpath(name).read_text(encoding="utf-8").split("-- name: ")[1:]
     return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
 
 

@@ -17,37 +17,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import CallAgain
-from dedup_core.postgres.connection import first_line, sqlstate
+from dedup_core.postgres.connection import first_line, sqlstate, statements
 from spark_jobs.pipeline.columns import LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.binary_copy import is_cast, travels_as
 from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.target import columns_there
 from spark_jobs.write.writer import Writer
 
 SCHEMA = "onceload_stage"
-_HOLD = text("SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
-_TRY_HOLD = text("SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0))")
-_LET_GO = text("SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0))")
+SQL = statements("stage.sql", package=__package__)
 _UNDEFINED_TABLE = "42P01"
 #: The delivery of the piece that is there from the start; those that a transform made come behind it.
 OPENED = -(2**31)
-_COLUMNS = text(
-    "SELECT CAST(attname AS text) FROM pg_attribute"
-    " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
-)
-_STAGES = text(
-    "SELECT stage, CAST(array_agg(relname) AS text[]) AS tables FROM ("
-    "SELECT split_part(relname, ' ', 1) AS stage, CAST(relname AS text) AS relname FROM pg_class"
-    f" WHERE relnamespace = to_regnamespace('{SCHEMA}') AND relkind = 'r') AS there"
-    " WHERE (CAST(:name AS text) IS NULL OR stage = :name)"
-    " AND NOT EXISTS (SELECT FROM onceload.delivery WHERE delivery.stage = there.stage)"
-    " AND NOT EXISTS (SELECT FROM onceload.audit WHERE audit.stage = there.stage AND kept_until > clock_timestamp())"
-    " GROUP BY stage"
-)
 
 
 @dataclass(eq=False)
@@ -108,7 +94,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
     stage = Stage.called(name, columns, target, lineage=lineage)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
         # Held by the connection, so that a stage whose owner is gone can be told from one in use.
-        holder.execute(_HOLD, {"name": name})
+        holder.execute(SQL["hold"], {"name": name})
         _sweep(holder)
         _create_rows(holder, stage, target)
         run(
@@ -123,13 +109,13 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         finally:
             drop_stage(engine, name)
             with suppress(DBAPIError):
-                holder.execute(_LET_GO, {"name": name})
+                holder.execute(SQL["let_go"], {"name": name})
 
 
 def drop_stage(engine: Engine, name: str) -> None:
     """Drop a stage, unless somebody keeps it; whoever opens the next one sweeps what could not be dropped now."""
     with suppress(DBAPIError), engine.begin() as connection:
-        for _, tables in connection.execute(_STAGES, {"name": name}).all():
+        for _, tables in connection.execute(SQL["stages"], {"name": name}).all():
             _drop(connection, tables)
 
 
@@ -145,7 +131,7 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
         f"CREATE UNLOGGED TABLE {stage.rows} (LIKE {table_name(target)} INCLUDING GENERATED INCLUDING CONSTRAINTS)",
     )
     staged = {*(column.name for column in stage.columns), *(field.name for field in LINEAGE)}
-    there = holder.execute(_COLUMNS, {"table": stage.rows}).scalars().all()
+    there = columns_there(holder, stage.rows)
     changes = [f"DROP COLUMN {quoted(name)} CASCADE" for name in there if name not in staged]
     changes += [f"ADD COLUMN {field.name} bigint" for field in LINEAGE if field.name not in there]
     for column in stage.columns:
@@ -165,15 +151,15 @@ def sweep(engine: Engine) -> int:
 
 def _sweep(holder: Connection) -> int:
     swept = 0
-    for name, _ in holder.execute(_STAGES, {"name": None}).all():
-        if holder.execute(_TRY_HOLD, {"name": name}).scalar_one():
+    for name, _ in holder.execute(SQL["stages"], {"name": None}).all():
+        if holder.execute(SQL["try_hold"], {"name": name}).scalar_one():
             # Asked again, as whoever held it may have let go because it is kept now.
-            for _, tables in holder.execute(_STAGES, {"name": name}).all():
+            for _, tables in holder.execute(SQL["stages"], {"name": name}).all():
                 # A worker that has not noticed yet that this stage is given up may hold it: the next sweep drops it.
                 with suppress(DBAPIError):
                     _drop(holder, tables)
                     swept += 1
-            holder.execute(_LET_GO, {"name": name})
+            holder.execute(SQL["let_go"], {"name": name})
     return swept
 
 

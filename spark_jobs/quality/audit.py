@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from dedup_core.errors import NeedsAPerson, SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.batches import Audit, Finding, PostgresBatches
-from dedup_core.postgres.connection import translated
+from dedup_core.postgres.connection import statements, translated
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.parts import StagedPart
 from spark_jobs.batch.stage import SCHEMA, Stage
@@ -33,6 +33,7 @@ from spark_jobs.write.target import undeclared_columns
 from spark_jobs.write.writer import arrived
 
 #: Of the values that were not expected, so many are shown.
+SQL = statements("quality.sql", package=__package__)
 _SHOWN = 5
 _SHOWN_CHARACTERS_MAX = 200
 
@@ -225,9 +226,8 @@ def _sample(engine: Engine, result: Mapping[str, Any]) -> str | None:
 
 
 def _names(engine: Engine, producer_ids: set[int]) -> dict[int, str]:
-    asked = text("SELECT producer_id, name FROM onceload.producer WHERE producer_id = ANY(:ids)")
     with engine.begin() as connection:
-        return {row.producer_id: row.name for row in connection.execute(asked, {"ids": list(producer_ids)})}
+        return {row.producer_id: row.name for row in connection.execute(SQL["names"], {"ids": list(producer_ids)})}
 
 
 def _first_line(said: object) -> str:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres.batches import PostgresBatches
-from dedup_core.postgres.connection import Record, sqlstate, translated
+from dedup_core.postgres.connection import Record, sqlstate, statements, translated
 from spark_jobs.batch.hand_over import word_of
 from spark_jobs.batch.stage import Stage
 from spark_jobs.pipeline.columns import INTEGERS, RESERVED, Column, Kind
@@ -50,11 +50,7 @@ _BIGGEST = Decimal(10) ** 15
 _NUMBERS = (*INTEGERS, Kind.NUMERIC, Kind.REAL, Kind.DOUBLE)
 _TEXTS = (Kind.TEXT, Kind.VARCHAR)
 _TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
-_BATCHES = text(
-    "SELECT count(*) AS batches, min(rows) AS fewest, max(rows) AS most FROM ("
-    "SELECT sum(loaded) AS rows FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)"
-    " WHERE name = :pipeline AND kind = 'load' AND loaded > 0 GROUP BY batch) AS loaded"
-)
+SQL = statements("quality.sql", package=__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +98,7 @@ def suggest(engine: Engine, declared: Declared, *, batch: Batch | None, now: dat
         if looked.rows < _ROWS_MIN:
             expected = f"at least {_ROWS_MIN}, to tell what is ordinary: load more, or write the suite by hand"
             raise SettingRefused(f"rows of {source}", str(looked.rows), expected)
-        batches = connection.execute(_BATCHES, {"pipeline": declared.name}).one()
+        batches = connection.execute(SQL["batches"], {"pipeline": declared.name}).one()
     suggestions = [_of_batches(batches, looked, staged=batch is not None)]
     for column, said in zip(columns, found[1:], strict=True):
         suggestions += _of_column(declared, column, said, looked)

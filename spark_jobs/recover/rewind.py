@@ -7,7 +7,7 @@ no more which of them it was before.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Position
@@ -16,10 +16,7 @@ from dedup_core.postgres.rewind import rewind as rewind_with
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.pipeline.declared import Declared, Write
 from spark_jobs.write.sql import run, table_name
-
-_COLUMNS = text(
-    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
-)
+from spark_jobs.write.target import columns_there
 
 
 def rewind(
@@ -82,7 +79,7 @@ class _Rows:
 
     def _is_gone(self, connection: Connection) -> bool:
         """Whether the table is lost; one that is there must have the columns that tell rows apart."""
-        columns = frozenset(connection.execute(_COLUMNS, {"table": self.table}).scalars())
+        columns = frozenset(columns_there(connection, self.table))
         if columns and not columns >= {PRODUCER_ID, SEQUENCE}:
             found = f"{self.table} without these columns (a transform may have left them out)"
             raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE}: {REBUILD}")

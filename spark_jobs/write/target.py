@@ -4,56 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import NotFound, SettingRefused
 from dedup_core.ports import Ledger
-from dedup_core.postgres.connection import Record, translated
+from dedup_core.postgres.connection import Record, statements, translated
 from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from spark_jobs.pipeline.declared import Declared, Target, Write
 from spark_jobs.write.binary_copy import is_cast
 from spark_jobs.write.sql import quoted, run, table_name
 
-_COLUMNS = text(
-    "SELECT CAST(attname AS text) AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,"
-    "       atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled,"
-    "       attidentity = 'a' OR attgenerated <> '' AS is_generated"
-    "  FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
-)
-_SCHEMA = text(
-    "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = :schema) AS is_there,"
-    "       has_database_privilege(current_database(), 'CREATE') AS may_make, CAST(current_user AS text) AS user"
-)
-#: Those that were dropped still take a place.
-_PLACES = text("SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table)")
-#: Those that ON CONFLICT can go by: of columns alone, and checked at once.
-_KEYS = text(
-    "SELECT array_agg(CAST(attname AS text)) AS names"
-    "  FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
-    "   AND attnum = ANY ((CAST(indkey AS smallint[]))[0:indnkeyatts - 1])"
-    " WHERE indrelid = to_regclass(:table) AND indisunique AND indisvalid AND indimmediate"
-    "   AND indpred IS NULL AND indexprs IS NULL"
-    " GROUP BY indexrelid"
-)
-#: The table, and all partitions below it, with what keeps a commit from meaning all of its rows.
-_UNFIT = text(
-    "SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,"
-    "       CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,"
-    "       (SELECT CAST(min(rulename) AS text) FROM pg_rewrite"
-    "         WHERE ev_class = pg_class.oid AND ev_type <> '1') AS rule"
-    "  FROM pg_class"
-    " WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"
-    " ORDER BY 1"
-)
-#: Triggers see each row after it was counted as written. NULL where the table and its partitions have none.
-_TAKEN_AWAY = text(
-    "SELECT CAST(sum(pg_stat_get_xact_tuples_deleted(oid)) AS bigint) FROM pg_class"
-    " WHERE (oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
-    "   AND EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN"
-    "               (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table))))"
-)
-#: Two loads may find it missing at the same time; the second waits, and finds it.
-_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0))")
+SQL = statements("target.sql", package=__package__)
 
 
 def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column]) -> None:
@@ -62,8 +23,8 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
     if reserved := [column.name for column in columns if column.name in RESERVED]:
         raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        connection.execute(_LOCK, {"table": table})
-        there = {row.name: row for row in connection.execute(_COLUMNS, {"table": table})}
+        connection.execute(SQL["lock"], {"table": table})
+        there = {row.name: row for row in connection.execute(SQL["columns"], {"table": table})}
         if not there:
             _create(connection, target, columns)
             return
@@ -96,19 +57,19 @@ def count_written(connection: Connection, table: str, write: Callable[[], int]) 
     The table may have been altered since the load began, so that it is looked at again.
     """
     _refuse_unfit(connection, table)
-    before = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one()
+    before = connection.execute(SQL["taken_away"], {"table": table}).scalar_one()
     rows = write()
     if before is None:
         return rows
     # Triggers that wait for the commit run now.
     run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-    taken_away: int = connection.execute(_TAKEN_AWAY, {"table": table}).scalar_one() - before
+    taken_away: int = connection.execute(SQL["taken_away"], {"table": table}).scalar_one() - before
     return rows - taken_away
 
 
 def _refuse_unfit(connection: Connection, table: str) -> bool:
     """Whether there is such a table; refused, if its rows are not those of the commit alone."""
-    there = connection.execute(_UNFIT, {"table": table}).all()
+    there = connection.execute(SQL["unfit"], {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
             raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
@@ -175,7 +136,7 @@ class Closed:
 
 def columns_there(connection: Connection, table: str) -> dict[str, Column | Closed]:
     """The columns of a table, as fields that nobody declared may be written to them."""
-    return {row.name: _open_or_closed(row) for row in connection.execute(_COLUMNS, {"table": table})}
+    return {row.name: _open_or_closed(row) for row in connection.execute(SQL["columns"], {"table": table})}
 
 
 def _open_or_closed(row: Record) -> Column | Closed:
@@ -190,7 +151,7 @@ def _open_or_closed(row: Record) -> Column | Closed:
 
 def places_taken(connection: Connection, table: str) -> int:
     """How many columns a table has had."""
-    return int(connection.execute(_PLACES, {"table": table}).scalar_one())
+    return int(connection.execute(SQL["places"], {"table": table}).scalar_one())
 
 
 def _types(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:
@@ -206,7 +167,7 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     ]
     if target.write is Write.MERGE:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, target.key))})")
-    schema = connection.execute(_SCHEMA, {"schema": target.schema}).one()
+    schema = connection.execute(SQL["schema"], {"schema": target.schema}).one()
     if not schema.is_there:
         if not schema.may_make:
             found = f"a table in schema {target.schema}, which is not there, and which {schema.user} may not make"
@@ -242,7 +203,7 @@ def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, st
 
 
 def _check_key(connection: Connection, target: Target) -> None:
-    keys = [frozenset(row.names) for row in connection.execute(_KEYS, {"table": table_name(target)})]
+    keys = [frozenset(row.names) for row in connection.execute(SQL["keys"], {"table": table_name(target)})]
     if frozenset(target.key) not in keys:
         expected = f"a unique index on its key ({', '.join(target.key)})"
         raise SettingRefused(f"target {table_name(target)}", "none on just these columns", expected)

@@ -1689,16 +1689,16 @@ TARGET_BUGS = (
     ),
     Bug(
         name="only rules that replace are refused",
-        file="spark_jobs/write/target.py",
+        file="spark_jobs/write/target.sql",
         correct="AND ev_type <> '1') AS rule",
         wrong="AND is_instead AND ev_type <> '1') AS rule",
         tests=(OF_TARGETS,),
     ),
     Bug(
         name="a merge goes by an index that ON CONFLICT does not take",
-        file="spark_jobs/write/target.py",
-        correct='"   AND indpred IS NULL AND indexprs IS NULL"',
-        wrong='"   AND indpred IS NULL"',
+        file="spark_jobs/write/target.sql",
+        correct="AND indpred IS NULL AND indexprs IS NULL",
+        wrong="AND indpred IS NULL",
         tests=(OF_TARGETS,),
     ),
     Bug(
@@ -1717,9 +1717,9 @@ TARGET_BUGS = (
     ),
     Bug(
         name="partitions of a target are not looked at",
-        file="spark_jobs/write/target.py",
-        correct='oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"\n    " ORDER BY 1"',
-        wrong='false"\n    " ORDER BY 1"',
+        file="spark_jobs/write/target.sql",
+        correct="pg_partition_tree(to_regclass(:table)))\n ORDER BY 1",
+        wrong="pg_partition_tree(to_regclass(:table)) WHERE false)\n ORDER BY 1",
         tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target",),
     ),
 )

@@ -1,0 +1,19 @@
+-- name: hold
+-- Held by the connection, so that a stage whose owner is gone can be told from one in use.
+SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0));
+
+-- name: try_hold
+SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0));
+
+-- name: let_go
+SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0));
+
+-- name: stages
+-- The tables of all stages, or of one, that no delivery and no audit keeps.
+SELECT stage, CAST(array_agg(relname) AS text[]) AS tables
+  FROM (SELECT split_part(relname, ' ', 1) AS stage, CAST(relname AS text) AS relname FROM pg_class
+         WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r') AS there
+ WHERE (CAST(:name AS text) IS NULL OR stage = :name)
+   AND NOT EXISTS (SELECT FROM onceload.delivery WHERE delivery.stage = there.stage)
+   AND NOT EXISTS (SELECT FROM onceload.audit WHERE audit.stage = there.stage AND kept_until > clock_timestamp())
+ GROUP BY stage;

@@ -1,0 +1,45 @@
+-- name: columns
+-- All columns of a table: their types, and whether the table fills them by itself.
+SELECT CAST(attname AS text) AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,
+       atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled,
+       attidentity = 'a' OR attgenerated <> '' AS is_generated
+  FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped
+ ORDER BY attnum;
+
+-- name: schema
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = :schema) AS is_there,
+       has_database_privilege(current_database(), 'CREATE') AS may_make, CAST(current_user AS text) AS user;
+
+-- name: places
+-- How many columns a table has had: those that were dropped still take a place.
+SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table);
+
+-- name: keys
+-- The unique indexes that ON CONFLICT can use: of columns alone, of all rows, and checked at once.
+SELECT array_agg(CAST(attname AS text)) AS names
+  FROM pg_index JOIN pg_attribute
+    ON attrelid = indrelid AND attnum = ANY ((CAST(indkey AS smallint[]))[0:indnkeyatts - 1])
+ WHERE indrelid = to_regclass(:table) AND indisunique AND indisvalid AND indimmediate
+   AND indpred IS NULL AND indexprs IS NULL
+ GROUP BY indexrelid;
+
+-- name: unfit
+-- The table and all partitions below it, with what keeps a commit from meaning all of its rows.
+SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,
+       CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,
+       (SELECT CAST(min(rulename) AS text) FROM pg_rewrite
+         WHERE ev_class = pg_class.oid AND ev_type <> '1') AS rule
+  FROM pg_class
+ WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))
+ ORDER BY 1;
+
+-- name: taken_away
+-- How many rows of the table and its partitions this transaction has deleted; NULL if they have no triggers.
+SELECT CAST(sum(pg_stat_get_xact_tuples_deleted(oid)) AS bigint) FROM pg_class
+ WHERE (oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table))))
+   AND EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN
+               (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table))));
+
+-- name: lock
+-- Two loads may find the table missing at the same time. The second waits, and finds it.
+SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0));
