@@ -14,16 +14,16 @@ check: setup ## Lint, check the format, the types, the import contracts, and the
 	.venv/bin/lint-imports
 	bash requirements/audit
 
-PYTEST = .venv/bin/pytest --numprocesses 2 --dist worksteal
+PYTEST = .venv/bin/pytest --numprocesses 2 --durations 15
 
 test: setup ## Run the tests, two at a time, in about ten minutes (ARGS=... goes to pytest)
-	$(PYTEST) -m "not long" --durations 15 --test-seconds-max 15 $(ARGS)
+	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
-	$(PYTEST) -m long --durations 15 $(ARGS)
+	$(PYTEST) --dist loadfile -m long $(ARGS)
 
 test-laws: setup ## Try 1 000 examples of each law, in place of 100
-	$(PYTEST) -m hypothesis --hypothesis-profile full --durations 15 $(ARGS)
+	$(PYTEST) --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
 
 test-all: test test-rest test-laws ## Run every test, and every law with 1 000 examples
 

@@ -55,12 +55,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("postgres_version", versions, scope="session")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests are started first, whatever the order of the rest: the others are done beside them."""
-    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
-
-
 @pytest.fixture(scope="session")
 def postgres_version() -> PostgresVersion:
     return 18

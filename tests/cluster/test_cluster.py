@@ -18,6 +18,8 @@ from tests.object_store import SECRET, object_store
 from tests.ports import free_port
 from tests.servers import execute, temporary_database, temporary_home
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 300
 ROWS = 5_000_000
 PIPELINE = """\

@@ -180,6 +180,7 @@ def until(is_so, parts=None):
         time.sleep(0.5)
 
 
+@pytest.mark.long
 def test_its_commands_run_as_processes_load_exactly_once_on_its_cluster(at_work, given):
     here, home, warehouse = at_work
     address, password = f"http://{here.addresses['airflow-api-server']}:8080", given["AIRFLOW_PASSWORD"]

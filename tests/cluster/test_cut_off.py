@@ -19,9 +19,12 @@ from tests.tcp_server import tcp_server
 ROWS = 1_000_000
 PASSWORD = "a-password-of-a-test"
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="only root may make networks, by the command ip"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None, reason="only root may make networks, by the command ip"
+    ),
+]
 
 
 #: A pair of machines of each run of this test has networks of its own, of those that lead nowhere else (RFC 3927).

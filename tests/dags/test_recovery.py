@@ -12,6 +12,8 @@ from tests.dags.stand import check_success, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
+pytestmark = pytest.mark.long
+
 PIPELINE = """\
 pipeline: {name}
 source: {{path: "{folder}/{name}/{below}*.jsonl", format: jsonl, sealed: always}}

@@ -6,8 +6,11 @@ from dedup_core.ports import CommitStep
 from tests.fault.sizes import IN_CI
 from tests.fault.sweep import UNANSWERED, Fault, in_lanes, run_trial, trials
 
+#: Each crash of the server takes about as long as all other faults of a trial together.
+FAULTS = [pytest.param(each, marks=pytest.mark.long if each is Fault.SERVER_CRASHED else ()) for each in Fault]
 
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.lower())
 def test_a_load_struck_at_any_step_and_retried_lands_each_record_once(lanes, seed, fault):
     asked = trials([fault], repeats=IN_CI.repeats, seed=seed)
     polls = sum(lane.observer.polls for lane in lanes)

@@ -138,6 +138,7 @@ def test_a_record_cannot_become_a_statement_or_a_line_of_copy(ready):
     assert sorted(n for (n,) in execute(dsn, "SELECT n FROM target")) == sorted(values)
 
 
+@pytest.mark.long
 def test_a_small_file_cannot_unpack_to_fill_the_memory(ready):
     dsn, folder = ready
     with gzip.open(folder / "in" / "bomb.jsonl.gz", "wb", compresslevel=9) as packed:

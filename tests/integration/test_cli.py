@@ -249,6 +249,7 @@ def test_tables_for_people_fit_80_columns_and_json_holds_everything(loaded, dsn,
         assert {row["name"] for row in json.loads(document.stdout)[view]} == {LONG, "\x1b[31mred\n"}
 
 
+@pytest.mark.long
 def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
     orders = str(Path(SAMPLE).with_name("orders.yaml"))

@@ -116,9 +116,11 @@ def orders() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("race", [OVERLAPPING, APART, ZOMBIE], ids=lambda race: race.name)
-def test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise(theatre, race):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long, id="all"), pytest.param(8, id="some")])
+def test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise(theatre, race, every):
     all_orders = list(orders())
     assert len(set(all_orders)) == len(all_orders) == 1260
+    all_orders = all_orders[::every]
     violations: dict[str, list[str]] = {}
     seen: Counter[str] = Counter()
 
@@ -129,7 +131,7 @@ def test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise(theatre
             violations[order] = found
         seen.update([f"snapshot at {outcome.snapshot.position}", *winners(outcome)])
 
-    assert not violations, f"{len(violations)} of 1260 orders, such as {next(iter(violations.items()))}"
+    assert not violations, f"{len(violations)} of {len(all_orders)} orders, such as {next(iter(violations.items()))}"
     # Otherwise the steps did not meet, and the orders proved nothing.
     assert race.winners == {"A", "B"} & seen.keys()
     assert {f"snapshot at {position}" for position in range(race.commits + 1)} <= seen.keys()

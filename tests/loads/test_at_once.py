@@ -27,7 +27,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.plan.plan import make_plan
 from spark_jobs.plan.versions import as_declared
-from spark_jobs.publish import merge as publishing
+from spark_jobs.publish import publish as publishing
 from spark_jobs.recover.retry import retry
 from spark_jobs.work import deliver as loading
 from spark_jobs.write.refused import refused_rows

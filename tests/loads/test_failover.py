@@ -21,6 +21,7 @@ from tests.loads.conftest import InThisProcess, Loads, declared_for, line
 from tests.loads.failover import Drill, Way, run_drill
 
 
+@pytest.mark.long
 def test_loads_whose_primary_dies_land_each_record_once_on_its_successor():
     seed = chosen_seed()
     print(f"ONCELOAD_FAULT_SEED={seed}")

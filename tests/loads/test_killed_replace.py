@@ -215,6 +215,7 @@ def test_what_was_staged_to_replace_is_published_once_though_whoever_does_it_is_
     assert replacing.differences(times=1) == []
 
 
+@pytest.mark.long
 @STAGED
 def test_the_command_is_killed_while_it_replaces_and_called_again(replacing, tmp_path):
     file = tmp_path / "events.yaml"

@@ -24,6 +24,7 @@ def stand() -> Iterator[Stand]:
         yield stand
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "publish"), _TRIED)
 def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, publish):
     seed = chosen_seed()

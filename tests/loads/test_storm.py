@@ -228,6 +228,7 @@ def test_what_was_found_once_is_not_found_again_behind_any_commit(
 _REPLACING = Words(on_rewrite=OnRewrite.REPLACE)
 
 
+@pytest.mark.long
 def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stand):
     for at in range(60, 110):
         replacement = Load(replaces=True, fault=Fault.STOPPED, at=at, in_task=False, then=(Retry(),))

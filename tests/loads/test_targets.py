@@ -324,7 +324,7 @@ def test_a_key_that_another_load_brings_while_it_is_deleted_is_no_discarded_row(
         return run(connection, statement)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.publish.publish.run", bring_first)
+        patched.setattr("spark_jobs.publish.merge.run", bring_first)
         assert counts(loads.load()) == (2, 0, 0)
 
     assert loads.rows("id, note") == [(1, "old"), (2, "theirs"), (3, "x")]
