@@ -27,7 +27,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.plan.plan import make_plan
 from spark_jobs.plan.versions import as_declared
-from spark_jobs.publish import publish as publishing
+from spark_jobs.publish.merge import merge_in
 from spark_jobs.recover.retry import retry
 from spark_jobs.work import deliver as loading
 from spark_jobs.write.refused import refused_rows
@@ -339,7 +339,6 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     retrying = threading.Thread(
         target=lambda: retry(loads.engine, loads.ledger, loads.declared, (held,), batch=Batch("retry"), mended=mended)
     )
-    merge_in = publishing.merge_in
 
     def merge_while_it_is_retried(*arguments):
         merged = merge_in(*arguments)
@@ -347,7 +346,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
         until_somebody_waits(loads)
         return merged
 
-    monkeypatch.setattr(publishing, "merge_in", merge_while_it_is_retried)
+    monkeypatch.setattr("spark_jobs.publish.publish.merge_in", merge_while_it_is_retried)
     loads.load()
     retrying.join()
 
