@@ -45,7 +45,7 @@ from tests.servers import execute
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "faults.md"
-_TITLE, _LOADS_TITLE = "# What pulled plugs have done\n\n", "\n## Loads\n\n"
+_TITLE, _LOADS_TITLE = "# Fault tests\n\n", "\n## Loads\n\n"
 _CROWDS_TITLE = "\n## Crowds\n\n"
 _FAILOVER_TITLE = "\n## Failover\n\n"
 _AIRFLOW_TITLE = "\n## Airflow\n\n"
@@ -241,18 +241,18 @@ def _crowds_words(size: CrowdsSize, lines: Sequence[Line], further: Sequence[Lin
 Each run is {_in_groups(large.messages)} messages in 16 files, in chunks of {_in_groups(large.chunk_bytes)} bytes, \
 loaded by {large.sessions} sessions at once into a table without any index: processes of `onceload consume`, the \
 partitions of an `onceload load`, or half of each.
-All the while they are *killed* (SIGKILL), *stopped* until their lease of two seconds is over and then woken up, \
-*cut* off from the database, or the server itself *crashed*; whoever ends early is started again.
-*Lost* and *repeated* count messages. *Broken* counts runs in which a law failed: what a process was told is what the \
-ledger holds, nothing is in it that nobody asked for, no earlier life of a session is told ok after a later one was \
-opened, and commits are in the order that the mode promises.
-*Unknown* counts commits whose process was killed, or cut off, before it had an answer.
+Meanwhile, processes are *killed* (SIGKILL), *stopped* until their lease of two seconds expires and then woken up, or \
+*cut* off from the database, or the server itself is *crashed*. A process that ends early is started again.
+*Lost* and *repeated* count messages. *Broken* counts runs that violated an invariant: the answers that a process got \
+match the ledger, the ledger has no commit that no process asked for, an earlier epoch of a session gets no success \
+after a later one was opened, and commits are in the order that the mode promises.
+*Unknown* counts commits whose process was killed, or cut off, before it got an answer.
 
 {_table(_CROWDS_COLUMNS, lines)}
 
-{size.runs} more runs, each of any way and mode, of {_in_groups(size.small.messages)} messages with no more than \
-{size.small.open_max} deliveries open at once (else {_in_groups(large.open_max)}), so that they are planned in many \
-rounds:
+{size.runs} more runs, each of a random way and mode, of {_in_groups(size.small.messages)} messages with at most \
+{size.small.open_max} deliveries open at once (instead of {_in_groups(large.open_max)}), so that they are planned in \
+many rounds:
 
 {_table(_CROWDS_COLUMNS, further)}
 """
@@ -281,20 +281,21 @@ def _failover_line(what: str, found: Sequence[failover.Outcome], *, seed: int) -
 def _failover_words(lines: Sequence[Line], *, seed: int) -> str:
     return f"""{_written_by("failover", seed=seed, postgres="18")}
 
-Each drill has a primary of its own. `onceload load`, two processes of `onceload consume` or runs of a DAG load files \
-that are written meanwhile, one call after the other.
+Each drill has its own primary. `onceload load`, two processes of `onceload consume` or runs of a DAG load files that \
+are written meanwhile, one call after the other.
 While they run, a base backup is made: for a standby by streaming replication, or to be restored with archived WAL.
 At a random moment all processes of the primary are killed.
-Then the standby is promoted, or the backup is restored to an earlier point of the WAL; the address that the loads use \
-is moved there, and they are called until a call finds nothing new.
+Then the standby is promoted, or the backup is restored to an earlier point of the WAL. The address that the loads \
+use is moved to the new primary, and they are called until a call finds nothing new.
 Under Airflow, a run whose `publish` failed because its staged rows were on the old primary is cleared from `load` on, \
 as the [how-to](how-to/fail-over.md) says.
 An asynchronous standby is cut off before the last commits, and a restore ends before them: *forgotten* counts the \
-commits that the old primary had answered and the new one never had.
-*Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
-*Broken* counts drills in which any law failed: no gap in the ledger, receipts for all that is there and only for \
-that, `onceload verify --deep` without differences, no call that ends otherwise than done or to be made again, and no \
-commit forgotten by a synchronous standby, but at least one by the others.
+commits that the old primary had confirmed and the new one never got.
+*Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \
+once.
+*Broken* counts drills that violated any invariant: no gap in the ledger, receipts for exactly the records that are \
+present, `onceload verify --deep` without differences, calls that end either done or to be retried, and no commit \
+forgotten by a synchronous standby, but at least one by the others.
 
 {_table(_FAILOVER_COLUMNS, lines)}
 """
@@ -341,19 +342,20 @@ def _airflow_words(
 
 The stack of `make run` runs once, with a pipeline that is staged and audited, one that is direct, and one that two \
 runs stage at once.
-Before each run its files grow by rows that are known; then it is struck, up to three times, each time as soon as \
-something can be seen: its load was launched, its session is open, a delivery is in hand, its batch is staged, or its \
-publish (direct: report) runs.
-The scheduler, the server and its backends are shared: what strikes them meets all runs.
-Each run has to come to its end by Airflow's own retries, or by being cleared once it failed; after each, all rows \
+Before each run its files grow by known rows. Then up to three faults hit it, each as soon as one of these is \
+visible: its load was launched, its session is open, a delivery is held, its batch is staged, or its publish (direct: \
+report) runs.
+The scheduler, the server and its backends are shared: a fault there affects all runs.
+Each run has to finish through Airflow's own retries, or after it failed and was cleared. After each run, all rows \
 that were written are compared with those in the target.
-*Lost* and *repeated* count rows, of all runs that were struck so; *broken* counts those that did not end.
-At the end `onceload verify --deep` compares all of it, and nothing may be held, run or be left over.
+*Lost* and *repeated* count rows of all runs that the fault hit. *Broken* counts runs that did not finish.
+At the end, `onceload verify --deep` compares everything, and no delivery may be held, no process may run and nothing \
+may be left over.
 
 {_table(_AIRFLOW_COLUMNS, lines)}
 
-All together, the last comparisons included: {lost} lost, {repeated} repeated and {broken} broken, in {rounds} rounds \
-of runs with {retries} retries and {failed} that failed and were cleared, in {_in_groups(seconds)} seconds.
+In total, including the last comparisons: {lost} lost, {repeated} repeated and {broken} broken, in {rounds} rounds of \
+runs with {retries} retries and {failed} runs that failed and were cleared, in {_in_groups(seconds)} seconds.
 """
 
 
@@ -378,18 +380,20 @@ def _line(what: str, numbers: Iterable[float], *, seed: int, outcomes: Sequence[
 def _core_words(lines: Sequence[Line], *, seed: int, polls: int, postgres: str) -> str:
     return f"""{_written_by("core", seed=seed, postgres=postgres)}
 
-Each run is a real worker process that loads made-up chunks of several producers into a table without any index.
-It is struck at one step of one commit, and goes on, or another worker takes its place.
-Every one of the ten steps of a commit is struck equally often.
-*Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
-*Broken* counts runs in which any other law failed.
-Such laws are: no gap in the ledger, no receipts that overlap, and a state that is snapshot plus replay.
+Each run is a real worker process that loads generated chunks of several producers into a table without any index.
+A fault hits it at one step of one commit. It continues, or another worker takes its place.
+Each of the ten steps of a commit is hit equally often.
+*Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \
+once.
+*Broken* counts runs that violated any other invariant.
+These invariants are: no gap in the ledger, no receipts that overlap, and a state that equals snapshot plus replay.
 A zombie must change nothing, and a reader must never see rows without proof, or proof without rows.
-*Refused* and *unknown* count what the struck workers were told; an unknown outcome is resolved by asking the ledger.
+*Refused* and *unknown* count the answers that the affected workers got. An unknown outcome is resolved by asking the \
+ledger.
 
 {_table(_COLUMNS, lines)}
 
-A reader looked {_in_groups(polls)} times meanwhile, each time in one view of the database.
+A reader checked {_in_groups(polls)} times meanwhile, each time in one view of the database.
 """
 
 
@@ -404,23 +408,26 @@ def _loads_words(
     return f"""{_written_by("loads", seed=seed, postgres=postgres)}
 
 Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, Spark, and its Python workers.
-Its files are one that is cut, one that cannot be, and small ones that are bundled.
+Its files are one that is split into chunks, one that cannot be split, and small ones that are bundled.
 None of these loads has a transform.
-It is struck once some of its pieces can be seen, and called again under its name until a call finds nothing new.
-*Lost* counts records that are nowhere in the end, *repeated* those that are in the target or in quarantine once more.
-*Broken* counts runs in which any law failed, the two above included; an independent count compares each value.
-Such laws are also: no gap in the ledger, receipts for all that is there and only for that, a state that is what a \
-replay gives, and no call that ends otherwise than done or to be made again.
-*Calls* counts all of them, with those that find nothing new.
+A fault hits it as soon as some of its pieces are visible. It is then called again under its name until a call finds \
+nothing new.
+*Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \
+once.
+*Broken* counts runs that violated any invariant, including the two above. An independent count compares each value.
+The other invariants are: no gap in the ledger, receipts for exactly the records that are present, a state that \
+equals a replay, and calls that end either done or to be retried.
+*Calls* counts all calls, including those that find nothing new.
 
 {_table(_LOADS_COLUMNS, lines)}
 
-Then {_in_groups(size.rows_large)} records were loaded on a server that was crashed and started for as long as the \
-load ran, each time as soon as two more pieces could be seen, or for seconds none could.
-What is staged is lost in a crash; so each time half as much more of it was let through.
-With each crash a Python worker was killed, if one was there, and Spark tried its task again.
-Spark ran on two hosts, and ran a second copy of each task that was slower than its fellows while it had nothing \
-else to do: *copies* counts them, and *retries* the tries after one that failed.
+Then {_in_groups(size.rows_large)} records were loaded on a server that was crashed and restarted as long as the load \
+ran, each time as soon as two more pieces were visible, or if none was visible for seconds.
+A crash loses all staged rows, so after each crash the load was allowed to stage half as much more before the next \
+one.
+With each crash a Python worker was killed, if one was running, and Spark retried its task.
+Spark ran on two hosts, and started a second copy of each task that was slower than the others while it had free \
+slots: *copies* counts these copies, and *retries* the attempts after a failed one.
 
 {_table(_LARGE_COLUMNS, large)}
 """
@@ -433,8 +440,8 @@ Each sequence is a randomly drawn pipeline with randomly drawn events: edits of 
 that grow, are replaced, copied or rotated, loads that are hit by a fault, retries, replacements and rewinds.
 Each theme makes one kind of event more likely.
 An independent counter identifies records by their own values.
-After each step, it reports records that are there too often.
-After each load, it also reports records that are missing and that the load did not name.
+After each step, it reports records that are present too often.
+After each load, it also reports records that are missing without being named by the load.
 *Lost*, *repeated* and *broken* count sequences.
 
 {_table(_SEQUENCES_COLUMNS, lines)}

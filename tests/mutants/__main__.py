@@ -242,12 +242,12 @@ def page(whole: str, findings: Sequence[Finding]) -> str:
     """The table that `docs/mutants.md` keeps."""
     caught = sum(finding.verdict is Verdict.CAUGHT for finding in findings)
     lines = [
-        "# Mutants: bugs that are planted, and the tests that catch them",
+        "# Mutants: planted bugs, and the tests that catch them",
         "",
-        "A suite that passes shows little until it is seen to fail.",
-        "Each line is one known bug, planted alone in a copy of the source by one exact change; "
-        "`tests/mutants/bugs.py` holds the changes.",
-        "A bug whose text is no longer in the source is an error, so that the list cannot fall behind.",
+        "Passing tests prove little until they are seen to fail.",
+        "Each line is one known bug, planted alone in a copy of the source by one exact change. "
+        "`tests/mutants/bugs.py` contains the changes.",
+        "If the text that a bug changes is no longer in the source, the run fails, so that the list stays up to date.",
         "",
         f"Command: `make mutants`, run on {datetime.now(UTC):%Y-%m-%d}.",
         whole,
