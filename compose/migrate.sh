@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Run before all others, at every start: what the databases and the volume of Airflow have to hold.
+# Runs before all other services, at every start: creates or upgrades the schemas, and writes Airflow's password file.
 set -euo pipefail
 
 onceload init
 airflow db migrate
-# Airflow reads it at its own start, and makes none of its own.
+# Airflow reads this file at its start, so it does not generate a password.
 umask 077
 printf '{"admin": "%s"}' "$AIRFLOW_PASSWORD" >"$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"

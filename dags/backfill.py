@@ -1,4 +1,4 @@
-"""Days, or files, of one pipeline: load what is missing, or load them anew: an airflow DAG."""
+"""The DAG `backfill`: load missing days or files of one pipeline, or reload them (airflow DAG)."""
 
 from datetime import UTC, datetime
 
@@ -7,16 +7,16 @@ from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
 from onceload_airflow.ingest import differences_param, files_param, mode_param
 from onceload_airflow.recovery import ChooseRuns, runs_of
 
-_ABOUT = """Starts a run of `ingest__<pipeline>` for each day of a range, or one run where its path has no day in it.
+_ABOUT = """Starts a run of `ingest__<pipeline>` for each day of a range, or one run if the path contains no day.
 
-With mode `missing` each loads what is not in yet, so that doing it twice is the same as once. With `replace` the rows
-of each file go, and come again, in one commit: for files that were written anew, or rows that somebody damaged.
+Mode `missing` loads only records that are not loaded yet, so it is safe to repeat. Mode `replace` deletes the rows of
+each file and loads it again, in one transaction: use it for rewritten files or damaged rows.
 """
 _DAY = {"type": ["null", "string"], "format": "date"}
 
 with DAG(
     "backfill",
-    description="Load days or files of a pipeline: what is missing, or anew",
+    description="Load missing days or files of a pipeline, or reload them",
     doc_md=_ABOUT,
     schedule=None,
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
@@ -26,17 +26,19 @@ with DAG(
         "pipeline": pipeline_param(),
         "mode": mode_param(),
         "accept_differences": differences_param(),
-        "first_day": Param(None, **_DAY, description="The first day, where the pipeline's path has one in it."),
-        "last_day": Param(None, **_DAY, description="The last day; it is loaded as well."),
+        "first_day": Param(None, **_DAY, description="The first day, if the pipeline's path contains one."),
+        "last_day": Param(None, **_DAY, description="The last day (inclusive)."),
         "files": files_param(),
     },
     tags=["onceload", "recovery"],
 ):
     choose = ChooseRuns(
-        task_id="choose", pipelines=PIPELINES, doc_md="Which runs load it; refuses what that pipeline cannot do."
+        task_id="choose",
+        pipelines=PIPELINES,
+        doc_md="Lists the runs to start. Fails if the pipeline does not allow the choice.",
     )
     runs_of(
         choose,
         task_id="load",
-        doc_md="One run of the pipeline's own DAG, whose grid shows its steps; this waits for its end.",
+        doc_md="Starts a run of the pipeline's own DAG, and waits until it ends. The grid of that DAG shows its steps.",
     )

@@ -1,4 +1,4 @@
-"""Upkeep, every hour: an airflow DAG."""
+"""The DAG `maintain`: hourly upkeep (airflow DAG)."""
 
 from datetime import UTC, datetime
 
@@ -8,10 +8,9 @@ from onceload_airflow.upkeep import Maintain
 
 with DAG(
     "maintain",
-    description="Let go of what has ended",
-    doc_md="Sessions of old batches, old audits and their pages, days of business ids and producers beyond their "
-    "window, stages that nobody keeps. "
-    "Nothing depends on it but the room that it frees.",
+    description="Delete what no load needs any more",
+    doc_md="Deletes sessions of old batches, old audits and their pages, business ids and idle producers beyond their "
+    "window, and unused staging tables. It only frees space: loads do not depend on it.",
     schedule="17 * * * *",
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
@@ -19,4 +18,4 @@ with DAG(
     default_args=DEFAULTS,
     tags=["onceload", "upkeep"],
 ):
-    Maintain(task_id="maintain", doc_md="May be called at any time, by several at once, and never.")
+    Maintain(task_id="maintain", doc_md="Safe at any time, also several times at once.")

@@ -1,4 +1,4 @@
-"""What was damaged or lost comes back, after somebody has seen what that would delete: an airflow DAG."""
+"""The DAG `recover`: repair damage or loss, after a person has approved what is deleted (airflow DAG)."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,19 +9,19 @@ from onceload_airflow.upkeep import Verify
 
 _ABOUT = """| what | when | what it does |
 | --- | --- | --- |
-| state | the producer table was damaged | the whole ledger is compared with the live state; what differs is repaired |
-| rewind | rows were damaged, or loaded wrongly | rows and state after a position go, and are loaded again |
-| rebuild | the database is gone | in a new one, all is loaded, and compared with an exported snapshot |
+| state | the producer table was damaged | compares the ledger with the live state, and repairs what differs |
+| rewind | rows were damaged, or loaded wrongly | deletes rows and state after a position, and loads them again |
+| rebuild | the database is lost | loads everything into a new database, and compares it with an exported snapshot |
 
-It begins with a dry run, and asks for approval where rows would be deleted. What it changes is one transaction, which
-fences whoever is at work on the pipeline. In the end it verifies the rows.
+It starts with a dry run, and asks for approval before it deletes rows. It makes its change in one transaction, which
+fences all running sessions of the pipeline. At the end it verifies the rows.
 """
-_WAYS = {STATE: "set producers right", REWIND: "take back and load again", REBUILD: "load all into a new database"}
+_WAYS = {STATE: "repair producers", REWIND: "roll back and load again", REBUILD: "load all into a new database"}
 _SOME = "none_failed"
 
 with DAG(
     "recover",
-    description="Bring back what was damaged or lost",
+    description="Repair damaged or lost data of a pipeline",
     doc_md=_ABOUT,
     schedule=None,
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
@@ -35,34 +35,35 @@ with DAG(
             type="string",
             enum=list(_WAYS),
             values_display={way: f"{way}: {meaning}" for way, meaning in _WAYS.items()},
-            description="Which recovery; see the page of this DAG.",
+            description="The kind of recovery; see the docs of this DAG.",
         ),
         "position": Param(
             None,
             type=["null", "integer"],
             minimum=0,
-            description="state: empty replays the whole ledger. A snapshot's position starts from that snapshot: "
-            "faster, but older damage is not found. rewind: the position to go back to. Empty: the latest "
-            "snapshot's. 0: before everything.",
+            description="state: empty replays the whole ledger; the position of a snapshot starts from that snapshot, "
+            "which is faster but does not find older damage. rewind: the position to go back to; empty: that of the "
+            "latest snapshot; 0: before the first load.",
         ),
         "accept_differences": Param(
             default=False,
             type="boolean",
-            description="rewind: also where rows are lost or doubled already, so that other rows go than receipts say.",
+            description="rewind: continue even if rows are lost or duplicated, so that the deleted rows differ from "
+            "the receipts.",
         ),
         "snapshot_file": Param(
             None,
             type=["null", "string"],
-            description="rebuild: an exported snapshot, on the disk of the worker, to compare with what was loaded.",
+            description="rebuild: the path of an exported snapshot on the worker, to compare the result with.",
         ),
-        "deep": Param(default=False, type="boolean", description="Verify every value as well, not only counts."),
+        "deep": Param(default=False, type="boolean", description="Verify every value, not only counts."),
     },
     tags=["onceload", "recovery"],
 ):
     of_pipeline = {"pipelines": PIPELINES}
     look = Look(
         task_id="look",
-        doc_md="What would be done, and what would go; nothing to do: the rest is skipped.",
+        doc_md="Dry run: shows what would be changed and deleted. If there is nothing to do, the rest is skipped.",
         **of_pipeline,
     )
     approve = Approve(
@@ -71,18 +72,26 @@ with DAG(
         body="{{ ti.xcom_pull(task_ids='look') }}",
         ignore_downstream_trigger_rules=True,
         execution_timeout=None,
-        # Answered within a second, Airflow may not have noticed yet that it asked, and asks again.
+        # An answer within a second may arrive before Airflow has stored the question, and then it asks again.
         retry_delay=timedelta(seconds=2),
         response_timeout=timedelta(days=1),
-        doc_md="Waits a day for a person, where rows would be deleted. Rejected, nothing is changed.",
+        doc_md="Waits up to one day for approval if rows would be deleted. If rejected, nothing is changed.",
     )
-    apply = Apply(task_id="apply", doc_md="One transaction: fence, take back, write it into the ledger.", **of_pipeline)
-    rebuild = Rebuild(task_id="rebuild", doc_md="rebuild alone: Spark loads all of it.", **of_pipeline)
+    apply = Apply(
+        task_id="apply",
+        doc_md="One transaction: fences sessions, deletes or repairs, and records it in the ledger.",
+        **of_pipeline,
+    )
+    rebuild = Rebuild(task_id="rebuild", doc_md="Only for rebuild: Spark loads all files.", **of_pipeline)
     reload = runs_of(
         apply,
         task_id="reload",
-        doc_md="rewind alone: runs of the pipeline's own DAG, for each day of which something went.",
+        doc_md="Only for rewind: starts a run of the pipeline's own DAG for each day that was rolled back.",
     )
-    verify = Verify(task_id="verify", trigger_rule=_SOME, doc_md="Files and rows as the ledger says.", **of_pipeline)
-    conclude = Conclude(task_id="conclude", trigger_rule=_SOME, doc_md="What has come of it.", **of_pipeline)
+    verify = Verify(
+        task_id="verify", trigger_rule=_SOME, doc_md="Compares files and rows with the ledger.", **of_pipeline
+    )
+    conclude = Conclude(
+        task_id="conclude", trigger_rule=_SOME, doc_md="The result. Fails if a person must finish it.", **of_pipeline
+    )
     look >> approve >> apply >> rebuild >> reload >> verify >> conclude

@@ -1,4 +1,4 @@
-"""A snapshot now, besides those that loads take by themselves: an airflow DAG."""
+"""The DAG `snapshot`: take a snapshot now (airflow DAG)."""
 
 from datetime import UTC, datetime
 
@@ -8,9 +8,9 @@ from onceload_airflow.upkeep import TakeSnapshot
 
 with DAG(
     "snapshot",
-    description="Keep the states of all producers as they are now",
-    doc_md="Loads take snapshots by themselves, by count and by time, as the pipeline file says. This takes one more, "
-    "for instance before something is tried out.",
+    description="Take a snapshot of the states of all producers now",
+    doc_md="Loads take snapshots by themselves, as the pipeline file schedules them (`snapshot`). This DAG takes an "
+    "extra one, for example before an experiment.",
     schedule=None,
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
@@ -18,4 +18,6 @@ with DAG(
     params={"pipeline": pipeline_param()},
     tags=["onceload", "recovery"],
 ):
-    TakeSnapshot(task_id="snapshot", pipelines=PIPELINES, doc_md="One snapshot of a position is enough.")
+    TakeSnapshot(
+        task_id="snapshot", pipelines=PIPELINES, doc_md="Takes the snapshot. There is at most one per position."
+    )

@@ -14,23 +14,23 @@ def main() -> None:
     """Run one command with the arguments and the environment of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A name that this terminal cannot show must not end a command that has done its work.
+            # A name that this terminal cannot show must not fail a command that has done its work.
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("ONCELOAD_LOG") != "debug":
         log = logging.StreamHandler()
-        # Libraries log tracebacks of what is answered here in one sentence, such as Ctrl-C while Spark works.
+        # Libraries log tracebacks of errors that are reported here in one sentence, such as Ctrl-C while Spark works.
         log.addFilter(lambda record: not record.exc_info)
         logging.basicConfig(handlers=[log])
     try:
         code = cli.main(sys.argv[1:], os.environ)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Who read our output has seen enough; Python must not complain about it at exit.
+        # The reader of our output closed it; Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.DONE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        words(f"onceload: the answer could not be written ({error}); what was done is done: ask again")
+        words(f"onceload: the output could not be written ({error}). The work of this command is kept. Run it again")
         code = ExitCode.CALL_AGAIN
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""Airflow as a program sees it that has logged in: by its REST API, with the standard library alone."""
+"""A client of Airflow's REST API, with the standard library alone."""
 
 import json
 import time
@@ -20,15 +20,15 @@ _ENDED = ("success", "failed")
 
 @dataclass(eq=False)
 class AirflowUnfit(CallAgain):
-    """Airflow refused, or did not come to what was waited for."""
+    """Airflow refused a request, or did not reach the expected state in time."""
 
     asked: str
     found: str
-    #: What HTTP calls it; 0, if nothing was answered.
+    #: The HTTP status; 0 without an answer.
     code: int = 0
 
     def __str__(self) -> str:
-        return f"Airflow should have answered {self.asked}, but {self.found}; nothing is lost: see its logs"
+        return f"request to Airflow failed: {self.asked}: {self.found}. Nothing is lost. See Airflow's logs, and retry"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class AirflowApi:
     patience_s: float = 300.0
 
     def ask(self, path: str, said: object = None, *, method: str | None = None) -> Any:  # noqa: ANN401 - of Airflow.
-        """Ask for something, or say something; what Airflow refuses is raised in its own words."""
+        """Send one request; a refusal is raised in Airflow's own words."""
         try:
             return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self.token}"})
         except HTTPError as error:
@@ -47,12 +47,12 @@ class AirflowApi:
                 # The next call logs in again.
                 self.__dict__.pop("token", None)
             words = error.read().decode(errors="replace")[:500]
-            raise AirflowUnfit(path, f"it said {error.code}: {words}", error.code) from error
+            raise AirflowUnfit(path, f"status {error.code}: {words}", error.code) from error
         except (URLError, HTTPException, OSError) as error:
-            raise AirflowUnfit(path, f"it could not be reached: {error}") from error
+            raise AirflowUnfit(path, f"Airflow cannot be reached: {error}") from error
 
     def until(self, path: str, is_so: Callable[[Any], bool]) -> Any:  # noqa: ANN401
-        """Ask until it is so; what cannot be reached for a while may be restarting."""
+        """Poll until the condition holds; Airflow may be restarting while it cannot be reached."""
         deadline = time.monotonic() + self.patience_s
         while True:
             found: object
@@ -63,7 +63,7 @@ class AirflowApi:
             except AirflowUnfit as unfit:
                 found = unfit
             if time.monotonic() >= deadline:
-                raise AirflowUnfit(path, f"after {self.patience_s:g} s it was still {str(found)[:500]}")
+                raise AirflowUnfit(path, f"timeout after {self.patience_s:g} s; the last answer was {str(found)[:500]}")
             time.sleep(_PAUSE_S)
 
     def until_it_knows(self, *dag_ids: str) -> None:
@@ -73,7 +73,7 @@ class AirflowApi:
         self.ask(f"{_dag(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": params})
 
     def ended(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """What has become of the tasks of a run, once it has ended."""
+        """Wait for the end of a run; return the states of its tasks."""
         self.until(_run(dag_id, run_id), lambda found: found["state"] in _ENDED)
         return self.states(dag_id, run_id)
 
@@ -86,7 +86,7 @@ class AirflowApi:
         return {each["task_id"]: each["state"] for each in tasks}
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Let a task of a run, and what comes after it, begin anew."""
+        """Clear a task of a run and the tasks after it, so that they run again."""
         said: Mapping[str, object] = {
             "dag_run_id": run_id,
             "task_ids": [task_id],
@@ -97,10 +97,10 @@ class AirflowApi:
         self.ask(f"{_dag(dag_id)}/clearTaskInstances", said)
 
     def asked(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """What a task asks a person, once it does."""
+        """Wait until a task asks a person, and return its question."""
         task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
         self.until(task, lambda found: found["state"] == "awaiting_input")
-        # An answer that comes before its scheduler has noticed that the task asks makes Airflow ask again.
+        # If the answer arrives before the scheduler has noticed the question, Airflow asks again.
         for _ in range(2):
             self._until_the_scheduler_looks()
         return str(self.ask(f"{task}/-1/hitlDetails")["body"])

@@ -1,4 +1,4 @@
-"""How a load is called: with which settings, and on which files."""
+"""Settings and chosen files of a load."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def how_of(settings: Settings, dsn: str) -> "LoadSettings":
-    """How to load, as far as the environment says."""
+    """The load settings that follow from the environment."""
     from spark_jobs.load.report import LoadSettings
 
     return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality")
 
 
 def chosen(declared: "Declared", *, files: Sequence[str], replaces: bool) -> "Choice":
-    """Which files a load is about, refused where that pipeline allows no such choice."""
+    """The files to load; raises if the pipeline does not allow this choice."""
     from onceload.contradictions import refuse_choice
     from spark_jobs.plan.choice import Choice
 

@@ -1,4 +1,4 @@
-"""The command line: a thin face over the core; results on stdout, words on stderr, exit codes by error group."""
+"""The command line: a thin layer over the core; results on stdout, messages on stderr, exit codes by error group."""
 
 import argparse
 import traceback
@@ -29,7 +29,7 @@ Arguments = argparse.Namespace
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
-    """Run one command; whatever goes wrong is said in one sentence."""
+    """Run one command; report every error in one sentence."""
     parsed = build_parser().parse_args(arguments)
     try:
         run: Callable[[Arguments, Settings], ExitCode] = parsed.run
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
 
 
 def _in_words(error: BaseException) -> tuple[str, ExitCode]:
-    """One sentence, and what the caller may do."""
+    """The error in one sentence, and its exit code."""
     match error:
         case OnceloadError():
             return str(error), error.exit_code
@@ -59,10 +59,10 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
             said = "interrupted. What was not committed was rolled back. Run the command again"
             return said, ExitCode.CALL_AGAIN
         case OSError() | UnicodeError() | RuntimeError():
-            # What was done before the answer could not be written stays done; asking again tells.
+            # Work that was done before the output failed stays done; the next call reports it.
             return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
         case _:
-            # The words of an error that nobody expected may be values of rows.
+            # The message of an unexpected error may contain values of rows, so it is not shown.
             unexpected = f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload"
             what_now = (
                 "What was not committed was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
@@ -80,12 +80,12 @@ def _said(error: BaseException, message: str, exit_code: ExitCode, *, json: bool
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every command, with help that teaches."""
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
-        epilog="The database is ONCELOAD_DSN; unset, an embedded Postgres under .onceload/ is started on demand.\n"
-        "Exit codes: 0 done, 1 failed and safe to call again, 2 wrong usage, 3 outcome unknown, 4 needs a person.",
+        epilog="ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"
+        "Exit codes: 0 done, 1 failed and safe to retry, 2 wrong usage,\n3 outcome unknown, 4 needs a person.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -2,9 +2,9 @@
 
     make cluster        or: onceload cluster
 
-It is what a cluster on many machines is, but for the network in between: loads go there by the address of its master
-alone. Everything listens on 127.0.0.1, and whoever does not know the secret below the home folder is refused. A part
-that dies is started again; the master then finds its applications and workers in a folder of its own.
+Apart from the network it is like a cluster on many machines: loads need only the address of its master. Everything
+listens on 127.0.0.1, and a process without the secret below the home folder is refused. A process that dies is
+restarted; the master then recovers its applications and workers from a folder of its own.
 """
 
 import json
@@ -29,17 +29,17 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Where it is."""
+    """Addresses of a running cluster."""
 
     master: str
-    #: What SPARK_CONF_DIR has to name for whoever loads there.
+    #: The value of SPARK_CONF_DIR for processes that load there.
     conf: Path
     parts: Parts
 
 
 @contextmanager
 def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Running]:
-    """Start a cluster whose workers take one task at a time each, and stop it when the block ends."""
+    """Start a cluster whose workers run one task at a time each, and stop it when the block ends."""
     folder = home.absolute() / "cluster"
     with alone(folder, "onceload cluster"):
         for each, option in ((port, "--port"), (ui_port, "--ui-port")):
@@ -62,19 +62,19 @@ def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Ru
 
 
 def run(home: Path, *, port: int, ui_port: int, workers: int) -> None:
-    """Run until somebody says stop, and say how to load there."""
-    words("starting Spark's master and workers; this takes some seconds")
+    """Run until stopped, and print how to load there."""
+    words("starting the Spark master and workers; this takes some seconds")
     with asked_to_stop() as stopped, running(home, port=port, ui_port=ui_port, workers=workers) as cluster:
-        words(f"Spark:     {cluster.master}  ({workers} workers; http://{_HOST}:{ui_port} shows them)")
+        words(f"Spark:     {cluster.master}  ({workers} workers; web UI: http://{_HOST}:{ui_port})")
         words(f"load:      SPARK_CONF_DIR={cluster.conf} onceload load FILE --master {cluster.master}")
         words(f"Airflow:   airflow connections add onceload_spark --conn-type spark --conn-host {cluster.master}")
-        words("Ctrl-C stops all of it")
+        words("Ctrl-C stops everything")
         stopped.wait()
         words("stopping")
 
 
 def _configured(folder: Path) -> Path:
-    """What master, workers and whoever loads there go by: a secret, and this machine alone."""
+    """Write the configuration of master, workers and drivers: a shared secret, and this machine alone."""
     conf = folder / "conf"
     conf.mkdir(mode=0o700, exist_ok=True)
     settings = {
@@ -84,7 +84,7 @@ def _configured(folder: Path) -> Path:
         "spark.deploy.recoveryMode": "FILESYSTEM",
         "spark.driver.bindAddress": _HOST,
         "spark.driver.host": _HOST,
-        # Another way in, past the secret.
+        # The REST server would accept applications without the secret.
         "spark.master.rest.enabled": "false",
         "spark.ui.enabled": "false",
     }
@@ -94,7 +94,7 @@ def _configured(folder: Path) -> Path:
 
 
 def _environment(conf: Path) -> Mapping[str, str]:
-    # Also of what they show.
+    # SPARK_LOCAL_IP also covers the web UIs.
     return {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": _HOST}
 
 
@@ -120,11 +120,11 @@ def _wait_until_ready(address: str, parts: Parts, *, workers: int) -> None:
         if _alive(address) == workers:
             return
         time.sleep(0.2)
-    raise parts.not_started("master", f"its {workers} workers were not there within {_STARTS_IN_S:g} s")
+    raise parts.not_started("master", f"its {workers} workers did not register within {_STARTS_IN_S:g} s")
 
 
 def _alive(address: str) -> int:
-    """How many workers the master knows of."""
+    """The number of workers that the master knows."""
     try:
         with urlopen(address, timeout=5) as answer:  # noqa: S310 - our own address.
             return int(json.load(answer)["aliveworkers"])

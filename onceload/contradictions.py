@@ -1,4 +1,4 @@
-"""What a pipeline file says that cannot all be meant."""
+"""Contradictions: settings of a pipeline file that exclude each other."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -23,48 +23,48 @@ from spark_jobs.pipeline.declared import (
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two things that are each right, and cannot both be."""
+    """Two settings that are valid alone, but not together."""
 
     at: str
     sentence: str
-    #: What it rests on besides.
+    #: The other settings that take part in it.
     about: tuple[str, ...] = ()
 
 
 def contradictions(declared: Declared) -> Iterator[Contradiction]:
-    """What a pipeline says that cannot all be meant."""
+    """The contradictions of a pipeline."""
     if declared.publish is Publish.DIRECT:
         yield from _against_direct(declared)
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
     yield from _in_the_columns(declared)
     if declared.pipeline.forget_idle_after_s is not None and declared.producer is None:
-        sentence = "a file is never forgotten, as it would be loaded again; remove it, or add producer"
+        sentence = "files are never forgotten, because they would be loaded again; remove it, or add producer"
         yield Contradiction(at="limits.forget_idle_after", about=("producer",), sentence=sentence)
     if declared.transform and declared.unknown_fields is UnknownFields.ADD:
-        sentence = "a transform names all columns that there are; set ignore or fail, or remove transform"
+        sentence = "a transform defines all columns, so none can be added; set ignore or fail, or remove transform"
         yield Contradiction(at="unknown_fields", about=("transform",), sentence=sentence)
     if declared.schedule == ON_ARRIVAL and declared.source.root is not None:
         sentence = (
-            "a run on arrival is of no day, and source.path has placeholders; put wildcards in their place, or give a "
-            "cron text"
+            "a run on arrival belongs to no day, but source.path has placeholders; replace them with wildcards, or set "
+            "a cron schedule"
         )
         yield Contradiction(at="schedule", about=("source.path",), sentence=sentence)
 
 
 def _against_direct(declared: Declared) -> Iterator[Contradiction]:
-    """Direct means that every chunk commits by itself: nothing sees the batch as a whole."""
-    target, why_not = declared.target, "and publish: direct commits each chunk by itself; set publish: staged, or"
+    """With direct, every chunk commits by itself, so no step sees the whole batch."""
+    target, why_not = declared.target, "but publish: direct commits each chunk by itself; set publish: staged, or"
     staged_only = (
-        ("target.write", target.write is Write.MERGE, "merge takes the last row of a key", "set write: append"),
+        ("target.write", target.write is Write.MERGE, "merge needs the last row of each key", "set write: append"),
         ("producer", declared.producer, "records are compared with the whole batch", "remove producer"),
         ("transform", declared.transform, "a transform sees the whole batch", "remove transform"),
         ("message_id", declared.message_id, "business ids are compared with the whole batch", "remove message_id"),
-        ("quality.suite", declared.suite, "all rows of a batch are audited before any is seen", "remove suite"),
+        ("quality.suite", declared.suite, "a suite audits the whole batch before it is published", "remove suite"),
         (
             "on_rewrite",
             declared.on_rewrite is OnRewrite.REPLACE,
-            "old rows go when all new ones come",
+            "replace deletes old rows and writes all new ones together",
             "set on_rewrite: stop",
         ),
     )
@@ -78,14 +78,14 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
     merges = target.write is Write.MERGE
     if merges and not target.key:
         sentence = (
-            "merge finds a row by its key, and there is none; add key: [<columns>] to target, or set write: append"
+            "merge finds rows by a key, but there is no key; add key: [<columns>] to target, or set write: append"
         )
         yield Contradiction(at="target.write", about=("target.key",), sentence=sentence)
     if target.key and not merges:
-        sentence = "a key is for merge, and write is append; set write: merge, or remove key"
+        sentence = "a key is only for merge, but write is append; set write: merge, or remove key"
         yield Contradiction(at="target.key", about=("target.write",), sentence=sentence)
     if target.deleted and not merges:
-        sentence = "only merge deletes rows, and write is append; set write: merge, or remove deleted"
+        sentence = "only merge deletes rows, but write is append; set write: merge, or remove deleted"
         yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
     if merges and declared.producer and declared.producer.order is Order.ANY:
         yield from _against_late_records(target)
@@ -94,22 +94,22 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
 
 
 def _against_late_records(target: Target) -> Iterator[Contradiction]:
-    """In any order, a late record must not undo a later one of its producer: the row has to tell which was the last.
+    """In any order, a late record must not overwrite a newer one of its producer: the row must show which is newer.
 
-    It tells that of its own producer only. Where several write one key, what is applied last wins.
+    It shows this for its own producer only. If several producers write one key, the last applied record wins.
     """
     lacking = (
         (
             "target.lineage",
             not target.lineage,
-            "a row without lineage does not tell how old it is",
+            "a row without lineage does not show how old it is",
             "set lineage: true",
         ),
-        ("target.deleted", target.deleted, "a row that was deleted does not tell when", "remove deleted"),
+        ("target.deleted", target.deleted, "a deleted row does not show when it was deleted", "remove deleted"),
     )
     for place, is_there, why, otherwise in lacking:
         if is_there:
-            sentence = f"{why}, and with order: any an older record may come late; set order: ordered, or {otherwise}"
+            sentence = f"{why}, but with order: any a record may arrive late; set order: ordered, or {otherwise}"
             yield Contradiction(at=place, about=("producer.order",), sentence=sentence)
 
 
@@ -119,12 +119,12 @@ def _against_replace(declared: Declared) -> Iterator[Contradiction]:
 
 
 def refuse_choice(declared: Declared, *, files: Sequence[str], replaces: bool) -> None:
-    """Refuse what a load is told to be about, where a pipeline loads all of it or nothing."""
+    """Refuse a choice of files, or a reload, that the pipeline does not allow."""
     if files and not may_choose(declared):
-        found = f"{', '.join(files)}, where what comes first must take effect first"
-        raise SettingRefused(f"files of pipeline {declared.name}", found, "none: it loads all that is new in its order")
+        found = f"{', '.join(files)}, but this pipeline must load records in their order"
+        raise SettingRefused(f"files of pipeline {declared.name}", found, "no choice of files")
     if replaces and (reasons := list(_against_replacing(declared))):
-        expected = "a staged pipeline that appends rows of files, each with its lineage; load what is missing instead"
+        expected = "publish: staged, write: append, lineage: true and files as producers (or load without --replace)"
         raise SettingRefused(f"replacing rows of pipeline {declared.name}", "; ".join(reasons), expected)
 
 
@@ -139,22 +139,29 @@ def may_replace(declared: Declared) -> bool:
 def _against_replacing(declared: Declared) -> Iterator[str]:
     yield from (why for _, why in _not_replaceable(declared))
     if declared.is_direct:
-        yield "old rows go when all new ones come, and publish: direct commits each chunk by itself"
+        yield (
+            "replace deletes old rows and writes all new ones together, but publish: direct commits each chunk by "
+            "itself"
+        )
 
 
 def _not_replaceable(declared: Declared) -> Iterator[tuple[str, str]]:
-    """Rows are replaced by their _producer_id: each has to be of one file alone, and may come again."""
+    """Rows are replaced by their _producer_id: each must belong to one file only, and must be loadable again."""
     target = declared.target
     reasons = (
-        ("target.lineage", not target.lineage, "replace finds rows by their _producer_id, and lineage is false"),
+        ("target.lineage", not target.lineage, "replace finds rows by their _producer_id, but lineage is false"),
         ("target.write", target.write is Write.MERGE, "a merged row may come from several files"),
         (
             "source.identity",
             declared.source.identity is Identity.CONTENT,
-            "with identity: content a row may be that of several files",
+            "with identity: content a row may belong to several files",
         ),
-        ("producer", declared.producer, "rows are those of the producers that records name, and not of files"),
-        ("message_id", declared.message_id, "a row that is replaced does not come back: its business id was seen"),
+        ("producer", declared.producer, "rows belong to the producers that records name, not to files"),
+        (
+            "message_id",
+            declared.message_id,
+            "a deleted row is not loaded again, because its business id was seen before",
+        ),
     )
     yield from ((place, why) for place, is_there, why in reasons if is_there)
 
@@ -163,15 +170,15 @@ def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:
     where = "source.options"
     if csv.multiline and not csv.quote:
         sentence = (
-            "newlines belong to a value only inside quotes, and quote is empty; give a quote, or set multiline: false"
+            "values can contain newlines only inside quotes, but quote is empty; set quote, or set multiline: false"
         )
         yield Contradiction(at=f"{where}.multiline", about=(f"{where}.quote",), sentence=sentence)
     signs = {"delimiter": csv.delimiter, "quote": csv.quote, "escape": csv.escape}
     for one, other in (("delimiter", "quote"), ("delimiter", "escape"), ("quote", "escape")):
         if signs[one] and signs[one] == signs[other]:
-            sentence = f"{one} and {other} are both {signs[one]!r}; give each a sign of its own"
+            sentence = f"{one} and {other} are both {signs[one]!r}; set different characters"
             if (one, other) == ("quote", "escape"):
-                sentence = f"{sentence}, or remove escape: a quote inside quotes is doubled then"
+                sentence = f"{sentence}, or remove escape: then a quote inside quotes is written twice"
             yield Contradiction(at=f"{where}.{other}", about=(f"{where}.{one}",), sentence=sentence)
 
 
@@ -185,22 +192,22 @@ def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:
     for place, name, kinds, why in _typed_columns(declared):
         found = known.get(name)
         if found and (found.kind not in kinds or found.is_array):
-            sentence = f"{why}, and {name} is {found}; declare it as {kinds[-1]}, or name another column"
+            sentence = f"{why}, but {name} is {found}; declare it as {kinds[-1]}, or name another column"
             yield Contradiction(at=place, about=(f"columns.{name}",), sentence=sentence)
 
 
-#: What staged rows have besides.
+#: Extra columns of staged rows.
 _OF_STAGED_ROWS = ("_producer_id", "_sequence")
 
 
 def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
-    """Where the file names a column, and which."""
+    """Each place where the file names a column, and the name."""
     if declared.producer:
         yield "producer.name", declared.producer.name
         yield "producer.sequence", declared.producer.sequence
     if declared.message_id:
         yield from (("message_id.columns", name) for name in declared.message_id.columns)
-    # A transform may name its columns as it likes; what it makes is known once Spark has planned it.
+    # The columns of a transform are known only after Spark has planned it.
     if declared.transform is None:
         yield from (("target.key", name) for name in declared.target.key)
         if declared.target.deleted:
@@ -211,8 +218,8 @@ def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
 
 
 def _typed_columns(declared: Declared) -> Iterator[tuple[str, str, tuple[Kind, ...], str]]:
-    """Where the file names a column of certain types only, which types, and why."""
+    """Each place where the file names a column of certain types only, the name, the types, and why."""
     if declared.producer:
-        yield "producer.sequence", declared.producer.sequence, INTEGERS, "sequence ids are whole numbers"
+        yield "producer.sequence", declared.producer.sequence, INTEGERS, "sequence ids are integers"
     if declared.target.deleted and declared.transform is None:
         yield "target.deleted", declared.target.deleted, (Kind.BOOLEAN,), "deleted is true or false"

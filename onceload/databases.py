@@ -14,7 +14,7 @@ from onceload.settings import Settings, database
 
 @contextmanager
 def open_database(settings: Settings, *, schema_checked: bool = True) -> Iterator[Engine]:
-    """An engine on the database that the settings name, refused unless it fits this code."""
+    """An engine on the database of the settings; raises unless its schema fits this code."""
     with database(settings) as dsn, opened(dsn, schema_checked=schema_checked) as engine:
         yield engine
 
@@ -33,7 +33,7 @@ def opened(dsn: str, *, schema_checked: bool = True) -> Iterator[Engine]:
 
 @contextmanager
 def ready_database(settings: Settings) -> Iterator[str]:
-    """The address of a database with the schema; of our own, it is made when it is missing."""
+    """The address of a database with the schema; the embedded database gets it if it is missing."""
     with database(settings) as dsn:
         with opened(dsn, schema_checked=False) as engine:
             if settings.dsn is None:
@@ -43,7 +43,7 @@ def ready_database(settings: Settings) -> Iterator[str]:
 
 
 def only_pipeline(engine: Engine) -> str:
-    """The pipeline that is meant where none is named: the only one there is."""
+    """The default of --pipeline: the only pipeline in the database."""
     names = [str(row["pipeline"]) for row in look(engine, "status", pipeline=None, at_most=6)]
     if len(names) != 1:
         if not names:

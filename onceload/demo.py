@@ -1,9 +1,9 @@
-"""The whole story on one machine, told while it happens: days are loaded, a worker dies, a file breaks, rows go.
+"""The demo: days are loaded, a worker is killed, a file breaks, rows are deleted, all on one machine.
 
     make demo       or: onceload demo
 
-Everything is real: Postgres, Airflow, Spark, the kill. Each claim is checked before it is told; one that does not hold
-ends the story with an error.
+Everything is real: Postgres, Airflow, Spark, the kill. Each claim is checked before it is printed; one that does not
+hold ends the demo with an error.
 """
 
 import json
@@ -47,24 +47,24 @@ expectations:
     kwargs: {column: celsius, min_value: -40, max_value: 100}
 """
 _INGEST = "ingest__readings"
-#: Somebody works on a part of a batch.
+#: How many deliveries of a batch are being loaded.
 _IN_HAND = "SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL"
 
 
 @dataclass(eq=False)
 class StoryDiffers(NeedsAPerson):
-    """Something was told that did not hold."""
+    """A claim of the demo did not hold."""
 
     told: str
     expected: str
     found: str
 
     def __str__(self) -> str:
-        return f"{self.told}: expected {self.expected}, found {self.found}; please report this, with the logs"
+        return f"the demo failed: {self.told}: expected {self.expected}, found {self.found}. Report this, with the logs"
 
 
 def demo(home: Path) -> None:
-    """Tell it from the beginning, in a folder of its own below the home."""
+    """Run the demo from the beginning, in a folder of its own below the home."""
     folder = (home / "demo" / "story").absolute()
     with alone(folder.parent, "onceload demo"), ExitStack() as stack:
         _begin_anew(folder)
@@ -74,7 +74,7 @@ def demo(home: Path) -> None:
         )
         api = AirflowApi(all_of_it.address, all_of_it.user, all_of_it.password)
         api.until_it_knows(_INGEST, "backfill", "recover", "verify")
-        words(f"Airflow: {all_of_it.address} until the story ends (password in {all_of_it.password_file})")
+        words(f"Airflow: {all_of_it.address} until the demo ends (password in {all_of_it.password_file})")
         _Story(folder, all_of_it, api).tell()
 
 
@@ -84,7 +84,7 @@ class _Story:
     running: Running
     api: AirflowApi
     first_day: date = date(2026, 3, 1)
-    #: How many records each file has that can be loaded.
+    #: The number of valid records of each file.
     written: dict[str, int] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
 
@@ -94,27 +94,27 @@ class _Story:
         self._a_worker_dies()
         self._a_file_breaks()
         self._rows_are_damaged()
-        self._say(f"the end: {sum(self.written.values()):,} records written, each one row; nothing lost, nothing twice")
+        self._say(f"done: {sum(self.written.values()):,} records written, each is one row; none lost, none duplicated")
 
     def _days_are_loaded(self) -> None:
         for number in range(_DAYS):
             self._write(self._day(number), _READINGS_A_DAY)
         self._backfill("three-days", mode="missing")
         self._check("backfill of three days")
-        self._say(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit a day")
+        self._say(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit per day")
 
     def _again_is_harmless(self) -> None:
         before = self._ask("SELECT position FROM onceload.pipeline")
         started = time.monotonic()
         self._backfill("three-days-again", mode="missing")
         self._expect("the same backfill again", before, self._ask("SELECT position FROM onceload.pipeline"))
-        self._say(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; the rows stay")
+        self._say(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; no row changed")
 
     def _a_worker_dies(self) -> None:
         day = self._day(_DAYS)
         self._write(day, _LARGE)
         self.api.start(_INGEST, "killed", date=str(day))
-        self._until("a load at work", lambda: bool(self._ask(_IN_HAND, "killed")))
+        self._until("a running load", lambda: bool(self._ask(_IN_HAND, "killed")))
         killed = self._kill_spark("killed")
         self.api.until(
             f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
@@ -124,12 +124,12 @@ class _Story:
             "rows of a load that was killed", 0, self._ask("SELECT count(*) FROM readings WHERE at >= %s", day)
         )
         self._say(
-            f"a load of {_LARGE:,} rows: {killed} processes of Spark killed (SIGKILL) in mid-load; not a row is in"
+            f"a load of {_LARGE:,} rows: killed {killed} Spark processes (SIGKILL) during the load; no row is loaded"
         )
         self.api.clear(_INGEST, "killed", "load")
-        self._expect("its second try", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
-        self._check("the load that was killed and tried again")
-        self._say(f"its second try: {_LARGE:,} rows, in one commit")
+        self._expect("its retry", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
+        self._check("the retry of the killed load")
+        self._say(f"its retry: {_LARGE:,} rows, in one commit")
 
     def _a_file_breaks(self) -> None:
         day = self._day(_DAYS + 1)
@@ -139,13 +139,13 @@ class _Story:
         self._expect("a broken line", {"success"}, set(self.api.run(_INGEST, "broken-line", date=str(day)).values()))
         self._check("a broken line")
         self._expect("records in quarantine", 1, self._ask("SELECT count(*) FROM onceload.quarantine"))
-        self._say("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are in")
+        self._say("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are loaded")
         sound = path.read_bytes()
         path.write_bytes(sound[: len(sound) // 2])
-        self._expect("a file that was cut", "failed", self.api.run(_INGEST, "cut", date=str(day))["plan"])
+        self._expect("a truncated file", "failed", self.api.run(_INGEST, "cut", date=str(day))["plan"])
         path.write_bytes(sound)
-        self._check("a file that was cut")
-        self._say("a file that was cut: the run fails and names it; not a row goes or comes. It is put back")
+        self._check("a truncated file")
+        self._say("a truncated file: the run fails and names it; no row changes. The file is restored")
 
     def _rows_are_damaged(self) -> None:
         whole = self.api.run("verify", "before", pipeline="readings")
@@ -154,17 +154,17 @@ class _Story:
         gone = self._do("DELETE FROM readings WHERE at >= %s AND celsius > 22", self._day(_DAYS))
         found = self.api.run("verify", "damaged", pipeline="readings")
         self._expect("a verification of damaged rows", {"failed"}, set(found.values()))
-        self._say(f"somebody deletes {gone:,} rows by hand: `verify` fails, and names what differs")
+        self._say(f"{gone:,} rows are deleted by hand: `verify` fails, and lists the differences")
         params = {"pipeline": "readings", "what": "rewind", "position": _DAYS, "accept_differences": True}
         self.api.start("recover", "rewind", **params)
         asked = self.api.asked("recover", "rewind", "approve")
-        self._say("`recover` asks before it deletes: " + asked.strip("`\n").splitlines()[0])
+        self._say("`recover` asks for approval before it deletes: " + asked.strip("`\n").splitlines()[0])
         self.api.answer("recover", "rewind", "approve", "Approve")
         self._expect("a recovery", {"success"}, set(self.api.ended("recover", "rewind").values()) - {"skipped"})
         self._check("a recovery")
-        self._say(f"approved: back to position {_DAYS} of {positions}, loaded again, verified; each row is there once")
+        self._say(f"approved: back to position {_DAYS} of {positions}, reloaded and verified; each row exists once")
 
-    # What it is told with.
+    # Helpers.
 
     def _day(self, number: int) -> date:
         return self.first_day + timedelta(days=number)
@@ -188,7 +188,7 @@ class _Story:
         self._expect("a backfill", {"success"}, set(found.values()))
 
     def _kill_spark(self, batch: str) -> int:
-        """Kill the driver of a batch, and all that it has started."""
+        """Kill the driver of a batch, and all its child processes."""
         drivers = [
             each
             for each in psutil.process_iter(["cmdline", "environ"])
@@ -197,13 +197,13 @@ class _Story:
         ]
         victims = [*drivers, *(child for each in drivers for child in each.children(recursive=True))]
         for victim in set(victims):
-            # Some end by themselves as soon as the first is dead.
+            # Some end by themselves as soon as the first is killed.
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
         return len(set(victims))
 
     def _check(self, told: str) -> None:
-        """Every record that was written is one row."""
+        """Check that every written record is one row."""
         found = self._ask(
             "SELECT json_object_agg(day, rows ORDER BY day) FROM (SELECT CAST(at AT TIME ZONE 'UTC' AS date)"
             " AS day, count(*) AS rows, count(DISTINCT device) AS distinct_rows FROM readings GROUP BY 1) AS d"
@@ -241,7 +241,7 @@ class _Story:
 
 
 def _begin_anew(folder: Path) -> None:
-    """What an earlier story left goes; what this one leaves can be looked at."""
+    """Delete what an earlier demo left; what this one leaves stays for inspection."""
     shutil.rmtree(folder, ignore_errors=True)
     pipelines = folder / "pipelines"
     pipelines.mkdir(parents=True)

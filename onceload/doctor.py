@@ -1,4 +1,4 @@
-"""What Onceload needs of a machine, looked at one by one, each with the way to mend it."""
+"""Checks of what Onceload needs on a machine, each with its fix."""
 
 import os
 import re
@@ -34,7 +34,7 @@ class Check:
 
 
 def examine(settings: Settings, *, open_database: Callable[..., AbstractContextManager[Engine]]) -> list[Check]:
-    """Look at everything; a check that fails does not stop the others."""
+    """Run all checks; one that fails does not stop the others."""
     return [_python(), _java(os.environ), _disk(settings.home), *_database(settings, open_database)]
 
 
@@ -44,7 +44,7 @@ def _python() -> Check:
         healthy=(3, 11) <= sys.version_info < (3, 14),
         expected="Python 3.11, 3.12 or 3.13",
         found=sys.version.split()[0],
-        fix="run `make setup PYTHON=python3.12` with one of them",
+        fix="install one of them, and run `make setup PYTHON=python3.12`",
     )
 
 
@@ -58,7 +58,7 @@ def _java(environment: Mapping[str, str]) -> Check:
         healthy=release is not None and int(release.group()) >= 17,
         expected="Java 17 or newer with the module jdk.incubator.vector (Spark needs it)",
         found=found,
-        fix="install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to where it is",
+        fix="install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to its folder",
     )
 
 
@@ -82,9 +82,9 @@ def _disk(home: Path) -> Check:
     return Check(
         name="disk",
         healthy=writable and free >= _DISK_FREE_MIN,
-        expected=f"a folder that may be written, with {_DISK_FREE_MIN >> 20:,} MiB free",
-        found=f"{folder}: {free >> 20:,} MiB free, {'may' if writable else 'may not'} be written",
-        fix="make room, or set ONCELOAD_HOME to another folder",
+        expected=f"a writable folder with {_DISK_FREE_MIN >> 20:,} MiB free",
+        found=f"{folder}: {free >> 20:,} MiB free, {'writable' if writable else 'not writable'}",
+        fix="free disk space, or set ONCELOAD_HOME to another folder",
     )
 
 
@@ -95,7 +95,7 @@ def _database(settings: Settings, open_database: Callable[..., AbstractContextMa
             yield _clock(engine)
             yield _schema(engine)
     except OnceloadError as error:
-        yield Check(name="database", healthy=False, expected="one that lets us in", found="none", fix=str(error))
+        yield Check(name="database", healthy=False, expected="a reachable database", found="none", fix=str(error))
 
 
 def _server(engine: Engine) -> Check:
@@ -106,7 +106,7 @@ def _server(engine: Engine) -> Check:
         healthy=int(version.split(".", 1)[0]) >= _POSTGRES_MIN,
         expected=f"Postgres {_POSTGRES_MIN} or newer",
         found=f"Postgres {version}",
-        fix="point ONCELOAD_DSN to a newer server",
+        fix="set ONCELOAD_DSN to a newer server",
     )
 
 
@@ -117,9 +117,9 @@ def _clock(engine: Engine) -> Check:
     return Check(
         name="clock",
         healthy=skew_s <= _CLOCK_SKEW_MAX_S,
-        expected=f"this clock and the database's within {_CLOCK_SKEW_MAX_S:.0f} s",
-        found=f"{skew_s:.1f} s apart",
-        fix="set both by NTP; leases and windows go by the database's clock",
+        expected=f"at most {_CLOCK_SKEW_MAX_S:.0f} s between this clock and the database's",
+        found=f"{skew_s:.1f} s",
+        fix="synchronize both with NTP; leases and windows use the database's clock",
     )
 
 
@@ -127,6 +127,6 @@ def _schema(engine: Engine) -> Check:
     try:
         found = f"revision {schema.check(engine)}"
     except OnceloadError as error:
-        found = error.found if isinstance(error, SchemaRefused | UpgradeUnfinished) else "none that can be read"
+        found = error.found if isinstance(error, SchemaRefused | UpgradeUnfinished) else "unreadable"
         return Check(name="schema", healthy=False, expected=f"revision {schema.head()}", found=found, fix=str(error))
     return Check(name="schema", healthy=True, expected=found, found=found, fix="")

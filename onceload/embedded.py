@@ -1,12 +1,12 @@
 """The embedded Postgres: a private server below the home folder, shared by the processes that use it.
 
-The kernel is authoritative on who uses it: every user holds a shared lock on `users.lock`, which ends with the process,
-however it ends. Starting and stopping happen under an exclusive lock on `start.lock`.
+The kernel knows which processes use it: each holds a shared lock on `users.lock`, which is released when the process
+ends, however it ends. Starting and stopping happen under an exclusive lock on `start.lock`.
 
     no data ── initdb, renamed when whole ──> stopped ── first user ──> running ── last user leaves ──> stopped
 
-A killed initdb leaves a folder that is never used. A killed user leaves the server to the next one, who stops it.
-A killed server leaves a stale `postmaster.pid`: the next user starts it again, and Postgres recovers its data.
+A killed initdb leaves a folder that is never used. A killed user leaves the server running, and the next user stops it.
+A killed server leaves a stale `postmaster.pid`: the next user restarts it, and Postgres recovers its data.
 """
 
 import errno
@@ -38,9 +38,9 @@ PostgresVersion = Literal[16, 18]
 log = logging.getLogger(__name__)
 
 _SERVER_USER = "onceload"
-#: Not onceload: a user finds the schema of its own name first, and would put its tables into ours.
+#: Not onceload: the schema of a user's own name comes first in its search_path, so its tables would land in ours.
 _DATABASE_USER = "postgres"
-_PORT = "5432"  # Only a part of the socket's name; said in the address, so that PGPORT has no say.
+_PORT = "5432"  # Only a part of the socket's name; given in the address, so that PGPORT is ignored.
 _START_TIMEOUT_S = 60
 _SOCKET_PATH_BYTES_MAX = 107
 _FREE_BYTES_MIN = 32 * 1024 * 1024  # Two segments of its write-ahead log: with less, Postgres does not start.
@@ -65,7 +65,7 @@ _SETTINGS = {
 
 @contextmanager
 def running(home: Path, *, version: PostgresVersion = 18) -> Iterator[str]:
-    """Yield the address of the home's server, started if nobody uses it yet, stopped by the last to leave."""
+    """Yield the address of the home's server; the first user starts it, and the last one stops it."""
     server = _server(home, version=version)
     _make_folder(server.folder)
     with _opened(server.folder / "users.lock") as users:
@@ -96,7 +96,7 @@ def binaries(version: PostgresVersion) -> Path:
     raise SettingRefused(
         setting="the embedded Postgres",
         found=f"no programs of Postgres {version}",
-        expected="its programs (call make setup), or ONCELOAD_DSN of a Postgres of your own",
+        expected="its programs (run make setup), or ONCELOAD_DSN set to your own Postgres",
     )
 
 
@@ -104,7 +104,7 @@ def binaries(version: PostgresVersion) -> Path:
 class _Server:
     folder: Path
     version: PostgresVersion
-    #: What the server logged before this is about something else.
+    #: Log lines older than this belong to an earlier start.
     since: float
 
     @property
@@ -112,7 +112,7 @@ class _Server:
         return self.folder / "data"
 
     def postmaster(self) -> psutil.Process | None:
-        """Find the process that serves this data; a reused process id is somebody else."""
+        """Find the process that serves this data; a reused process id does not count."""
         with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
             process = psutil.Process(int(self._pid_file()[0]))
             if str(self.data) in process.cmdline():
@@ -120,8 +120,8 @@ class _Server:
         return None
 
     def forget_reused_pid(self) -> None:
-        # Postgres would take the stranger for a running server. Else the file stays: it leads Postgres to what a killed
-        # server left running. Without it, the same is found by the data folder's inode.
+        # Postgres would take the other process for a running server. Otherwise the file stays: it leads Postgres to
+        # children of a killed server. Without it, Postgres finds them by the data folder's inode.
         if (pid := self._pid_file()[:1]) and psutil.pid_exists(int(pid[0])):
             (self.data / "postmaster.pid").unlink()
 
@@ -132,7 +132,7 @@ class _Server:
         return f"postgresql://{_DATABASE_USER}@:{_PORT}/postgres?host={quote(str(self.sockets()), safe='')}"
 
     def sockets(self) -> Path:
-        # The server knows where its socket is: whoever started it may have had another TMPDIR.
+        # The process that started the server may have had another TMPDIR.
         return Path(self._pid_file()[4])
 
     def _pid_file(self) -> list[str]:
@@ -156,12 +156,12 @@ def _server(home: Path, *, version: PostgresVersion) -> _Server:
 
 def _ensure_running(server: _Server) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    # Somebody who was killed since may have left it starting or stopping.
+    # A killed process may have left it starting or stopping.
     while server.postmaster():
         if server.is_ready():
             return
         if time.monotonic() > deadline:
-            raise _not_started(server, reason=f"it was neither ready nor gone after {_START_TIMEOUT_S} s")
+            raise _not_started(server, reason=f"it was neither ready nor stopped after {_START_TIMEOUT_S} s")
         time.sleep(0.05)
     account = _account(server)
     for path in (server.data, binaries(server.version)):
@@ -180,7 +180,7 @@ def _make_data(server: _Server, *, account: _Account) -> None:
     except OSError as error:
         raise _not_writable(server.folder, error=error) from error
     os.chown(new, account.uid, account.gid)
-    # Sorting by code point, the same on every machine and after every upgrade of its libraries.
+    # Sort by code point: the same order on every machine and after every library upgrade.
     locale = ["--locale=C"]
     if server.version == 18:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -209,11 +209,11 @@ def _start(server: _Server, *, account: _Account, deadline: float) -> None:
     server.forget_reused_pid()
     quoted = str(sockets).replace('"', '""')
     settings = {**_SETTINGS, "unix_socket_directories": f'"{quoted}"'}
-    # The data folder comes as an option of the server: pg_ctl itself would let a shell expand its name.
+    # The data folder is an option of the server: pg_ctl itself would let a shell expand its name.
     options = shlex.join(["-D", str(server.data), *(f"--{name}={value}" for name, value in settings.items())])
     command = ["--wait", f"--timeout={_START_TIMEOUT_S}", f"--options={options}", "start"]
     while _run(server, "pg_ctl", *command, account=account) != 0:
-        # What a killed server left running ends by itself, as soon as it notices.
+        # Children of a killed server end by themselves as soon as they notice.
         if "pre-existing shared memory block" not in _last_words(server) or time.monotonic() > deadline:
             raise _not_started(server, reason="it did not start")
         time.sleep(0.1)
@@ -231,7 +231,7 @@ def _stop(server: _Server) -> None:
 
 
 def _run(server: _Server, program: str, *arguments: str, account: _Account) -> int:
-    """Run one program of Postgres in a session of its own, out of reach of the terminal's Ctrl-C."""
+    """Run a Postgres program in its own session, so that Ctrl-C in the terminal does not reach it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     is_root = os.geteuid() == 0
     try:
@@ -256,13 +256,13 @@ def _run(server: _Server, program: str, *arguments: str, account: _Account) -> i
 
 
 def _account(server: _Server) -> _Account:
-    """Choose who runs the server: this user; or, for root, the owner of the data or an account made for it."""
+    """Choose the server's account: this user; or, for root, the owner of the data or an account made for it."""
     if os.geteuid() != 0:
         return _Account(uid=os.geteuid(), gid=os.getegid())
     if server.data.exists() and (owner := server.data.stat()).st_uid != 0:
         return _Account(uid=owner.st_uid, gid=owner.st_gid)
     useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    # Two at once may each make one, and the first is overwritten; it was read, so that all wait behind the same file.
+    # Two processes at once could both create it, and one entry would be lost. So all wait for a lock on the same file.
     with Path("/etc/passwd").open("rb") as accounts:
         fcntl.flock(accounts, fcntl.LOCK_EX)
         with suppress(KeyError):
@@ -273,8 +273,8 @@ def _account(server: _Server) -> _Account:
                 return _known_account()
     raise SettingRefused(
         setting="the system account of the embedded Postgres",
-        found=f"root, and no account {_SERVER_USER}, which could not be made",
-        expected=f"an account called {_SERVER_USER} (make it), an ordinary user, or ONCELOAD_DSN",
+        found=f"root, and no account {_SERVER_USER}, which could not be created",
+        expected=f"an account {_SERVER_USER} (create it), an ordinary user, or ONCELOAD_DSN",
     )
 
 
@@ -284,7 +284,7 @@ def _known_account() -> _Account:
 
 
 def _let_through(path: Path, *, account: _Account) -> None:
-    """Let the server's account pass through the folders above, and see nothing in them."""
+    """Let the server's account traverse the folders above, without listing them."""
     if os.geteuid() != 0:
         return
     for folder in path.parents:
@@ -300,18 +300,18 @@ def _let_through(path: Path, *, account: _Account) -> None:
 
 def _socket_folder(server: _Server, *, account: _Account) -> Path:
     folder = server.folder / "socket"
-    # libpq takes a comma for the start of the next host.
+    # libpq treats a comma as the start of the next host.
     if len(os.fsencode(folder / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
         name = hashlib.sha256(os.fsencode(server.data)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()).resolve() / f"onceload-{name}"
     folder.mkdir(mode=0o700, exist_ok=True)
     _let_through(folder, account=account)
     state = folder.lstat()
-    # Whoever owns this folder is the database: it must not be planted by somebody else.
+    # The owner of this folder can pose as the database: another user must not plant it.
     if not stat.S_ISDIR(state.st_mode) or state.st_uid not in {os.geteuid(), account.uid} or state.st_mode & 0o077:
         raise SettingRefused(
             setting="the socket folder",
-            found=f"{folder} of somebody else, or open to others",
+            found=f"{folder}, which belongs to another user or is open to others",
             expected="a private folder",
         )
     os.chown(folder, account.uid, account.gid)
@@ -360,13 +360,13 @@ def _not_writable(folder: Path, *, error: OSError) -> DatabaseUnreachable | Sett
 
 def _not_started(server: _Server, *, reason: str) -> DatabaseUnreachable:
     said = _last_words(server)
-    # A server on a full disk may not even be able to write down why it stopped.
+    # On a full disk, the server may not be able to log why it stopped.
     if "No space left on device" in said or _free_bytes(server.folder) < _FREE_BYTES_MIN:
         return _disk_full(server.folder)
     return DatabaseUnreachable(
         doing=f"starting the server in {server.folder}",
-        reason=f"{reason}: {said or 'it wrote nothing down'}",
-        fix=f"See {server.data / 'log'} and retry, or set ONCELOAD_DSN to a Postgres of your own.",
+        reason=f"{reason}: {said or 'its log is empty'}",
+        fix=f"See {server.data / 'log'} and retry, or set ONCELOAD_DSN to your own Postgres.",
     )
 
 
@@ -384,7 +384,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _last_words(server: _Server) -> str:
-    """Read the end of what the server wrote before and after it opened its log."""
+    """Read the last lines that the server wrote before and after it opened its log."""
     logs = [server.folder / "start.log", *(server.data / "log").glob("*.log")]
     current = [path for path in logs if path.exists() and path.stat().st_mtime >= server.since]
     return " | ".join(line for path in current for line in path.read_text(errors="replace").splitlines()[-8:] if line)

@@ -1,4 +1,4 @@
-"""Figures in the text format that Prometheus reads: printed once, or served until somebody says stop."""
+"""Metrics in the text format of Prometheus: printed once, or served until stopped."""
 
 import argparse
 import sys
@@ -25,20 +25,20 @@ from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.plan import make_plan
 
 Arguments = argparse.Namespace
-#: What each figure is called in a row of the database, and here.
+#: For each column of the database, the name of its metric and its help text.
 _GAUGES = {
-    "position": ("position", "Commits of the pipeline so far, whatever kind."),
-    "producers": ("producers", "Files and devices that the pipeline knows."),
-    "producers_max": ("producers_max", "How many it may know."),
-    "last_commit_age_s": ("last_commit_age_seconds", "Seconds since its last commit."),
-    "snapshot_age_s": ("snapshot_age_seconds", "Seconds since its last snapshot."),
-    "quarantined": ("quarantined_records", "Records in quarantine that nobody has retried or discarded."),
-    "sessions_alive": ("sessions_alive", "Loaders whose lease has not ended."),
-    "audit_passed": ("last_audit_passed", "Whether its last audit let the batch pass."),
-    "redeliveries": ("redeliveries", "Tries after the first, of the deliveries that are there now."),
-    "oldest_claim_age_s": ("oldest_claim_age_seconds", "Seconds since its oldest claim or open delivery was made."),
+    "position": ("position", "Commits of the pipeline so far, of any kind."),
+    "producers": ("producers", "Producers (files and devices) that the pipeline knows."),
+    "producers_max": ("producers_max", "The limit of producers, limits.producers_max."),
+    "last_commit_age_s": ("last_commit_age_seconds", "Seconds since the last commit."),
+    "snapshot_age_s": ("snapshot_age_seconds", "Seconds since the last snapshot."),
+    "quarantined": ("quarantined_records", "Quarantined records that are not yet retried or discarded."),
+    "sessions_alive": ("sessions_alive", "Sessions whose lease has not expired."),
+    "audit_passed": ("last_audit_passed", "1 if the last audit passed, else 0."),
+    "redeliveries": ("redeliveries", "Retries of the current deliveries."),
+    "oldest_claim_age_s": ("oldest_claim_age_seconds", "Age of the oldest claim or open delivery in seconds."),
 }
-#: Stands for the date, which no value with a wildcard may.
+#: Replaces the date, because placeholder values must not contain wildcards.
 _ANY_DAY = "onceload-any-day"
 _STATES = ("waiting", "held", "staged", "dead")
 _OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
@@ -46,28 +46,28 @@ _OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
 
 @dataclass(frozen=True, kw_only=True)
 class Lag:
-    """What is not loaded, when somebody last looked."""
+    """What was not loaded when the files were last listed."""
 
-    #: Also those that somebody is loading.
+    #: Including files that are being loaded.
     files: int
-    #: Of those that a load would take up.
+    #: Of the files that a load would read.
     bytes: int
-    #: Files that wait for a person.
+    #: Files that need a person.
     refused: int
 
 
 @dataclass
 class Behind:
-    """How far each pipeline is behind its files: looked at beside the scrapes, as a listing may take long."""
+    """The lag of each pipeline behind its files; measured outside the scrapes, because a listing may take long."""
 
     engine: Engine
     folder: Path
     seen: dict[str, tuple[float, Lag]] = field(default_factory=dict)
-    #: By the pipeline's name, or by the file's where that is all that is known.
+    #: By the name of the pipeline, or of its file if the file cannot be read.
     failed: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Look at every pipeline; one that cannot be looked at keeps what was seen of it, and its age tells."""
+        """Measure every pipeline; if one fails, its last values stay, and their age shows it."""
         seen: dict[str, tuple[float, Lag]] = {}
         failed: dict[str, str] = {}
         for path in find_pipelines(self.folder):
@@ -86,24 +86,24 @@ class Behind:
                     seen[name] = self.seen[name]
         for name, reason in failed.items():
             if self.failed.get(name) != reason:
-                words(f"what is new of {name} is not known: {reason}")
+                words(f"the lag of {name} is unknown: {reason}")
         self.seen, self.failed = seen, failed
 
     @contextmanager
     def at_work(self, *, every_s: float) -> Iterator[None]:
-        """Look again and again while the block runs."""
+        """Measure repeatedly while the block runs."""
         ended = threading.Event()
 
         def look() -> None:
             while True:
                 try:
                     self.look()
-                except Exception as error:  # noqa: BLE001 - the next look may be luckier, and the figures tell the age.
-                    words(f"what is new is not known: {error}")
+                except Exception as error:  # noqa: BLE001 - the next attempt may succeed, and the metrics show the age.
+                    words(f"the lag is unknown: {error}")
                 if ended.wait(every_s):
                     return
 
-        # It may be in the middle of a long listing when the process ends.
+        # A daemon, because the process may end during a long listing.
         threading.Thread(target=look, name="onceload lag", daemon=True).start()
         try:
             yield
@@ -112,7 +112,7 @@ class Behind:
 
 
 class Metrics(Collector):
-    """What one scrape answers."""
+    """The collector behind one scrape."""
 
     def __init__(self, engine: Engine, behind: Behind | None) -> None:
         self._figures = Figures(engine)
@@ -120,11 +120,11 @@ class Metrics(Collector):
         self._one_at_a_time = threading.Lock()
 
     def describe(self) -> list[Metric]:
-        """Nothing is asked for before the first scrape."""
+        """Query nothing before the first scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every figure; of a database that does not answer, only that."""
+        """All metrics; if the database does not answer, only that fact."""
         with self._one_at_a_time:
             up = GaugeMetricFamily("onceload_up", "Whether the database answered.")
             try:
@@ -149,7 +149,7 @@ def _of_now(rows: Sequence[Record]) -> Iterator[Metric]:
             if getattr(row, column) is not None:
                 gauge.add_metric([row.name], float(getattr(row, column)))
         yield gauge
-    deliveries = _gauge("deliveries", "Deliveries that are there now.", "state")
+    deliveries = _gauge("deliveries", "Current deliveries, by state.", "state")
     for row in rows:
         for state in _STATES:
             deliveries.add_metric([row.name, state], getattr(row, state))
@@ -158,7 +158,7 @@ def _of_now(rows: Sequence[Record]) -> Iterator[Metric]:
 
 def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
     commits = _counter("commits", "Commits, by kind.", "kind")
-    records = _counter("records", "What became of the records of all commits.", "outcome")
+    records = _counter("records", "Records of all commits, by outcome.", "outcome")
     size = _counter("bytes", "Bytes read by all commits.")
     for pipeline, sums in all_sums:
         for kind, counted in sums.by_kind.items():
@@ -170,16 +170,16 @@ def _of_commits(all_sums: Sequence[tuple[str, Sums]]) -> Iterator[Metric]:
 
 
 def _of_all_days(declared: Declared) -> Declared:
-    """A pipeline whose path has a date in it, as if it read all of them."""
+    """A pipeline whose path contains a date, with a wildcard in place of the date."""
     return replace(declared, source=replace(declared.source, path=declared.source.path.replace(_ANY_DAY, "*")))
 
 
 def _lags(seen: Mapping[str, tuple[float, Lag]], failed: Mapping[str, str]) -> Iterator[Metric]:
-    known = _gauge("lag_known", "Whether the files could be looked at.")
-    files = _gauge("lag_files", "Files that have something new, or that somebody is loading.")
-    size = _gauge("lag_bytes", "Bytes that a load would find to read; of compressed files, as they lie there.")
-    refused = _gauge("refused_files", "Files that cannot be read, or wait for a person.")
-    age = _gauge("lag_age_seconds", "Seconds since somebody looked at the files.")
+    known = _gauge("lag_known", "1 if the files could be listed, else 0.")
+    files = _gauge("lag_files", "Files with new records, or that are being loaded.")
+    size = _gauge("lag_bytes", "Bytes that a load would read; for compressed files, the compressed size.")
+    refused = _gauge("refused_files", "Files that cannot be read, or need a person.")
+    age = _gauge("lag_age_seconds", "Seconds since the files were last listed.")
     for name, (seen_at, lag) in seen.items():
         files.add_metric([name], lag.files)
         size.add_metric([name], lag.bytes)
@@ -199,7 +199,7 @@ def _counter(name: str, meaning: str, *labels: str) -> CounterMetricFamily:
 
 
 def metrics(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Print the figures once, or serve them."""
+    """Print the metrics once, or serve them."""
     behind = Behind(engine, arguments.pipelines) if arguments.pipelines else None
     registry = CollectorRegistry()
     registry.register(Metrics(engine, behind))
@@ -212,9 +212,9 @@ def metrics(arguments: Arguments, engine: Engine) -> ExitCode:
         try:
             server, thread = start_http_server(arguments.port, addr=arguments.address, registry=registry)
         except OSError as error:
-            found = f"{arguments.address}:{arguments.port}, where nobody can listen ({error.strerror})"
-            raise SettingRefused("--port", found, "a free one, such as --port 9188") from error
-        words(f"figures are served at http://{arguments.address}:{server.server_port}/metrics; Ctrl-C stops")
+            found = f"{arguments.address}:{arguments.port} ({error.strerror})"
+            raise SettingRefused("--port", found, "a free port, such as --port 9188") from error
+        words(f"metrics are served at http://{arguments.address}:{server.server_port}/metrics; Ctrl-C stops")
         with behind.at_work(every_s=arguments.look_every) if behind else nullcontext():
             stopped.wait()
         server.shutdown()

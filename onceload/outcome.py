@@ -1,7 +1,7 @@
 """How a command ended, in a file for the process that started it.
 
-Between an Airflow task and a load there is Spark: its exit code reaches us in a sentence of Airflow's provider, and our
-own error somewhere in its output. So the load itself writes both down. A load that was killed writes nothing.
+Spark stands between an Airflow task and a load: the exit code arrives only inside a sentence of Airflow's provider, and
+our own error somewhere in the output. So the load writes both to a file. A killed load writes nothing.
 """
 
 import json
@@ -11,20 +11,20 @@ from pathlib import Path
 
 from dedup_core.errors import ExitCode
 
-#: In the environment: the file to write. A driver on another machine does not inherit it, and writes none.
+#: The environment variable with the file to write. A driver on another machine does not inherit it, and writes none.
 OUTCOME_FILE = "ONCELOAD_OUTCOME_FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     exit_code: ExitCode
-    #: The class of the error; empty if there was none, also where notes on files decided about the exit code.
+    #: The class of the error; empty if there was none, even if notes on files decided the exit code.
     error: str = ""
     message: str = ""
 
 
 def write_outcome(outcome: Outcome, environment: Mapping[str, str]) -> None:
-    """Write the file completely or not at all, where the environment asks for it."""
+    """Write the file completely or not at all, if the environment asks for it."""
     if name := environment.get(OUTCOME_FILE):
         part = Path(f"{name}.part")
         part.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
@@ -32,7 +32,7 @@ def write_outcome(outcome: Outcome, environment: Mapping[str, str]) -> None:
 
 
 def find_outcome(file: Path) -> Outcome | None:
-    """What the process wrote; none if it ended before it could."""
+    """The outcome that the process wrote; None if it ended before that."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

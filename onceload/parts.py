@@ -1,7 +1,7 @@
-"""Processes that run until somebody says stop; one that dies is started again.
+"""Supervised processes that run until stopped; one that dies is restarted.
 
-One thread starts them, watches them, and stops them. Each is a session of the system's, which all that it starts
-belongs to, whoever of them dies first: so nothing of a part outlives its end.
+One thread starts, watches and stops them. Each is a session of the operating system, and all its child processes belong
+to that session, whichever dies first. So no child outlives its part.
 """
 
 import os
@@ -22,9 +22,9 @@ from onceload.terminal import words
 _ROOT = Path(__file__).resolve().parents[1]
 _ENDS_IN_S = 30.0
 _LOOKS_EVERY_S = 0.5
-#: Between two starts of a part that dies over and over.
+#: Between two starts of a part that keeps dying.
 _PAUSE_S = 10.0
-#: Whoever started this may be killed without a chance to stop it; it is then asked to end (PR_SET_PDEATHSIG, SIGTERM).
+#: If the parent is killed and cannot stop the part, the kernel sends it SIGTERM (PR_SET_PDEATHSIG).
 _ENDS_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.orig_argv[3], sys.orig_argv[3:])"
 
 
@@ -38,29 +38,29 @@ class NotStarted(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"{self.part} should run until it is stopped, but {self.reason}; everything was stopped, and nothing is "
-            f"lost: see {self.log}, and call again"
+            f"{self.part} did not start: {self.reason}. Everything was stopped, and nothing is lost. See {self.log}, "
+            "and retry"
         )
 
 
 class Parts:
-    """Parts of something, in the hands of a thread of their own: the system ends them with whatever started them."""
+    """The parts of one service, owned by their own thread: the kernel ends them when that thread ends."""
 
     def __init__(
         self, whose: str, commands: Mapping[str, Sequence[str]], *, logs: Path, environment: Mapping[str, str]
     ) -> None:
-        #: In the order in which they are started; all need what stands before.
+        #: In start order: each needs those before it.
         self._whose, self._commands, self._logs, self._environment = whose, commands, logs, environment
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        #: From then on what ends is started again.
+        #: From then on, parts that end are restarted.
         self.are_ready = threading.Event()
         self._stopping = threading.Event()
-        #: No part is started again before.
+        #: No part is restarted before this time.
         self._not_before: dict[str, float] = {}
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Start them, and end them with the block."""
+        """Start the parts, and end them with the block."""
         thread = threading.Thread(target=self._work, name=f"{self._whose} parts")
         thread.start()
         try:
@@ -70,11 +70,11 @@ class Parts:
             thread.join()
 
     def log_of(self, part: str) -> Path:
-        """Where what it says is written."""
+        """The log file of a part."""
         return self._logs / f"{part}.log"
 
     def check(self) -> None:
-        """Raise if one has ended that should still be starting."""
+        """Raise if a part has ended while starting."""
         for part, process in list(self.processes.items()):
             if (code := process.poll()) is not None:
                 raise self.not_started(part, f"it ended with exit code {code}")
@@ -83,17 +83,17 @@ class Parts:
         return NotStarted(f"{self._whose} {part}", str(self.log_of(part)), reason)
 
     def may_start(self, part: str) -> bool:
-        """Whether it has not been started just now."""
+        """Whether its last start is long enough ago."""
         if time.monotonic() < self._not_before.get(part, 0.0):
             return False
         self._not_before[part] = time.monotonic() + _PAUSE_S
         return True
 
     def look(self) -> None:
-        """What there is to see to before the parts are looked at."""
+        """A hook that runs before the parts are checked."""
 
     def fault_of(self, part: str) -> str | None:
-        """Why it has to be started again."""
+        """Why a part must be restarted, or None."""
         code = self.processes[part].poll()
         return None if code is None else f"has ended (exit code {code})"
 
@@ -112,16 +112,16 @@ class Parts:
             self.look()
             for part in self._commands:
                 if (fault := self.fault_of(part)) and self.may_start(part):
-                    words(f"{self._whose} {part} {fault}, and is started again; see {self.log_of(part)}")
-                    # Of what it has started, nobody else would take care.
+                    words(f"{self._whose} {part} {fault}, and is restarted; see {self.log_of(part)}")
+                    # Its child processes would be left running.
                     end([self.processes[part]])
                     with suppress(OSError):
                         self.start(part)
-        except Exception as error:  # noqa: BLE001 - without whoever watches, nothing would be started again.
-            words(f"looking after {self._whose} parts failed, and is tried again: {error!r}")
+        except Exception as error:  # noqa: BLE001 - if this thread ended, nothing would be restarted.
+            words(f"watching {self._whose} processes failed, and is retried: {error!r}")
 
     def start(self, part: str) -> None:
-        """Start one."""
+        """Start one part."""
         with self.log_of(part).open("a") as log:
             self.processes[part] = subprocess.Popen(
                 [sys.executable, "-c", _ENDS_WITH_US, *self._commands[part]],
@@ -130,13 +130,13 @@ class Parts:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C is for us; they are stopped one after the other.
+                # Ctrl-C must reach only us; the parts are stopped one after the other.
                 start_new_session=True,
             )
 
 
 def end(parts: Collection["subprocess.Popen[bytes]"]) -> None:
-    """Ask parts, the last one first, and all that they have started; whoever does not listen is killed."""
+    """Terminate parts and their child processes, the last part first; kill those that do not end in time."""
     sessions = {part.pid for part in parts}
     for part in reversed([*parts]):
         for process in _of_sessions({part.pid}):
@@ -153,7 +153,7 @@ def end(parts: Collection["subprocess.Popen[bytes]"]) -> None:
 
 
 def _of_sessions(sessions: Collection[int]) -> list[psutil.Process]:
-    """Whoever lives of some sessions of the system's; tasks at work are in groups of their own, but in no other."""
+    """The live processes of some sessions; Airflow's tasks have their own process groups, but no own sessions."""
     found = []
     for pid in psutil.pids():
         with suppress(ProcessLookupError, psutil.NoSuchProcess):

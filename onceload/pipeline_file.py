@@ -1,7 +1,7 @@
-"""The pipeline file: everything that it says, checked before anything starts.
+"""The pipeline file, checked completely before anything starts.
 
-Each key is named once, where it is read; what is asked for here is what the file may hold. Single values are checked
-while they are read, and what they say together is checked on the declared pipeline, by `contradictions`.
+Each key is named once, where it is read; the keys that are read here are the keys that exist. Single values are checked
+while they are read; combinations of values are checked on the declared pipeline, by `contradictions`.
 """
 
 import re
@@ -60,39 +60,39 @@ from spark_jobs.pipeline.declared import (
 
 _INT4_MAX = 2**31 - 1
 _INT8_MAX = 2**63 - 1
-#: Postgres takes 1 600, and the lineage needs some of them.
+#: Postgres allows 1 600, and the lineage needs some of them.
 _COLUMNS_MAX = 1_597
-#: Postgres makes one value of no more.
+#: Postgres allows no more arguments.
 _MESSAGE_COLUMNS_MAX = 100
 _SESSIONS_MAX = 1_000
 _DELIVERIES_MAX = 1_000
-#: Whoever takes a delivery in order looks at all that are open.
+#: Taking a delivery in order scans all open ones.
 _OPEN_MAX = 100_000
 _LINEAGE = ("_producer_id", "_sequence")
 
 
 @dataclass(eq=False)
 class PipelineFileRefused(WrongUse):
-    """Everything that is wrong with one file, each with its line and the fix."""
+    """All errors of one file, each with its line and its fix."""
 
     path: str
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join((*self.problems, f"{self.path}: nothing was started; mend the file and call again"))
+        return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix the file, and retry"))
 
 
 def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mapping[str, str] = {}) -> Declared:
-    """Read one file and fill its placeholders; what is wrong with it is said all at once.
+    """Read one file and fill its placeholders; raise all its errors at once.
 
-    Values have to be asked for by the file; what is only offered need not be.
+    The file must use every one of the values; it may ignore the offered ones.
     """
     document = Document(str(path))
     root = document.open(path)
     declared = None if root is None else _declared(root, _Values(values, offered), beside=path.parent)
     if declared is not None:
         document.refuse_unknown_keys()
-        # What was refused already would only be repeated in other words.
+        # A key that is already refused would only be reported twice.
         sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
         for found in list(islice(sound, PROBLEMS_MAX)):
             document.refuse(found.at, found.sentence)
@@ -102,7 +102,7 @@ def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mappin
 
 
 def placeholders(path: Path) -> tuple[str, ...]:
-    """The names that a file's path wants values for."""
+    """The names of the placeholders in source.path."""
     root = Document(str(path)).open(path)
     pattern = "" if root is None else root.section("source").take("path", some_text, default="")
     return tuple(dict.fromkeys(_PLACEHOLDER.findall(pattern)))
@@ -172,7 +172,7 @@ def _source(source: Section, values: _Values) -> Source:
     chunk, record = size(least=1, most=2**30), size(least=1, most=2**28)
     file_format = source.need("format", one_of(Format), example="format: jsonl", stand_in=Format.CSV)
     if file_format is Format.PARQUET and source.has("sealed"):
-        source.refuse("sealed", "a parquet file is always complete; remove the key")
+        source.refuse("sealed", "parquet files are always complete; remove the key")
     pattern = partial(path_pattern, values=values)
     unnamed = _Path(path="unnamed")
     found = source.need("path", pattern, example="path: in/*.jsonl", stand_in=unnamed)
@@ -224,17 +224,17 @@ def _columns(root: Section) -> tuple[Column, ...]:
 
 def _column_name_problem(name: str) -> str | None:
     if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
-        return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; give it another name"
+        return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; rename the column"
     if name.startswith(_LINEAGE):
-        return f"names that begin with {' or '.join(_LINEAGE)} are taken by the lineage; give it another name"
+        return f"names that begin with {' or '.join(_LINEAGE)} are reserved for lineage; rename the column"
     if name in RESERVED:
-        return f"{name} is the name of a column that Onceload or Postgres has itself; give it another name"
+        return f"{name} is reserved by Onceload or Postgres; rename the column"
     return None
 
 
 def _column(name: str, node: yaml.Node) -> Column:
     declared = text(node)
-    # No type is that long, and the numbers in one are read without a bound.
+    # No type is that long, and its numbers are parsed without a bound.
     if len(declared) > 200:
         raise not_what(node, "a Postgres type, such as `numeric(12,2) not null`")
     return parse_column(name, declared)
@@ -260,7 +260,7 @@ def _message_id(message_id: Section) -> MessageId | None:
 
 
 def _suite(quality: Section, beside: Path) -> Suite | None:
-    """A suite lies beside the pipeline file, or below that; what is wrong with it is said with its own lines."""
+    """Read the suite, which is beside or below the pipeline file; its errors carry its own line numbers."""
     kept_s = quality.take("keep", duration(least_s=0, most_s=_INT4_MAX), default=Suite.kept_s)
     named = quality.take("suite", some_text, default=None)
     if named is None:
@@ -278,7 +278,7 @@ def _delivery(delivery: Section) -> Rules:
     sessions = delivery.take("sessions", whole_number(least=1, most=_SESSIONS_MAX), default=Rules.sessions)
     if mode is Mode.SESSION and sessions is None:
         if delivery.is_sound("mode") and delivery.is_sound("sessions"):
-            delivery.refuse("mode", "in mode session all sessions are known; say how many, such as `sessions: 4`")
+            delivery.refuse("mode", "mode session needs a fixed number of sessions; add it, such as `sessions: 4`")
         sessions = 1
     return Rules(
         mode=mode,
@@ -312,25 +312,25 @@ def pipeline_name(node: yaml.Node) -> str:
 @dataclass(frozen=True)
 class _Path:
     path: str
-    #: The folder that the filled names start below, and the path before it was filled: only of one with placeholders.
+    #: The folder that file names are relative to, and the path before it was filled; only with placeholders.
     root: str | None = None
     pattern: str | None = None
 
 
 def path_pattern(node: yaml.Node, *, values: _Values) -> _Path:
-    """Fill the placeholders once, and say which folder the filled names start below.
+    """Fill the placeholders once, and find the folder that file names are relative to.
 
-    What a value says is never filled again.
+    Placeholders inside values are not filled.
     """
     pattern = some_text(node)
     if not pattern.isprintable():
         raise not_what(node, "a path on one line")
     if "{{" in (rest := _PLACEHOLDER.sub("", pattern)) or "}}" in rest:
-        raise not_what(node, "placeholders that are names, such as {{ ds }}")
+        raise not_what(node, "placeholders that are plain names, such as {{ ds }}")
     asked = dict.fromkeys(_PLACEHOLDER.findall(pattern))
     if unknown := [name for name in values.given if name not in asked]:
         expected = (
-            f"--set to name its placeholders ({', '.join(asked)})" if asked else "no --set: it has no placeholder"
+            f"--set for its placeholders only ({', '.join(asked)})" if asked else "no --set, as it has no placeholder"
         )
         raise SettingRefused("value", ", ".join(map(repr, unknown)), expected)
     filled = {**values.offered, **values.given}
@@ -339,24 +339,24 @@ def path_pattern(node: yaml.Node, *, values: _Values) -> _Path:
         raise SettingRefused("value", f"none; add {fix}", f"a value for {', '.join(missing)}")
     for name in asked:
         _check_value(name, filled[name])
-    # A part of the path that holds a placeholder is as open as one with a wildcard.
+    # For the root, a placeholder counts as a wildcard.
     root = root_of(_PLACEHOLDER.sub("?", pattern)) if asked else None
     path = _PLACEHOLDER.sub(lambda match: filled[match[1]], pattern)
-    # What no listing would take is refused here, where its line is known.
+    # Refuse here what listing would refuse, because here the line is known.
     root_of(path, root=root)
     return _Path(path=path, root=root, pattern=pattern if asked else None)
 
 
 def _check_value(name: str, value: str) -> None:
-    # A value names a part of the path; it never widens it, and never leads out of it.
+    # A value is a part of the path: it must neither widen the path nor leave it.
     leads_away = value.startswith(("/", "\\")) or any(part in value for part in ("..", "://", "::"))
     if not value.strip() or not value.isprintable() or leads_away or set(value) & set("*?[]{}"):
-        expected = f"a value for {name} that is a part of a path, without wildcards, .. or a / at its start"
-        raise SettingRefused("value", f"{value!r}; give another by --set {name}=...", expected)
+        expected = f"a value for {name} without wildcards, `..` or a leading /"
+        raise SettingRefused("value", f"{value!r}; set another with --set {name}=...", expected)
 
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
-#: What Airflow fills in for each run, if a path asks for it.
+#: The placeholders that Airflow fills for each run.
 GIVEN = ("ds", "ds_nodash", "ts_nodash", "data_interval_start", "data_interval_end")
 _EXAMPLES = {"ds": "2026-11-21"}
 
@@ -383,7 +383,7 @@ def whole_days(node: yaml.Node) -> int:
 def one_byte(node: yaml.Node) -> str:
     value = text(node)
     if len(value.encode()) != 1 or value in "\r\n":
-        raise not_what(node, 'one character of one byte, no line end; a tab is "\\t", and most signs need quotes: "|"')
+        raise not_what(node, 'one character of one byte, no line end; a tab is "\\t"; most symbols need quotes: "|"')
     return value
 
 
@@ -396,24 +396,24 @@ def _some_names(node: yaml.Node) -> tuple[str, ...]:
     if not found:
         raise not_what(node, "at least one name, such as [id]")
     if len(found) > _MESSAGE_COLUMNS_MAX:
-        raise not_what(node, f"at most {_MESSAGE_COLUMNS_MAX} names; name the few columns that tell records apart")
+        raise not_what(node, f"at most {_MESSAGE_COLUMNS_MAX} names; name only the columns that identify a record")
     return found
 
 
 def table_name(node: yaml.Node) -> tuple[str, str]:
-    """`schema.table` or `table`, where quotes keep what is inside them as it is."""
+    """`schema.table` or `table`; quoted parts keep their case and special characters."""
     match = _TABLE.fullmatch(text(node))
     if match is None:
         raise not_what(node, "schema.table or table; anything but letters, digits and _ needs quotes: '\"my table\"'")
     parts = [part for part in match.groups() if part]
     if any(part[0] != '"' and part != part.lower() for part in parts):
-        raise not_what(node, "small letters, as Postgres reads it, or quotes that keep the capital ones: '\"Events\"'")
+        raise not_what(node, "lower case, or quotes to keep the upper case: '\"Events\"'")
     *schema, table = (part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
     for name in (*schema, table):
         if len(name.encode()) > NAME_BYTES_MAX:
             raise not_what(node, f"names of at most {NAME_BYTES_MAX} bytes")
     if schema and (schema[0] in _SCHEMAS_TAKEN or schema[0].startswith("pg_")):
-        raise not_what(node, "a schema for your own tables; this one belongs to Postgres or to Onceload")
+        raise not_what(node, "a schema of your own; this one belongs to Postgres or Onceload")
     return (schema[0] if schema else "public"), table
 
 
@@ -428,14 +428,14 @@ def quarantine_limit(node: yaml.Node) -> QuarantineLimit:
         return QuarantineLimit(share=float(match[1]) / 100)
     if is_whole_number(node) and int(node.value) >= 0:
         return QuarantineLimit(records=int(node.value))
-    raise not_what(node, "a share such as 0.1%, at most 100%, or a whole number of records")
+    raise not_what(node, "a percentage such as 0.1%, at most 100%, or a number of records")
 
 
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%")
 
 
 def cron(node: yaml.Node) -> str:
-    """Five fields, one of the presets that Airflow knows, or the word for whenever there is something new."""
+    """Five cron fields, one of Airflow's presets, or on_arrival."""
     value = text(node)
     fields = value.split()
     is_cron = len(fields) == len(_CRON) and all(map(_is_cron_field, fields, _CRON))

@@ -1,4 +1,4 @@
-"""YAML as places: every value knows its line, and everything that is wrong is collected, not raised.
+"""YAML with line numbers: every value knows its line, and errors are collected, not raised.
 
 Only PyYAML's node graph is read: no object is ever constructed from a file, and aliases are never expanded.
 """
@@ -19,26 +19,26 @@ T = TypeVar("T")
 D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
 
-#: Makes a value of a node, or raises SettingRefused; the place is added by who asked.
+#: Turns a node into a value, or raises SettingRefused; the caller adds the place.
 Reading = Callable[[yaml.Node], T]
 
 FILE_BYTES_MAX = 2**20
-#: Postgres cuts longer ones off.
+#: Postgres truncates longer names.
 NAME_BYTES_MAX = 63
 #: A pipeline of 1 600 columns has 3 300 nodes.
 _NODES_MAX = 20_000
 #: PyYAML composes recursively, and a pipeline file is four levels deep.
 _DEPTH_MAX = 20
-#: Nobody reads on after so many.
+#: More problems are only counted.
 PROBLEMS_MAX = 100
 _SHOWN_MAX = 60
-# libyaml, which every wheel of PyYAML holds: PyYAML's own scanner is slow, and takes escapes that are no characters.
+# libyaml, which is in every wheel of PyYAML: PyYAML's own scanner is slow, and accepts escapes of invalid characters.
 _LOADER = yaml.CSafeLoader
 
 
 @dataclass
 class Document:
-    """One file while it is read: where its values stand, and what is wrong with them."""
+    """One file while it is read: the lines of its values, and its problems."""
 
     path: str
     _lines: dict[str, int] = field(default_factory=dict)
@@ -48,14 +48,14 @@ class Document:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, from top to bottom."""
+        """The problems, from top to bottom."""
         found = [words for _, words in sorted(self._problems, key=lambda problem: problem[0])]
         if len(found) > PROBLEMS_MAX:
             return (*found[:PROBLEMS_MAX], f"{self.path}: and {len(found) - PROBLEMS_MAX} more problems")
         return tuple(found)
 
     def read(self, content: bytes) -> "Section | None":
-        """Take the file apart as far as its top level; what follows is asked of the section."""
+        """Parse the top level of the file; the section reads what is below."""
         try:
             node = _compose(content)
         except _NotAPipeline as refused:
@@ -65,13 +65,13 @@ class Document:
         return self.section("", node)
 
     def open(self, path: Path) -> "Section | None":
-        """Take a file apart that may not even be readable."""
+        """Parse a file; if it cannot be read, that is a problem too."""
         try:
             with path.open("rb") as file:
                 content = file.read(FILE_BYTES_MAX + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            self.refuse_line(1, f"expected a file that can be read, found: {reason}; check the path")
+            self.refuse_line(1, f"the file cannot be read: {reason}; check the path")
             return None
         return self.read(content)
 
@@ -88,12 +88,12 @@ class Document:
         self.refuse_line(self._line_of(where), f"{place}: {message}" if place else message)
 
     def refuse_line(self, line: int, message: str) -> None:
-        # Names come from the file, and a terminal obeys what it cannot print.
+        # Names come from the file, and unprintable characters could control the terminal.
         shown_as = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message)
         self._problems.append((line, f"{self.path}:{line}: {shown_as}"))
 
     def doubt(self, where: str) -> None:
-        """Say nothing more about a place that was certainly meant otherwise."""
+        """Report nothing more about a key that was probably misspelled elsewhere."""
         self._refused.add(where)
 
     def is_sound(self, where: str) -> bool:
@@ -104,7 +104,7 @@ class Document:
         return len(self._problems) > PROBLEMS_MAX
 
     def refuse_unknown_keys(self) -> None:
-        """Call this at the end: a key is known because somebody asked for it."""
+        """Refuse the keys that nothing has read; call this last."""
         for section in self._sections:
             section.refuse_unknown_keys()
 
@@ -113,7 +113,7 @@ class Document:
 
 
 class Section:
-    """A mapping of the file, or the lack of one."""
+    """A mapping of the file; empty if it is missing."""
 
     def __init__(self, document: Document, where: str, node: yaml.MappingNode | None) -> None:
         self._document = document
@@ -130,9 +130,9 @@ class Section:
         # The key as it was written: `null`, `no` and `on` are names like any other here.
         name: str = key.value
         if name in self._nodes:
-            # The first one is the one that is read on, but the line of the second is the one to look at.
+            # The first one is read, but the error shows the line of the second.
             self._document.stands(self.place(name), key)
-            return self.refuse(name, "expected each key once, found it again; remove one of them")
+            return self.refuse(name, "this key appears twice; remove one of them")
         self._nodes[name] = value
         return self._document.stands(self.place(name), key)
 
@@ -150,18 +150,18 @@ class Section:
         return self._document.is_sound(self.place(key))
 
     def has(self, key: str) -> bool:
-        """Whether a key is there with a value, without asking for it."""
+        """Whether a key has a value; does not count as reading it."""
         return key in self._nodes and not _is_nothing(self._nodes[key])
 
     def take(self, key: str, reading: Reading[T], *, default: D) -> T | D:
-        """Read what may be left out."""
+        """Read an optional key."""
         node = self._ask(key)
         if node is None or (default is None and _is_nothing(node)):
             return default
         return self._read(key, node, reading, otherwise=default)
 
     def need(self, key: str, reading: Reading[T], *, example: str, stand_in: T) -> T:
-        """Read what has no default; the stand-in only lets the rest be checked too."""
+        """Read a required key; the stand-in only lets the rest of the file be checked too."""
         node = self._ask(key)
         if node is not None:
             return self._read(key, node, reading, otherwise=stand_in)
@@ -170,7 +170,7 @@ class Section:
         return stand_in
 
     def section(self, key: str) -> "Section":
-        """Go one level down; nothing below the key is the same as no key."""
+        """Go one level down; an empty key is the same as no key."""
         node = self._ask(key)
         if node is not None and not isinstance(node, yaml.MappingNode) and not _is_nothing(node):
             self.refuse(key, f"expected keys with values below it, found {shown(node)}")
@@ -182,7 +182,7 @@ class Section:
         if node is None or _is_nothing(node):
             return []
         if not isinstance(node, yaml.SequenceNode):
-            self.refuse(key, f"expected a list, each element with a - before it, found {shown(node)}")
+            self.refuse(key, f"expected a list (each element starts with -), found {shown(node)}")
             return []
         found = []
         for number, each in enumerate(node.value, 1):
@@ -200,7 +200,9 @@ class Section:
                 return
             close = difflib.get_close_matches(name[:_SHOWN_MAX], self._asked, n=1)
             fix = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(self._asked)}"
-            self.refuse(name, "no such key; " + ("write the keys out, nothing is merged" if name == "<<" else fix))
+            self.refuse(
+                name, "unknown key; " + ("merge keys are not supported, write the keys out" if name == "<<" else fix)
+            )
             for meant in close:
                 self._document.doubt(self.place(meant))
 
@@ -217,12 +219,12 @@ class Section:
 
 
 def shown(node: yaml.Node) -> str:
-    """A value as a message shows it."""
+    """A value as messages show it."""
     if isinstance(node, yaml.ScalarNode):
         cut = _cut(node.value, at_most=_SHOWN_MAX)
         return repr(cut) if is_text(node) else cut or "nothing"
     if isinstance(node, yaml.MappingNode) and node.flow_style:
-        return "a mapping; text that begins with { needs quotes"
+        return "a mapping; text that starts with { needs quotes"
     return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
 
 
@@ -231,7 +233,7 @@ def not_what(node: yaml.Node, expected: str) -> SettingRefused:
 
 
 def text(node: yaml.Node) -> str:
-    """Text as it is written; what only looks like text is refused with what to quote."""
+    """Text as it is written; a value that YAML does not read as text is refused, and must be quoted."""
     if not isinstance(node, yaml.ScalarNode):
         raise not_what(node, "text")
     value: str = node.value
@@ -240,7 +242,7 @@ def text(node: yaml.Node) -> str:
         fix = f'{kind}; text needs quotes: "{shown(node)}"' if value else 'nothing; the empty text is ""'
         raise SettingRefused("value", fix, "text")
     if "\0" in value:
-        raise not_what(node, "text without the character NUL, which Postgres does not hold")
+        raise not_what(node, "text without the character NUL, which Postgres cannot store")
     return value
 
 
@@ -265,7 +267,7 @@ def flag(node: yaml.Node) -> bool:
 
 
 def whole_number(*, least: int, most: int) -> Reading[int]:
-    expected = f"a whole number in plain digits, {least} to {most}"
+    expected = f"an integer in plain digits, {least} to {most}"
 
     def read(node: yaml.Node) -> int:
         if not is_whole_number(node) or not least <= int(node.value) <= most:
@@ -287,20 +289,20 @@ def one_of(kind: type[E]) -> Reading[E]:
 
 
 def names(node: yaml.Node) -> tuple[str, ...]:
-    """A list of columns, each of them once."""
+    """A list of different column names."""
     if not isinstance(node, yaml.SequenceNode):
         raise not_what(node, "a list, such as [id]")
     found: dict[str, None] = {}
     for each in node.value:
         name = column_name(each)
         if name in found:
-            raise SettingRefused("value", f"{shown(each)} again", "each name once")
+            raise SettingRefused("value", f"{shown(each)} twice", "each name once")
         found[name] = None
     return tuple(found)
 
 
 def size(*, least: int, most: int) -> Reading[int]:
-    """So many bytes: a number, or one with a unit."""
+    """A number of bytes, with or without a unit."""
 
     def read(node: yaml.Node) -> int:
         match = _SIZE.fullmatch(node.value) if is_text(node) else None
@@ -336,19 +338,19 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def is_text(node: yaml.Node) -> bool:
-    """Whether a value is text under both versions of YAML: 1e3 is a number in the later one."""
+    """Whether a value is text in YAML 1.1 and 1.2: 1e3 is a number in 1.2."""
     if not isinstance(node, yaml.ScalarNode) or _tag(node) not in _TEXT:
         return False
-    # Nobody writes longer numbers, and many aliases may lead to one long text.
+    # Real numbers are shorter, and many aliases may lead to one long text.
     return bool(node.style) or len(node.value) > _SHOWN_MAX or not _NUMBER.fullmatch(node.value)
 
 
 def is_whole_number(node: yaml.Node) -> bool:
-    """Whether a number is the same one to every reader: 010, 1:30 and 1_000 are not."""
+    """Whether a number has only one reading: 010, 1:30 and 1_000 have several."""
     return _tag(node) == "int" and bool(_DIGITS.fullmatch(node.value))
 
 
-# A lone = or << is text to whoever writes it.
+# A lone = or << is meant as text.
 _TEXT = frozenset({"str", "value", "merge"})
 _KINDS = {
     "null": "nothing",
@@ -368,7 +370,7 @@ def _is_nothing(node: yaml.Node) -> bool:
 
 
 def _tag(node: yaml.Node) -> str:
-    """What YAML takes a scalar for; a tag that somebody put on a list or a mapping says nothing."""
+    """The YAML type of a scalar; explicit tags on lists and mappings are ignored."""
     return node.tag.removeprefix("tag:yaml.org,2002:") if isinstance(node, yaml.ScalarNode) else ""
 
 
@@ -377,7 +379,7 @@ def _cut(words: str, *, at_most: int) -> str:
 
 
 def _upwards(where: str) -> Iterator[str]:
-    """A place, and the ones that it is in."""
+    """A place, and all places that contain it."""
     yield where
     while where:
         where = where.rpartition(".")[0]
@@ -410,7 +412,7 @@ def _compose(content: bytes) -> yaml.MappingNode:
     if node is None:
         raise _NotAPipeline(
             1,
-            "expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+            "the file is empty; start with a key, such as `pipeline: <name>`",
         )
     if not isinstance(node, yaml.MappingNode):
         expected = "keys with values, such as `pipeline: events`"
@@ -420,7 +422,7 @@ def _compose(content: bytes) -> yaml.MappingNode:
 
 def _decode(content: bytes) -> str:
     if len(content) > FILE_BYTES_MAX:
-        raise _NotAPipeline(1, f"expected at most {FILE_BYTES_MAX} bytes, found more; a pipeline file is a page")
+        raise _NotAPipeline(1, f"the file is larger than {FILE_BYTES_MAX} bytes; a pipeline file is about a page")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -430,21 +432,21 @@ def _decode(content: bytes) -> str:
 
 
 def _check_bounds(written: str) -> None:
-    """Look at the events before the graph, because they come without recursion."""
+    """Count the events before the graph is built, because parsing events does not recurse."""
     nodes = depth = 0
     for event in yaml.parse(written, Loader=_LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH_MAX or nodes > _NODES_MAX:
-            expected = f"at most {_NODES_MAX} values, and {_DEPTH_MAX} levels of them"
+            expected = f"at most {_NODES_MAX} values in {_DEPTH_MAX} levels"
             raise _NotAPipeline(_line(event), f"expected {expected}, found more")
 
 
 def _broken(written: str, error: yaml.MarkedYAMLError) -> _NotAPipeline:
-    """Say where a file stops being YAML, and what is mostly meant."""
+    """Find the line where a file stops being YAML, and the most likely fix."""
     lines = written.splitlines()
     mark = error.problem_mark
-    # What was never closed is noticed at the end of the file, but it is mended where it began.
+    # An unclosed quote or bracket is noticed at the end of the file, but must be fixed where it began.
     if error.context_mark is not None and (mark is None or mark.line >= len(lines) - 1):
         mark = error.context_mark
     number = 0 if mark is None else mark.line
@@ -453,7 +455,10 @@ def _broken(written: str, error: yaml.MarkedYAMLError) -> _NotAPipeline:
     if "\t" in line[: len(line) - len(line.lstrip())] or "tab character" in problem or r"'\t'" in problem:
         fix = "indent with spaces, not with tabs"
     elif "another document" in problem:
-        fix = "a file holds one pipeline: remove the line --- and what follows it"
+        fix = "a file contains one pipeline; remove the line --- and everything after it"
     else:
-        fix = "text that begins with any of * & ! { [ ] } , | > % @ ` or holds a colon needs quotes, and quotes an end"
-    return _NotAPipeline(number + 1, f"expected YAML, but {error.context or ''} {problem}; {fix}")
+        fix = (
+            "text that starts with any of * & ! { [ ] } , | > % @ ` or contains a colon needs quotes, and quotes must "
+            "be closed"
+        )
+    return _NotAPipeline(number + 1, f"invalid YAML: {f'{error.context}: ' if error.context else ''}{problem}; {fix}")

@@ -1,7 +1,7 @@
-"""Quarantined records as a file for mending: one JSON document a line.
+"""Quarantined records as a file to edit: one JSON document per line.
 
-It appears under its name whole or not at all, and nobody else may read it: rows may be secrets. Each line names its
-record three times, by id, file and sequence id, so that what was exported from one database mends nothing in another.
+The file is written completely or not at all, and only its owner can read it, because rows may be secret. Each line
+identifies its record by id, file and sequence id, so that an export from one database changes nothing in another.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from dedup_core.errors import SettingRefused
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId
 
-_EXPECTED = "the lines that `onceload quarantine export` writes, with `raw` mended"
+_EXPECTED = "lines as `onceload quarantine export` writes them, with only `raw` changed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class Mended:
 
 
 def write_records(records: Iterable[KeptRecord], path: Path) -> int:
-    """Write beside the place, make it durable, then put it there; answers with how many there are."""
+    """Write a temporary file, sync it, then rename it; return the number of records."""
     unfinished: Path | None = None
     written = 0
     try:
-        # Such a file is readable and writable by its owner alone.
+        # Only its owner can read or write such a file.
         with NamedTemporaryFile(dir=path.parent, prefix=".onceload-", delete=False) as file:
             unfinished = Path(file.name)
             for record in records:
@@ -45,7 +45,7 @@ def write_records(records: Iterable[KeptRecord], path: Path) -> int:
         _make_durable(path.parent)
     except OSError as error:
         found = f"{path} ({error.strerror})"
-        raise SettingRefused("the exported file", found, "a place that may be written and has room") from error
+        raise SettingRefused("the exported file", found, "a writable folder with free space") from error
     finally:
         if unfinished is not None:
             unfinished.unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def write_records(records: Iterable[KeptRecord], path: Path) -> int:
 
 
 def read_mended(path: Path) -> dict[QuarantineId, Mended]:
-    """Read an exported file back, mended or not; a record may stand in it once."""
+    """Read an exported file, fixed or not; each record may appear once."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -63,24 +63,26 @@ def read_mended(path: Path) -> dict[QuarantineId, Mended]:
         if line.strip():
             quarantine_id, found = _mended_in(line, where=f"{path}, line {number}")
             if quarantine_id in mended:
-                raise SettingRefused(f"{path}, line {number}", f"record {quarantine_id} again", "each record once")
+                raise SettingRefused(f"{path}, line {number}", f"record {quarantine_id} twice", "each record once")
             mended[quarantine_id] = found
     if not mended:
-        raise SettingRefused("--from", f"{path}, which holds no record", _EXPECTED)
+        raise SettingRefused("--from", f"{path}, which contains no record", _EXPECTED)
     return mended
 
 
 def check_mended(mended: Mapping[QuarantineId, Mended], records: Sequence[KeptRecord]) -> None:
-    """Refuse a file of another database, where the same ids are other records."""
+    """Refuse a file of another database, where the same ids belong to other records."""
     for record in records:
         line = mended[record.quarantine_id]
         if (line.file, line.sequence_id) != (record.file, record.sequence_id):
             found = f"record {record.quarantine_id} as sequence id {line.sequence_id} of {line.file}"
-            raise SettingRefused("--from", found, f"sequence id {record.sequence_id} of {record.file}, as it is here")
+            raise SettingRefused(
+                "--from", found, f"sequence id {record.sequence_id} of {record.file}, as in this database"
+            )
 
 
 def raw_fields(raw: bytes) -> dict[str, str]:
-    """Text where it is text, and bytes otherwise, as JSON can hold them."""
+    """The bytes for JSON: as text if they are UTF-8, else as base64."""
     try:
         return {"raw": raw.decode()}
     except UnicodeDecodeError:
@@ -104,16 +106,16 @@ def _mended_in(line: bytes, *, where: str) -> tuple[QuarantineId, Mended]:
         quarantine_id, file, sequence_id = values["id"], values["file"], values["sequence_id"]
         given = [name for name in ("raw", "raw_base64") if name in values]
         if (type(quarantine_id), type(file), type(sequence_id), len(given)) != (int, str, int, 1):
-            raise SettingRefused(where, "a line without an id, a file, a sequence_id and one raw", _EXPECTED)
+            raise SettingRefused(where, "a line without id, file, sequence_id and one raw", _EXPECTED)
         text = values[given[0]]
         raw = text.encode() if given == ["raw"] else b64decode(text, validate=True)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingRefused(where, f"something else ({type(error).__name__}: {error})", _EXPECTED) from error
+        raise SettingRefused(where, f"an invalid line ({type(error).__name__}: {error})", _EXPECTED) from error
     return QuarantineId(quarantine_id), Mended(file=file, sequence_id=sequence_id, raw=raw)
 
 
 def _make_durable(folder: Path) -> None:
-    """A rename lasts through a power cut only once its folder is synced."""
+    """Sync the folder: only then does the rename survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The lines that quarantined records start in, for those who look into the file with an editor.
+"""The line numbers of quarantined records, for looking them up in an editor.
 
-Only files of this machine are looked through, and only up to a bound. A line is named only where the file still holds
-the record's bytes there.
+Only local files are read, and only up to a limit. A line is reported only if the file still has the record's bytes
+there.
 """
 
 import posixpath
@@ -17,23 +17,23 @@ from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, find_root
 from spark_jobs.files.addresses import local_path
 from spark_jobs.files.reading import open_stream
 
-#: Of each record, so much has to be there still.
+#: How many bytes of each record are compared.
 COMPARED_BYTES = 64
 _LOOKED_THROUGH_BYTES = 256 * 2**20
 _BLOCK_BYTES = 2**20
 
 
 def find_lines(engine: Engine, records: Sequence[KeptRecord]) -> Mapping[QuarantineId, int]:
-    """The line of each record of one pipeline, where that can be told."""
+    """The line of each record of one pipeline, if it can be found."""
     root = find_root(engine, records[0].pipeline) if records else None
     lines: dict[QuarantineId, int] = {}
     if root is None or local_path(root) is None:
         return lines
     near = [record for record in records if record.sequence_id < _LOOKED_THROUGH_BYTES]
-    # Of several generations, the last one is the one that is there.
+    # Of several generations, the file now has the last one.
     in_order = sorted(near, key=lambda record: (record.file, record.sequence_id, -record.quarantine_id))
     for file, some in groupby(in_order, key=lambda record: record.file):
-        # A file that is gone, or that does not unpack any more, names no further lines.
+        # A file that is missing, or no longer decompresses, gives no further lines.
         with suppress(OnceloadError), open_stream(posixpath.join(root, file)) as stream:
             lines.update(_lines(stream, some))
     return lines

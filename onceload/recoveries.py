@@ -1,4 +1,4 @@
-"""What a recovery did, in words."""
+"""Messages about recoveries."""
 
 from typing import TYPE_CHECKING
 
@@ -32,11 +32,11 @@ def state_in_words(found: Recovery) -> str:
 
 def rewind_in_words(found: Rewind) -> str:
     if not found.entries:
-        return f"pipeline {found.pipeline}: it is as it was at position {found.rewound_to}; there was nothing to do"
-    goes = "went" if found.applied else "would go"
+        return f"pipeline {found.pipeline}: it is already at position {found.rewound_to}; there was nothing to do"
+    undone = "were rolled back" if found.applied else "would be rolled back"
     what = (
         f"pipeline {found.pipeline}, back to position {found.rewound_to}: {found.entries:,} entries of "
-        f"{found.producers:,} producers {goes}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
+        f"{found.producers:,} producers {undone}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
         f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
     )
-    return "\n".join((what, *(f"not as its receipts say: {each}" for each in found.differing[:_NAMES_SHOWN])))
+    return "\n".join((what, *(f"differs from its receipts: {each}" for each in found.differing[:_NAMES_SHOWN])))

@@ -1,4 +1,4 @@
-"""What a scheduler asks before and after a load: whether there is anything to do, and what has come of it."""
+"""What a scheduler asks before and after a load: whether there is work, and what the result was."""
 
 import hashlib
 import time
@@ -17,7 +17,7 @@ from spark_jobs.plan.plan import Plan, make_plan
 from spark_jobs.plan.versions import as_declared
 from spark_jobs.write.target import check_target
 
-#: Nothing is held under this name.
+#: No batch has this name.
 _NO_BATCH = Batch("")
 
 
@@ -27,16 +27,16 @@ class Found:
 
     files: int
     bytes: int
-    #: The same as long as the same files have the same news.
+    #: A digest that changes only if other files or bytes are new.
     news: str
-    #: Deliveries that wait or are in hand.
+    #: Deliveries that wait or are in progress.
     open: int
     lines: tuple[str, ...]
-    #: Whether an earlier call of the same batch holds something, which a later one takes over.
+    #: Whether an earlier call of the same batch holds work, which a later call takes over.
     is_held: bool
-    #: Whether others are loading something.
+    #: Whether another load is in progress.
     is_busy: bool
-    #: Files that no load can go on with, in words; empty if there are none.
+    #: The files that need a person, with reasons; empty if there are none.
     needs_a_person: str
 
     @property
@@ -45,19 +45,19 @@ class Found:
 
 
 def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> Found:
-    """Look for what is new, without Spark and without changing anything."""
+    """Look for new records, without Spark and without changing anything."""
     engine = connect(how.ledger)
     try:
         schema.check(engine)
         ledger = PostgresLedger(engine)
-        # Only a load takes a version; one that it would refuse is refused here too.
+        # Only a load creates a version; an edit that it would refuse is refused here too.
         ledger.find_version(as_declared(declared))
         check_target(engine, ledger, declared)
         choice = what_is_left_of(how.choice, ledger, declared.name, batch)
         plan = make_plan(declared, ledger, now_s=time.time(), choice=choice)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
         open_now = 0
-        # Of a pipeline that was never loaded nothing is open.
+        # A pipeline that was never loaded has no open deliveries.
         with suppress(NotFound):
             open_now = board.open_work(batch, is_staged=not declared.is_direct).count
         is_held = PostgresBatches(engine, declared.name).is_held(batch)
@@ -71,8 +71,8 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         news=_news(plan),
         open=open_now,
         lines=(
-            f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without, {open_now:,} open"
-            " deliveries",
+            f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without new bytes, "
+            f"{open_now:,} open deliveries",
             *(f"{note.name}: {note.reason}" for note in plan.notes),
         ),
         is_held=is_held,
@@ -90,7 +90,7 @@ def _news(plan: Plan) -> str:
 
 
 def outcome(declared: Declared, how: LoadSettings, *, batch: Batch) -> Report:
-    """What a batch has come to, all its calls together."""
+    """The result of a batch, over all its calls."""
     engine = connect(how.ledger)
     try:
         return what_came_of(PostgresLedger(engine), declared.name, batch, after=Position(0))

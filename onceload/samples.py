@@ -1,4 +1,4 @@
-"""Files that keep growing, as devices would write them: something to load."""
+"""Growing sample files, as devices would write them."""
 
 import json
 import random
@@ -15,7 +15,7 @@ _ROWS_MAX = 20
 
 @contextmanager
 def growing(folder: Path) -> Iterator[None]:
-    """Append readings to one file a day and device for as long as the block runs; now and then one is broken."""
+    """Append readings to one file per day and device while the block runs; a few lines are broken."""
     ended = threading.Event()
     thread = threading.Thread(target=_write, args=(folder, ended), name="onceload samples", daemon=True)
     thread.start()
@@ -27,7 +27,7 @@ def growing(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, ended: threading.Event) -> None:
-    chance = random.Random()  # noqa: S311 - it is no secret.
+    chance = random.Random()  # noqa: S311 - not used for secrets.
     while not ended.wait(_EVERY_S):
         now = datetime.now(UTC)
         day = folder / f"{now:%Y-%m-%d}"

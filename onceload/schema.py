@@ -1,8 +1,8 @@
-"""The schema: made and changed by migrations alone, and refused where it does not fit this code.
+"""The schema: created and changed only by migrations, and refused if it does not fit this code.
 
-Beside its revision it keeps `compatible_from`, the oldest revision whose code runs on it. A migration that only adds
-leaves that as it is, so that code of the release before runs on. One that takes something away raises it, a release
-after the code that needed it. Code that does not fit writes nothing, and is called again: somebody is at the upgrade.
+Beside its revision it stores `compatible_from`, the oldest revision whose code runs on it. A migration that only adds
+leaves it unchanged, so that code of the previous release keeps running. A migration that removes something raises it,
+one release after the code that needed it. Code that does not fit writes nothing and retries: an upgrade is in progress.
 """
 
 import time
@@ -18,11 +18,11 @@ from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, translated
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
-#: How long an upgrade tries to get all tables for itself, in between of what loads and snapshots do.
+#: How long an upgrade tries to lock all tables, between the transactions of loads and snapshots.
 _PATIENCE_S = 600.0
 _PAUSE_S = 1.0
-#: Loads that come to a table meanwhile wait behind us. This is shorter than the server waits before it looks for a
-#: deadlock (1 s), so no load ends in one.
+#: Loads that need a table in the meantime wait behind us. This is shorter than Postgres's deadlock_timeout (1 s), so no
+#: load fails with a deadlock.
 _LOCK_TIMEOUT = text("SET LOCAL statement_timeout = '500ms'")
 _NO_TIMEOUT = text("SET LOCAL statement_timeout = 0")
 _LOCK_ALL = text("""
@@ -32,10 +32,10 @@ _LOCK_ALL = text("""
                   WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v')
                     AND NOT relispartition);
     END $$""")
-#: Two commands that bring the schema up to date at once must not run the same migration.
+#: Two concurrent upgrades must not run the same migration.
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
 
-#: Who may neither make roles nor give away rights goes on doing everything alone.
+#: A user who can neither create roles nor grant rights keeps owning everything.
 _MAY_GRANT = text("""
     SELECT CASE WHEN to_regrole('onceload_owner') IS NULL THEN rolsuper OR rolcreaterole
                 ELSE pg_has_role(current_user, 'onceload_owner', 'USAGE') END
@@ -47,7 +47,7 @@ _HAS_ROLES = text("""
     SELECT coalesce(has_table_privilege(to_regrole('onceload_loader'), 'onceload.ledger', 'INSERT'), false)""")
 
 _BEFORE = "it cannot be upgraded. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
-_THEIRS = "rename that schema, or give Onceload a database of its own in ONCELOAD_DSN"
+_THEIRS = "rename that schema, or set ONCELOAD_DSN to another database"
 _TABLES = text("""
     SELECT relname AS name, EXISTS (
            SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = 'version_num') AS is_ours
@@ -66,12 +66,12 @@ class _Version:
 
 def head() -> str:
     """The revision that this code is written for."""
-    # Files are named by their revision, so that looking at them needs no Alembic, which is slow to import.
+    # The revision is read from file names, because Alembic is slow to import.
     return max(path.name.split("_", 1)[0] for path in (MIGRATIONS / "versions").glob("*.py"))
 
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
-    """Bring the schema to this code's revision, in one transaction; answers with the revisions before and after."""
+    """Migrate the schema to this code's revision, in one transaction; return the revisions before and after."""
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -93,7 +93,7 @@ def _upgrade(engine: Engine) -> tuple[str | None, str]:
         if found and found.revision < head():
             _lock_all(connection)
         if not connection.execute(text("SELECT to_regnamespace('onceload')")).scalar_one():
-            # An administrator may have made it for a user who may make no schemas.
+            # An administrator may have created it for a user without the right to create schemas.
             connection.execute(text("CREATE SCHEMA onceload"))
         _migrate(connection)
         if connection.execute(_MAY_GRANT).scalar_one():
@@ -103,7 +103,7 @@ def _upgrade(engine: Engine) -> tuple[str | None, str]:
 
 
 def _lock_all(connection: Connection) -> None:
-    """Take all tables at once, or none, so that no load is in the middle of a transaction while they change."""
+    """Lock all tables at once, or none, so that no load is inside a transaction while they change."""
     connection.execute(_LOCK_TIMEOUT)
     try:
         connection.execute(_LOCK_ALL)
@@ -116,20 +116,20 @@ def _lock_all(connection: Connection) -> None:
 
 @contextmanager
 def _transaction(engine: Engine, *, doing: str) -> Iterator[Connection]:
-    """Of somebody who may be a superuser: nothing that others have made in this database is called by him."""
+    """A transaction that is safe for a superuser: it calls nothing that other users created in this database."""
     with translated(pipeline="(any)", doing=doing), engine.begin() as connection:
         connection.execute(text("SET LOCAL search_path = pg_catalog, pg_temp"))
         yield connection
 
 
 def has_roles(engine: Engine) -> bool:
-    """Whether there are roles to be granted to those who load and those who look."""
+    """Whether the loader and reader roles exist."""
     with _transaction(engine, doing="looking for roles") as connection:
         return bool(connection.execute(_HAS_ROLES).scalar_one())
 
 
 def make_if_missing(engine: Engine) -> None:
-    """A database of our own needs no first step; one that is there already is brought up to date only when asked."""
+    """Create the schema of an embedded database; an existing schema is upgraded only by `onceload init`."""
     with _transaction(engine, doing="looking at the schema") as connection:
         found = _found(connection)
     if found is None:
@@ -137,15 +137,15 @@ def make_if_missing(engine: Engine) -> None:
 
 
 def check(engine: Engine) -> str:
-    """Raise unless this code runs on the schema; answers with its revision."""
+    """Raise unless this code runs on the schema; return its revision."""
     try:
         with _transaction(engine, doing="looking at the schema") as connection:
             found = _found(connection)
     except PipelineBusy as error:
-        # Only an upgrade takes the table of the revision for itself.
+        # Only an upgrade locks the table of the revision.
         raise UpgradeUnfinished(head(), "being changed now", "Wait until `onceload init` has ended.") from error
     if found is None:
-        raise SchemaRefused(f"revision {head()}", "not there yet", "run `onceload init`")
+        raise SchemaRefused(f"revision {head()}", "missing", "run `onceload init`")
     _refuse_misfit(found)
     return found.revision
 
@@ -169,22 +169,22 @@ def _migrate(connection: Connection) -> None:
 
 
 def _found(connection: Connection) -> _Version | None:
-    """What the database is at; somebody else's schema of the same name is refused."""
+    """The version of the database; a schema of the same name that is not ours is refused."""
     tables = {row.name: row.is_ours for row in connection.execute(_TABLES)}
     if tables.pop("schema_version", False):
         version = connection.execute(_VERSION).scalar_one_or_none()
         if version or not tables:
             return _released(version) if version else None
     if tables:
-        found = f"somebody else's (it holds {', '.join(tables)})"
-        raise SchemaRefused("made by `onceload init`", found, _THEIRS)
+        found = f"of another application (it contains {', '.join(tables)})"
+        raise SchemaRefused("created by `onceload init`", found, _THEIRS)
     return None
 
 
 def _released(version: Mapping[str, str]) -> _Version:
     revision, compatible_from = version["version_num"], version.get("compatible_from")
     if not revision.isdigit():
-        raise SchemaRefused(f"revision {head()}", f"at {revision!r}, which no release of Onceload made", _THEIRS)
+        raise SchemaRefused(f"revision {head()}", f"at {revision!r}, which is of no release of Onceload", _THEIRS)
     if compatible_from is None:
         raise SchemaRefused(f"revision {head()}", f"at revision {revision} from before the first release", _BEFORE)
     return _Version(revision=revision, compatible_from=compatible_from)

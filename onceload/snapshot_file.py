@@ -1,8 +1,7 @@
 """A snapshot as a file, so that it outlives the database.
 
-Gzipped lines of JSON: what it is, a line per producer, and the SHA-256 of all lines before.
-It appears under its name whole or not at all, and is refused if as much as a byte of its content is not as it was
-written.
+Gzipped lines of JSON: a header, a line per producer, and the SHA-256 of all lines before.
+The file is written completely or not at all, and it is refused if one byte of its content was changed.
 """
 
 import gzip
@@ -28,7 +27,7 @@ VERSION = 1
 def write_snapshot(
     snapshot: Snapshot, path: Path, *, watched: Callable[[Iterator[bytes]], Iterator[bytes]] = iter
 ) -> None:
-    """Write beside the place, make it durable, then put it there; whoever watches sees each line pass."""
+    """Write a temporary file, sync it, then rename it; each line passes through `watched`."""
     unfinished: Path | None = None
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=".onceload-", delete=False) as raw:
@@ -45,23 +44,23 @@ def write_snapshot(
         _make_durable(path.parent)
     except OSError as error:
         found = f"{path} ({error.strerror})"
-        raise SettingRefused("the snapshot's file", found, "a place that may be written and has room") from error
+        raise SettingRefused("the snapshot file", found, "a writable folder with free space") from error
     finally:
         if unfinished is not None:
             unfinished.unlink(missing_ok=True)
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot back, and refuse it unless it is whole and unchanged."""
+    """Read a snapshot, and refuse it unless it is complete and unchanged."""
     try:
         with gzip.open(path, "rb") as file:
             lines = file.read().splitlines(keepends=True)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
-            raise SnapshotDamaged(str(path), "a gzipped snapshot", "something else, or a damaged one") from error
-        raise SettingRefused("the snapshot's file", f"{path} ({error.strerror})", "a file that can be read") from error
+            raise SnapshotDamaged(str(path), "a gzipped snapshot", "another or a damaged file") from error
+        raise SettingRefused("the snapshot file", f"{path} ({error.strerror})", "a readable file") from error
     except (EOFError, zlib.error) as error:
-        raise SnapshotDamaged(str(path), "a whole file", f"one that is cut or damaged ({error})") from error
+        raise SnapshotDamaged(str(path), "a complete file", f"a truncated or damaged one ({error})") from error
     return _snapshot_in(str(path), lines)
 
 
@@ -101,7 +100,7 @@ def _snapshot_in(path: str, lines: list[bytes]) -> Snapshot:
             found = f"{header['format']} version {header['version']}"
             raise SnapshotDamaged(path, f"{FORMAT} version {VERSION}", found)
         if last != {"sha256": hashlib.sha256(b"".join(lines[:-1])).hexdigest()}:
-            raise SnapshotDamaged(path, "the content that its digest was made of", "a file that was cut or edited")
+            raise SnapshotDamaged(path, "content that matches its digest", "a truncated or edited file")
         return Snapshot(
             pipeline=header["pipeline"],
             position=Position(header["position"]),
@@ -109,7 +108,7 @@ def _snapshot_in(path: str, lines: list[bytes]) -> Snapshot:
             states=dict(_state_in(json.loads(line)) for line in lines[1:-1]),
         )
     except (ValueError, KeyError, IndexError, TypeError, NotASpan) as error:
-        raise SnapshotDamaged(path, f"lines of {FORMAT} version {VERSION}", f"something else ({error!r})") from error
+        raise SnapshotDamaged(path, f"lines of {FORMAT} version {VERSION}", f"other lines ({error!r})") from error
 
 
 def _state_in(values: dict[str, Any]) -> tuple[ProducerId, ProducerState]:
@@ -125,7 +124,7 @@ def _state_in(values: dict[str, Any]) -> tuple[ProducerId, ProducerState]:
 
 
 def _make_durable(folder: Path) -> None:
-    """A rename lasts through a power cut only once its folder is synced."""
+    """Sync the folder: only then does the rename survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,13 +1,13 @@
-"""Everything on one machine: an embedded Postgres, Airflow on it, and sample files that keep growing.
+"""Everything on one machine: an embedded Postgres, Airflow, and growing sample files.
 
     make run        or: onceload run
 
-Airflow's own data is in a database of the same server. All of it lives below the home folder, listens on 127.0.0.1
-alone, and ends with this process: the kernel's lock on a file says whether it runs, however it ended before.
+Airflow's own data is in a database of the same server. Everything is below the home folder, listens only on 127.0.0.1,
+and ends with this process: a kernel lock on a file shows whether it runs, however it ended before.
 
-A part that dies is started again, and so is the server; the next try of a task that went with it fences whatever is
-left of the one before. So is a part that lives and does nothing: a scheduler that lost its database waits for the tasks
-at work before it ends, and these may wait for others, which wait to be scheduled.
+A part or server that dies is restarted; the retry of a task that died with it fences what is left of the earlier try. A
+part that hangs is restarted too: a scheduler that lost its database waits for its running tasks before it ends, and
+these may wait for other tasks, which wait to be scheduled.
 """
 
 import fcntl
@@ -39,23 +39,23 @@ _ROOT = Path(__file__).resolve().parents[1]
 _HOST = "127.0.0.1"
 _USER = "admin"
 _STARTS_IN_S = 180.0
-#: A part that has said nothing for so long will not; one that has just been started may need a while.
+#: A part without a heartbeat for this long counts as hung; this includes the time it needs to start.
 _STALLS_AFTER_S = 120.0
 _ASKS_EVERY_S = 5.0
-#: What Airflow calls the parts that say that they live.
+#: The parts with heartbeats, and their names in Airflow's health report.
 _BEATING = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
-#: Of Airflow, in the order in which they are started; all need what stands before.
+#: The parts of Airflow in start order: each needs those before it.
 _PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Where everything is."""
+    """Addresses and logins of the running services."""
 
     address: str
     user: str
     password: str
-    #: Shown once; the next time it is in the file.
+    #: A new password is printed once; later it is only in the file.
     is_new: bool
     password_file: Path
     dsn: str
@@ -63,7 +63,7 @@ class Running:
 
 @contextmanager
 def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> Iterator[Running]:
-    """Start all of it, and stop all of it when the block ends."""
+    """Start everything, and stop everything when the block ends."""
     home = home.absolute()
     with ExitStack() as stack:
         stack.enter_context(alone(home, "onceload run"))
@@ -72,7 +72,7 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         _make_databases(dsn)
         airflow = home / "airflow"
         airflow.mkdir(exist_ok=True)
-        # Logs show values of records.
+        # Logs contain values of records.
         airflow.chmod(0o700)
         password, is_new = _password(airflow / "passwords.json")
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
@@ -95,40 +95,40 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
 
 
 def run(home: Path, *, port: int, pipelines: Path) -> None:
-    """Run until somebody says stop, and say where everything is."""
+    """Run until stopped, and print addresses and logins."""
     words("starting Postgres and Airflow; this takes about a minute")
     with asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines) as all_of_it:
         login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
         words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
         words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
-        words(f"samples:   {home / 'landing'} grows all the time, and {pipelines}/readings.yaml loads it every minute")
-        words("Ctrl-C stops all of it")
+        words(f"samples:   {home / 'landing'} grows every second; {pipelines}/readings.yaml loads it every minute")
+        words("Ctrl-C stops everything")
         stopped.wait()
         words("stopping")
 
 
 @contextmanager
 def alone(home: Path, command: str) -> Iterator[None]:
-    """One at a time below a home; whoever dies leaves no lock behind."""
+    """Allow one process per home folder; the lock of a dead process is released by the kernel."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "run.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            expected = "one at a time below a home: stop that one, or set ONCELOAD_HOME to another folder"
-            raise SettingRefused(command, f"another one that runs below {home}", expected) from error
+            expected = "one process per home folder (stop the other, or set ONCELOAD_HOME to another folder)"
+            raise SettingRefused(command, f"another one running below {home}", expected) from error
         yield
 
 
 def check_port(port: int, option: str) -> None:
-    """Refuse one that somebody listens on."""
+    """Refuse a port that is in use."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_HOST, port))
         except OSError as error:
             raise SettingRefused(
-                option, f"{port}, which is taken", f"a free one, such as {option} {port + 10}"
+                option, f"{port}, which is in use", f"a free port, such as {option} {port + 10}"
             ) from error
 
 
@@ -147,7 +147,7 @@ def _make_databases(dsn: str) -> None:
 
 
 def _password(file: Path) -> tuple[str, bool]:
-    """Airflow reads it from there; nobody else may."""
+    """Read or create Airflow's password, in a file that only its owner can read."""
     if file.exists():
         return str(json.loads(file.read_text(encoding="utf-8"))[_USER]), False
     password = secrets.token_urlsafe(12)
@@ -162,7 +162,7 @@ def secret_in(file: Path) -> str:
 
 
 def write_secret(file: Path, content: str) -> None:
-    """Whole or not at all, whoever is killed: an empty one would be nobody's password, and everybody's key."""
+    """Write completely or not at all, even if killed: an empty key would be known to everyone."""
     new = file.with_name(f"{file.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
@@ -188,7 +188,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        # As base64 of 32 bytes ends.
+        # Base64 of 32 bytes ends with one "=".
         "AIRFLOW__CORE__FERNET_KEY": secret_in(airflow / "fernet.secret") + "=",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
@@ -216,17 +216,17 @@ def _migrate(airflow: Path, environment: Mapping[str, str]) -> None:
     with log.open("w") as output:
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
         if subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode:
-            raise NotStarted("Airflow's db migrate", str(log), "its database could not be made")
+            raise NotStarted("Airflow's db migrate", str(log), "it could not create its database")
 
 
 class _Airflow(Parts):
-    """The parts of Airflow, and the server that they need."""
+    """The parts of Airflow, and the Postgres server that they need."""
 
     def __init__(self, *, home: Path, airflow: Path, environment: Mapping[str, str], port: int) -> None:
         commands = {part: [sys.executable, "-m", "airflow", part, *_options(part, port=port)] for part in _PARTS}
         super().__init__("Airflow's", commands, logs=airflow, environment=environment)
         self._home, self._address = home, f"http://{_HOST}:{port}"
-        #: When each was last known to be well, or was started.
+        #: When each was last healthy, or was started.
         self._well_at: dict[str, float] = {}
         self._ask_at = 0.0
 
@@ -236,8 +236,8 @@ class _Airflow(Parts):
 
     def look(self) -> None:
         if not embedded.is_running(self._home) and self.may_start("postgres"):
-            words("Postgres has ended, and is started again")
-            # It stays, as this process uses it as well.
+            words("Postgres has ended, and is restarted")
+            # It keeps running, because this process uses it too.
             with suppress(OnceloadError), embedded.running(self._home):
                 pass
         if time.monotonic() >= self._ask_at:
@@ -246,7 +246,7 @@ class _Airflow(Parts):
 
     def fault_of(self, part: str) -> str | None:
         silent_s = time.monotonic() - self._well_at[part]
-        stalls = f"has said nothing for {silent_s:.0f} s" if silent_s > _STALLS_AFTER_S else None
+        stalls = f"has had no heartbeat for {silent_s:.0f} s" if silent_s > _STALLS_AFTER_S else None
         return super().fault_of(part) or stalls
 
 
@@ -255,7 +255,7 @@ def _options(part: str, *, port: int) -> list[str]:
         case "api-server":
             return ["--host", _HOST, "--port", str(port), "--workers", "1"]
         case "scheduler" | "triggerer":
-            # To the whole network; the API server reads the files themselves.
+            # Log servers would listen on the whole network; the API server reads the files itself.
             return ["--skip-serve-logs"]
         case _:
             return []
@@ -272,11 +272,11 @@ def _wait_until_ready(address: str, parts: _Airflow) -> None:
 
 
 def _well(address: str) -> set[str]:
-    """The parts that say that they live; none, if nobody answers."""
+    """The healthy parts; none if the API server does not answer."""
     try:
         with urlopen(f"{address}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310 - our own address.
             health = json.load(answer)
         return {"api-server", *(part for part, name in _BEATING.items() if health[name]["status"] == "healthy")}
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        # Whoever is killed while it answers says half a sentence.
+        # A server that is killed while it answers sends half a document.
         return set()

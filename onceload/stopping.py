@@ -1,4 +1,4 @@
-"""Being asked to stop: by Ctrl-C or by SIGTERM."""
+"""Stopping on Ctrl-C or SIGTERM."""
 
 import signal
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM be what Ctrl-C is: whatever runs ends at once, and gives back what it holds."""
+    """Treat SIGTERM like Ctrl-C: the command ends at once, and releases what it holds."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
-        # Whoever ends many at once may say it twice, and giving back must not be interrupted.
+        # A second SIGTERM must not interrupt the release.
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt(number)
 
@@ -36,7 +36,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM or Ctrl-C sets; the second time, they end the process at once."""
+    """An event that SIGTERM or Ctrl-C sets; a second signal ends the process at once."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""A suite's file, with the line of everything that is wrong with it.
+"""A suite file, read with the line of each error.
 
-It holds expectations as Great Expectations names them. Whether there is one of that name, and which kwargs it takes,
-that library says when it is asked: importing it takes seconds.
+It contains expectations of Great Expectations. That library checks their names and kwargs later, at the audit, because
+importing it takes seconds.
 """
 
 import re
@@ -18,7 +18,7 @@ _NOTHING = ("", "~", "null")
 
 
 def read_suite(document: Document, path: Path) -> tuple[Expectation, ...]:
-    """Read one file; what is wrong with it is said in its document."""
+    """Read one file; errors go to its document."""
     root = document.open(path)
     if root is None:
         return ()
@@ -48,7 +48,7 @@ def _type(node: yaml.Node) -> str:
 
 
 def _value(node: yaml.Node) -> object:
-    """Plain values alone: text, numbers, true, false, nothing, and lists and mappings of them."""
+    """Plain values only: text, numbers, booleans, null, and lists and mappings of them."""
     match node:
         case yaml.SequenceNode():
             return [_value(each) for each in node.value]

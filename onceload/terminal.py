@@ -1,4 +1,4 @@
-"""How results reach people: tables that fit 80 columns, one JSON document for programs, progress for the patient."""
+"""Output: tables that fit 80 columns, one JSON document for programs, progress on terminals."""
 
 import json
 import shutil
@@ -14,27 +14,27 @@ Item = TypeVar("Item")
 _WIDTH_MIN = 80
 _COLUMN_MIN = 6
 _PROGRESS_EVERY_S = 0.2
-#: A log is no terminal: what is renewed there is a new line.
+#: In a log, each progress update is a new line.
 _LINE_EVERY_S = 10.0
 
 
 def words(text: str) -> None:
-    """Words go to stderr, so that stdout holds results alone."""
+    """Print a message to stderr, so that stdout has only results."""
     print(_harmless(text), file=sys.stderr)
 
 
 def show_json(document: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     print(json.dumps(document, default=_plain))
 
 
 def show_text(text: str) -> None:
-    """A file on stdout, as it would be written."""
+    """Print the content of a file to stdout."""
     print(text, end="")
 
 
 def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
-    """A table on stdout; on a terminal or elsewhere, it keeps to the width there is."""
+    """Print a table to stdout, cut to the width of the terminal."""
     if not rows:
         words(nothing)
         return
@@ -44,7 +44,7 @@ def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
 
 
 def table_lines(rows: Sequence[dict[str, object]], *, width: int) -> list[str]:
-    """A heading and a line per row; the widest columns give way until all fit."""
+    """A heading and a line per row; the widest columns shrink until all fit."""
     heading = [name.replace("_", " ") for name in rows[0]]
     cells = [heading, *([_cell(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -77,12 +77,12 @@ def _cell(value: object) -> str:
 
 
 def _harmless(text: str) -> str:
-    """A name may hold what would move the cursor or break the line."""
+    """Replace unprintable characters, which could move the cursor or break the line."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
-    """Pass items on, and say on a terminal how far it is; silent elsewhere."""
+    """Pass items on, and show progress on a terminal; silent elsewhere."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -97,7 +97,7 @@ def progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]
 
 @contextmanager
 def renewed_line() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that is renewed in place; where that is no terminal, a new one now and then."""
+    """A line on stderr that is updated in place; without a terminal, a new line from time to time."""
     in_place = sys.stderr.isatty()
     shown_at = time.monotonic()
     is_begun = False
@@ -119,7 +119,7 @@ def renewed_line() -> Iterator[Callable[[str], None]]:
 
 
 def size_in_words(size: int) -> str:
-    """1234567 bytes are 1.2 MB."""
+    """Format a size: 1234567 bytes are 1.2 MB."""
     number, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if number < 1000:
@@ -129,19 +129,19 @@ def size_in_words(size: int) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """As exact as a guess may be."""
+    """Format an estimated time, rounded."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def is_watched() -> bool:
-    """Whether somebody waits at a terminal."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def on_terminal(doing: str) -> None:
-    """Say what takes long, to those who wait at a terminal."""
+    """Announce a long step, on terminals only."""
     if is_watched():
         words(f"{doing} …")
 

@@ -1,4 +1,4 @@
-"""Upkeep: what frees room, and what nothing depends on."""
+"""Upkeep: deletes what no load needs, to free space."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from dedup_core.postgres.upkeep import pipelines, tidy
 
 
 def let_go(engine: Engine, *, home: Path) -> dict[str, int]:
-    """How many of each kind went."""
+    """Delete what no load needs; return the number deleted of each kind."""
     from spark_jobs.batch.stage import sweep
     from spark_jobs.quality.pages import drop_old_pages
 

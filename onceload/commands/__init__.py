@@ -1,1 +1,1 @@
-"""The commands, one file per group; each adds its own to the command line."""
+"""The commands, one file per group; each file adds its commands to the command line."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and what they mean."""
+"""Arguments that several commands share."""
 
 import argparse
 import re
@@ -37,7 +37,7 @@ def command(
         epilog=f"example: {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    command.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     command.set_defaults(run=run)
     return command
 
@@ -47,20 +47,20 @@ def sentence(teaches: str) -> str:
 
 
 def pipeline_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--pipeline", metavar="NAME", help="which pipeline; may be left out where there is only one")
+    command.add_argument("--pipeline", metavar="NAME", help="the pipeline (optional if there is only one)")
 
 
 def limit_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many rows (default: 50)")
+    command.add_argument("--limit", type=positive, default=50, metavar="N", help="show at most N rows (default: 50)")
 
 
 def position_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--position", type=positive, metavar="N", help="the snapshot at this position (default: the latest)"
+        "--position", type=positive, metavar="N", help="the position of the snapshot (default: the latest)"
     )
 
 
-#: One more must still be an int8.
+#: N + 1 must still fit an int8.
 _NUMBER_MAX = 2**63 - 2
 
 
@@ -82,7 +82,7 @@ def file_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="fill {{ NAME }} in the source's path; may be given several times",
+        help="the value of the placeholder {{ NAME }} in source.path (repeatable)",
     )
 
 
@@ -93,7 +93,7 @@ def read_declared(arguments: Arguments) -> "Declared":
 
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
-    """Read a pipeline file, and refuse one that gives what is loaded another meaning."""
+    """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
     from spark_jobs.plan.versions import as_declared
 
     declared = read_declared(arguments)
@@ -102,16 +102,16 @@ def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
 
 
 def load_arguments(command: argparse.ArgumentParser) -> None:
-    """What a load may be told besides its file."""
+    """Options of a load."""
     wait_argument(command)
-    command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
-    command.add_argument("--master", metavar="URL", help="where Spark runs (default: this machine, all cores)")
+    command.add_argument("--batch", metavar="NAME", help="the name of this run; a later run of the same name fences it")
+    command.add_argument("--master", metavar="URL", help="the Spark master (default: this machine, all cores)")
     command.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of Spark's; may be given several times",
+        help="a Spark option (repeatable)",
     )
 
 
@@ -120,12 +120,12 @@ def wait_argument(command: argparse.ArgumentParser) -> None:
         "--wait",
         default="10m",
         metavar="TIME",
-        help="how long to wait for others that load the same and do not get on, such as 30s (default: 10m)",
+        help="how long to wait for other loads of the same files that make no progress, such as 30s (default: 10m)",
     )
 
 
 def batch_argument(command: argparse.ArgumentParser, *, required: bool) -> None:
-    command.add_argument("--batch", metavar="NAME", required=required, help="the batch, as it was staged")
+    command.add_argument("--batch", metavar="NAME", required=required, help="the name under which the batch was staged")
 
 
 def choice_arguments(command: argparse.ArgumentParser) -> None:
@@ -134,12 +134,12 @@ def choice_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a file's name below the source's root, or a pattern such as '2026-03-*/*' (may be given several times)",
+        help="load only this file: its path below the source's root, or a pattern such as '2026-03-*/*' (repeatable)",
     )
     command.add_argument(
         "--replace",
         action="store_true",
-        help="load anew what is in already: its old rows go in the commit that brings the new ones",
+        help="reload files that are already loaded; their old rows are deleted in the same transaction",
     )
 
 
@@ -153,7 +153,8 @@ def differences_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--accept-differences",
         action="store_true",
-        help="replace a file's old rows even if there are more or fewer of them than were loaded (default: refuse)",
+        help="replace a file's old rows even if the target holds more or fewer of them than were loaded "
+        "(default: refuse)",
     )
 
 
@@ -168,7 +169,7 @@ def pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
 
 
 def seconds(option: str, given: str) -> float:
-    """A time with its unit, as in pipeline files."""
+    """Parse a time with its unit, as in pipeline files."""
     match = re.fullmatch(r"([0-9]{1,9}) ?([smhd])", given)
     if match is None:
         raise SettingRefused(option, repr(given), "a time with its unit, such as 30s, 10m or 1h")
@@ -176,7 +177,7 @@ def seconds(option: str, given: str) -> float:
 
 
 def on_one_pipeline(run: Callable[[Arguments, Engine], ExitCode]) -> Callable[[Arguments, Settings], ExitCode]:
-    """A command on what one pipeline keeps: records that could not be loaded, or deliveries."""
+    """Wrap a command on quarantine or deliveries: open the database, and find the only pipeline if none is named."""
 
     def run_on_it(arguments: Arguments, settings: Settings) -> ExitCode:
         with open_database(settings) as engine:

@@ -42,12 +42,12 @@ _SPANS_SHOWN = 100
 
 
 def add(commands: Commands) -> None:
-    teaches = "load as one session among others, without Spark"
+    teaches = "load without Spark, as one of several parallel sessions"
     example = "onceload consume pipelines/events.yaml --session loader-1"
     consumer = command(commands, "consume", consume, teaches, example)
     file_arguments(consumer)
     consume_arguments(consumer)
-    teaches = "look at what waits, is in hand or was set aside, and redeliver or abandon it"
+    teaches = "show deliveries that wait, are in progress or are dead letters; redeliver or abandon them"
     group = commands.add_parser("deliveries", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for action, (run, says, example) in _DELIVERIES.items():
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
 
 
 def consume(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Load as one session, without Spark."""
+    """Load without Spark, as one session."""
     with ready_database(settings) as dsn:
         return _consume(arguments, dsn)
 
@@ -70,8 +70,8 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
 
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
     if not every_s:
-        raise SettingRefused("--every", repr(arguments.every), "some time, such as 1s")
-    on_terminal(f"pipeline {declared.name}: session {arguments.session} is at work")
+        raise SettingRefused("--every", repr(arguments.every), "a time longer than 0, such as 1s")
+    on_terminal(f"pipeline {declared.name}: session {arguments.session} is loading")
     told: set[Note] = set()
     code, total = ExitCode.DONE, None
     with asked_to_stop() as stopped:
@@ -89,9 +89,9 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
             if isinstance(report, OnceloadError):
                 if not arguments.follow:
                     raise report
-                words(f"pipeline {declared.name}: {report}; session {name} tries again")
+                words(f"pipeline {declared.name}: {report}; session {name} retries")
                 continue
-            # Whoever stays says again only what is new.
+            # A follower reports each note only once.
             notes = [note for note in report.notes if note not in told]
             told = set(report.notes)
             if report.records or notes or not arguments.follow:
@@ -101,53 +101,56 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     if arguments.json and total is not None:
         show_json({**asdict(total), "rows_per_s": total.rows_per_s})
     if stopped.is_set():
-        words(f"pipeline {declared.name}: session {name} was asked to stop, and has given back what it did not finish")
-        # A follower never ends otherwise; of others somebody may count on all that there was to do.
+        words(
+            f"pipeline {declared.name}: session {name} was stopped, and has released the deliveries it did not finish"
+        )
+        # Stopping is how a follower ends. Callers of other loads may count on everything being loaded.
         ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
         return code if code is ExitCode.NEEDS_A_PERSON else ended
     return code
 
 
 def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Show what waits, is in hand, is staged or was set aside."""
+    """List deliveries: waiting, held, staged or dead letters."""
     state = None if arguments.state == "any" else State(arguments.state)
     found = list_deliveries(engine, arguments.pipeline, state=state, at_most=arguments.limit + 1)
     if len(found) > arguments.limit:
         found.pop()
-        words(f"only the first {arguments.limit} are shown; --limit shows more")
+        words(f"only the first {arguments.limit} are shown; use --limit to see more")
     if arguments.json:
         show_json({"pipeline": arguments.pipeline, "deliveries": found})
     else:
         columns = ("delivery", "state", "tries", "session", "producer", "producers", "last_failure")
         rows = [{column: row[column] for column in columns} for row in found]
-        show_table(rows, nothing="nothing waits, is in hand or was set aside")
+        show_table(rows, nothing="no delivery waits, is in progress or is a dead letter")
     return ExitCode.DONE
 
 
 def show(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Show what a delivery covers, and each try that came to nothing."""
+    """Show what a delivery covers, and each failed attempt."""
     found = describe(engine, DeliveryId(arguments.number), at_most=_SPANS_SHOWN)
     if arguments.json:
         show_json({**found.delivery, "spans": found.spans, "failures": found.failures})
         return ExitCode.DONE
     columns = ("pipeline", "state", "tries", "batch", "session", "offered_at")
     show_table([{column: found.delivery[column] for column in columns}], nothing="")
-    show_table(found.spans, nothing="it covers nothing")
-    show_table(found.failures, nothing="no try of it has failed")
+    show_table(found.spans, nothing="it covers no records")
+    show_table(found.failures, nothing="no attempt has failed")
     for each in found.failures[-1:]:
-        words(f"last: {each['reason']}")
+        words(f"last failure: {each['reason']}")
     return ExitCode.DONE
 
 
 def redeliver(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Give a dead letter all its tries again."""
+    """Reset the retries of a dead letter, and hand it out again."""
     said = "is handed out again: the next load or consumer takes it"
     return _by_hand(arguments, engine, PostgresDeliveries.redrive, said)
 
 
 def abandon(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Give a delivery up."""
-    return _by_hand(arguments, engine, PostgresDeliveries.abandon, "is given up: the next load plans it anew")
+    """Drop a delivery; the next load plans its records again."""
+    said = "is abandoned: the next load plans its records again"
+    return _by_hand(arguments, engine, PostgresDeliveries.abandon, said)
 
 
 def _by_hand(
@@ -167,11 +170,11 @@ def consume_arguments(command: argparse.ArgumentParser) -> None:
         "--session",
         required=True,
         metavar="NAME",
-        help="its name, the same each time it is started; in mode session one of 1, 2, 3 and so on",
+        help="the name of the session, the same at every start; in mode session: 1, 2, 3 and so on",
     )
-    command.add_argument("--follow", action="store_true", help="stay, and look for what is new again and again")
+    command.add_argument("--follow", action="store_true", help="keep running, and load new records as they arrive")
     command.add_argument(
-        "--every", default="1s", metavar="TIME", help="with --follow: how long to wait between two looks (default: 1s)"
+        "--every", default="1s", metavar="TIME", help="with --follow: how often to check for new records (default: 1s)"
     )
     wait_argument(command)
 
@@ -179,14 +182,14 @@ def consume_arguments(command: argparse.ArgumentParser) -> None:
 def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
     if action == "list":
         states = ("any", State.WAITING, State.HELD, State.STAGED, State.DEAD)
-        command.add_argument("--state", choices=states, default="any", help="only those (default: any)")
+        command.add_argument("--state", choices=states, default="any", help="show only this state (default: any)")
     else:
-        command.add_argument("number", type=int, metavar="NUMBER", help="of the delivery, as `list` shows it")
+        command.add_argument("number", type=int, metavar="NUMBER", help="the number of the delivery, see `list`")
 
 
 _DELIVERIES: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
-    "list": (list_them, "what waits, is in hand, is staged or was set aside", "--state dead"),
-    "show": (show, "what a delivery covers, and each try of it that failed", "12"),
-    "redeliver": (redeliver, "give a dead letter all its tries again, once it is mended", "12"),
-    "abandon": (abandon, "give a delivery up, so that the next load plans it anew", "12"),
+    "list": (list_them, "list deliveries that wait, are in progress, are staged or are dead letters", "--state dead"),
+    "show": (show, "show what a delivery covers, and each failed attempt", "12"),
+    "redeliver": (redeliver, "retry a dead letter, after its cause is fixed", "12"),
+    "abandon": (abandon, "drop a delivery, so that the next load plans its records again", "12"),
 }

@@ -46,9 +46,9 @@ from onceload.stopping import interrupted_by_sigterm
 
 def add(commands: Commands) -> None:
     for name, run, teaches in (
-        ("validate", validate, "read a pipeline file, and say all that is wrong with it"),
-        ("plan", plan, "say what a load would read, from which byte, and why not the rest"),
-        ("load", load, "load what is new, exactly once"),
+        ("validate", validate, "check a pipeline file, and report every error in it"),
+        ("plan", plan, "show which files and bytes a load would read, and why it skips the rest"),
+        ("load", load, "load new records, exactly once"),
     ):
         each = command(commands, name, run, teaches, f"onceload {name} pipelines/events.yaml")
         file_arguments(each)
@@ -58,9 +58,13 @@ def add(commands: Commands) -> None:
             load_arguments(each)
             differences_argument(each)
     for name, run, teaches in (
-        ("stage", partial(load, publishes=False), "read what is new, and keep it where nobody sees it yet"),
-        ("audit", audit, "ask the pipeline's suite about a staged batch, or draft one"),
-        ("publish", publish, "let a staged batch take effect, in one commit"),
+        (
+            "stage",
+            partial(load, publishes=False),
+            "read new records into a staging table; the target does not change yet",
+        ),
+        ("audit", audit, "check a staged batch with the pipeline's suite, or draft a suite"),
+        ("publish", publish, "write a staged batch to the target, in one commit"),
     ):
         each = command(commands, name, run, teaches, f"onceload {name} pipelines/orders.yaml --batch today")
         file_arguments(each)
@@ -74,24 +78,24 @@ def add(commands: Commands) -> None:
             each.add_argument(
                 "--give-up",
                 action="store_true",
-                help="publish nothing, and let go of the batch: the next load plans the same records anew",
+                help="publish nothing, and delete the staged batch; the next load plans its records again",
             )
         if name == "audit":
             suggest_arguments(each)
 
 
 def validate(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Read a pipeline file completely, and start nothing."""
+    """Check a pipeline file; start nothing."""
     del settings
     declared = read_declared(arguments)
     if arguments.json:
         show_json({"pipeline": declared.name, "columns": {each.name: str(each.type) for each in declared.columns}})
-    words(f"{arguments.file}: pipeline {declared.name} can be loaded as it is declared")
+    words(f"{arguments.file}: pipeline {declared.name} is valid")
     return ExitCode.DONE
 
 
 def plan(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Say what a load would read, and why not the rest."""
+    """Show what a load would read, and why it skips the rest."""
     from spark_jobs.plan.plan import make_plan
     from spark_jobs.write.target import check_target
 
@@ -104,13 +108,13 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     else:
         rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
         show_table(rows, nothing="nothing new")
-    words(f"{len(found.to_read)} files to read, {found.done} have nothing new, {len(found.notes)} noted")
-    # Whoever loads is not waited for here.
+    words(f"{len(found.to_read)} files to read, {found.done} without new records, {len(found.notes)} skipped")
+    # A plan does not wait for other loads.
     return code_of([replace(note, is_busy=False) for note in found.notes], is_idle=not found.to_read)
 
 
 def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) -> ExitCode:
-    """Load what is new, exactly once; or stage it, for `publish`."""
+    """Load new records, exactly once; or stage them for `publish`."""
     with ready_database(settings) as dsn:
         return _load(arguments, settings, dsn, publishes=publishes)
 
@@ -139,13 +143,13 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
     if report.staged is not None:
         words(
             f"pipeline {declared.name}: {report.staged:,} rows are staged as batch {report.batch}, in"
-            f" {report.seconds:.1f} s{started}; nobody sees them until `onceload publish` is called for that batch"
+            f" {report.seconds:.1f} s{started}; run `onceload publish` for this batch to write them to the target"
         )
     else:
         tell_report(report, and_then=started)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
-    # What is to be said of files is said by whoever publishes the others.
+    # `publish` reports the notes on files.
     return ExitCode.DONE if report.staged is not None else code_of(report.notes, is_idle=not report.records)
 
 
@@ -163,8 +167,8 @@ def _publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         is_gone = give_up(declared, how_of(settings, dsn), batch=batch)
         if arguments.json:
             show_json({"pipeline": declared.name, "batch": batch, "given_up": is_gone})
-        found = "is given up, and the next load plans the same records anew" if is_gone else "is not staged"
-        words(f"pipeline {declared.name}: batch {batch} {found}; nothing was published by this call")
+        found = "was deleted, and the next load plans its records again" if is_gone else "is not staged"
+        words(f"pipeline {declared.name}: batch {batch} {found}; this call published nothing")
         return ExitCode.DONE
     how = replace(how_of(settings, dsn), differences_accepted=arguments.accept_differences)
     report = publish_batch(declared, how, batch=batch, run=settings.run)
@@ -175,7 +179,7 @@ def _publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
 
 def audit(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Ask the suite about a staged batch, or draft one."""
+    """Check a staged batch with its suite, or draft a suite."""
     if not arguments.suggest and (arguments.batch is None or arguments.output is not None):
         found = "no batch" if arguments.batch is None else "--output"
         raise SettingRefused("onceload audit", found, "--batch NAME, or --suggest with or without --output FILE")
@@ -184,7 +188,7 @@ def audit(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
-    """Ask the suite about a staged batch, before anybody sees it."""
+    """Check a staged batch with its suite, before it is published."""
     from spark_jobs.load.kept_batch import audit_batch
     from spark_jobs.quality.audit import in_words
 
@@ -197,7 +201,7 @@ def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     met = sum(each.success for each in said.findings)
     words(
         f"pipeline {declared.name}: {said.rows:,} rows of batch {said.batch} meet {met} of {len(said.findings)}"
-        f" expectations of {said.suite}, and all that are critical; they may be published"
+        f" expectations of {said.suite}, including all critical ones; the batch can be published"
     )
     if arguments.json:
         show_json({**asdict(said), "passed": said.passed})
@@ -224,11 +228,11 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
 
 def _plan_row(file: "FileToRead") -> dict[str, object]:
     why = file.in_already or "new"
-    why = "in place of what was loaded of it" if file.replaces is not None else why
+    why = "reload: replaces its loaded rows" if file.replaces is not None else why
     if not file.spans:
         return {"file": file.listed.name, "from": None, "to": None, "why": why}
     first, end = file.spans[0][0], file.spans[-1][1]
-    why = f"new; what is before it is {why}" if file.twin else why
+    why = f"new; the part before it is {why}" if file.twin else why
     return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
 
 

@@ -1,4 +1,4 @@
-"""The command that frees room: maintain."""
+"""The command that frees space: maintain."""
 
 from dedup_core.errors import ExitCode
 from onceload.commands.arguments import Arguments, Commands, command
@@ -9,12 +9,12 @@ from onceload.upkeep import let_go
 
 
 def add(commands: Commands) -> None:
-    teaches = "let go of what has ended: old names, audits and pages, idle devices, stages"
+    teaches = "delete old sessions and audits, idle producers and unused staging tables"
     command(commands, "maintain", maintain, teaches, "onceload maintain")
 
 
 def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Let go of what has ended, of every pipeline."""
+    """Delete what no load needs, for every pipeline."""
     with open_database(settings) as engine:
         gone = let_go(engine, home=settings.home)
     if arguments.json:

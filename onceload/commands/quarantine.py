@@ -1,4 +1,4 @@
-"""The commands on records that could not be loaded: list, show, export, retry, discard."""
+"""The commands on quarantined records: list, show, export, retry, discard."""
 
 import argparse
 import codecs
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 Action = Literal["list", "show", "export", "retry", "discard"]
 _REASONS_SHOWN = 10
-#: What a person reads of a record, unless all of it is asked for.
+#: How much of a record is shown without --all.
 _SHOWN_BYTES = 4 * 2**10
 _ANY_STATE = "any"
 
 
 def add(commands: Commands) -> None:
-    teaches = "look at records that could not be loaded, mend, retry or discard them"
+    teaches = "show records that could not be loaded; fix, retry or discard them"
     group = commands.add_parser("quarantine", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for action, (run, says, example) in _QUARANTINE.items():
@@ -69,13 +69,13 @@ def add(commands: Commands) -> None:
 
 
 def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Show which records are in quarantine, and how many there are of each reason."""
+    """List quarantined records, and count them by reason."""
     selection = _selection(arguments, arguments.pipeline, state=_state(arguments.state))
     reasons = count_by_reason(engine, selection, at_most=_REASONS_SHOWN + 1)
     records = list(find_records(engine, selection, raw_bytes_max=COMPARED_BYTES, at_most=arguments.limit + 1))
     if len(records) > arguments.limit:
         records.pop()
-        words(f"only the first {arguments.limit} are shown; --limit shows more")
+        words(f"only the first {arguments.limit} are shown; use --limit to see more")
     lines = find_lines(engine, records)
     if arguments.json:
         show_json(
@@ -92,7 +92,7 @@ def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
 
 
 def show(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Show all that is known of one record."""
+    """Show everything about one record."""
     wanted = None if arguments.all else _SHOWN_BYTES
     record = get_record(engine, QuarantineId(arguments.id), raw_bytes_max=wanted)
     is_cut = len(record.raw) < record.raw_bytes
@@ -103,14 +103,14 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
     lines = [f"{name.replace('_', ' '):<17} {_harmless(value)}" for name, value in summary.items()]
     _print([*lines, "raw", *(f"  {line}" for line in readable(record.raw, is_cut=is_cut))])
     if is_cut:
-        words(f"the first {len(record.raw):,} of {record.raw_bytes:,} bytes; --all shows the rest")
+        words(f"only the first {len(record.raw):,} of {record.raw_bytes:,} bytes are shown; use --all to see the rest")
     for line in _what_to_do(record):
         words(line)
     return ExitCode.DONE
 
 
 def export(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Write records to a file, to be mended and retried."""
+    """Write records to a file, to fix and retry them."""
     selection = _selection(arguments, arguments.pipeline)
     chosen = choose(engine, selection)
     _say_settled(chosen)
@@ -122,7 +122,7 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
         records = find_records(engine, Selection(pipeline=arguments.pipeline, ids=ids))
         written = write_records(records, arguments.file)
         words(
-            f"{written:,} records → {arguments.file}; mend `raw`, then "
+            f"{written:,} records → {arguments.file}; fix `raw` in each line, then run "
             f"`onceload quarantine retry PIPELINE.yaml --from {arguments.file}`"
         )
     if arguments.json:
@@ -132,7 +132,7 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 
 
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Load records that are good now, as the pipeline is declared now or as they were mended."""
+    """Load records that are valid now, because the pipeline file or the records were fixed."""
     from spark_jobs.load.report import new_batch
     from spark_jobs.recover.retry import retry as retry_now
 
@@ -159,10 +159,10 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
 
 
 def discard(arguments: Arguments, engine: Engine) -> ExitCode:
-    """Give records up, by an entry in the ledger; none is deleted."""
+    """Mark records as discarded, by an entry in the ledger; none is deleted."""
     selection = _selection(arguments, arguments.pipeline)
     if not selection.is_narrow:
-        raise SettingRefused("discard", "nothing that says which records", "--id, --reason or --file")
+        raise SettingRefused("discard", "no choice of records", "--id, --reason or --file")
     chosen = choose(engine, selection)
     _say_settled(chosen)
     position = None
@@ -174,7 +174,7 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
     else:
         words(
             f"pipeline {arguments.pipeline}: {len(chosen.held):,} records would be discarded, such as "
-            f"{_some_ids(chosen.held)}; nothing was changed: call again with --yes"
+            f"{_some_ids(chosen.held)}; nothing was changed. Run again with --yes to discard them"
         )
     if arguments.json:
         ids = [record.quarantine_id for record in chosen.held]
@@ -187,7 +187,7 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
 def _discard(engine: Engine, pipeline: str, records: Sequence[KeptRecord]) -> Position:
     ledger = PostgresLedger(engine)
     batch = Batch(f"discard-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
-    # The ledger keeps who decided.
+    # The ledger records which user decided.
     session = ledger.open_session(pipeline, session_of(batch, f"discard by {_user()}"))
     return ledger.settle(
         Settlement(
@@ -211,16 +211,16 @@ def _user() -> str:
 
 
 def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
-    """What each command may be told."""
+    """Add the arguments of one command."""
     match action:
         case "list":
             _selection_arguments(command)
             _state_argument(command)
         case "show":
-            command.add_argument("id", type=int, metavar="ID", help="the record's id, as `quarantine list` shows it")
-            command.add_argument("--all", action="store_true", help="all of its bytes, however many")
+            command.add_argument("id", type=int, metavar="ID", help="the id of the record, see `quarantine list`")
+            command.add_argument("--all", action="store_true", help="show all bytes of the record")
         case "export":
-            command.add_argument("file", type=Path, metavar="FILE", help="the file to write, for you alone to read")
+            command.add_argument("file", type=Path, metavar="FILE", help="the file to write; only you can read it")
             _selection_arguments(command, by_id=True)
         case "retry":
             file_arguments(command)
@@ -228,33 +228,33 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
             _retry_arguments(command)
         case "discard":
             _selection_arguments(command, by_id=True)
-            command.add_argument("--yes", action="store_true", help="do it; otherwise it only says how many")
+            command.add_argument("--yes", action="store_true", help="discard them (default: only show how many)")
 
 
 def _selection_arguments(command: argparse.ArgumentParser, *, by_id: bool = False) -> None:
     command.add_argument(
         "--reason",
         metavar="TEXT",
-        help="those whose reason holds this text, in whatever case, with its values or with … in their place",
+        help="only records whose reason contains this text, ignoring case; values may be written as …",
     )
-    command.add_argument("--file", metavar="NAME", dest="producer", help="those of this file, by its whole name")
+    command.add_argument("--file", metavar="NAME", dest="producer", help="only records of this file, by its full name")
     if by_id:
-        teaches = "this record; may be given several times"
+        teaches = "only this record (repeatable)"
         command.add_argument("--id", type=int, action="append", dest="ids", metavar="N", help=teaches)
 
 
 def _state_argument(command: argparse.ArgumentParser) -> None:
     states = [*map(str, QuarantineState), _ANY_STATE]
     default = str(QuarantineState.HELD)
-    command.add_argument("--state", choices=states, default=default, help="what became of them (default: held)")
+    command.add_argument("--state", choices=states, default=default, help="only records in this state (default: held)")
 
 
 def _retry_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--from", type=Path, dest="mended", metavar="EXPORTED", help="the records of an exported file, as mended in it"
+        "--from", type=Path, dest="mended", metavar="EXPORTED", help="retry the fixed records of this exported file"
     )
-    command.add_argument("--limit", type=int, metavar="N", help="at most so many, the oldest first")
-    command.add_argument("--batch", metavar="NAME", help="a name of this run; a later run of the same name fences it")
+    command.add_argument("--limit", type=int, metavar="N", help="retry at most N records, the oldest first")
+    command.add_argument("--batch", metavar="NAME", help="the name of this run; a later run of the same name fences it")
 
 
 def _selection(
@@ -268,7 +268,7 @@ def _selection(
     if mended:
         strange = [str(each) for each in ids or () if each not in mended]
         if strange:
-            raise SettingRefused("--id", ", ".join(strange), f"ids that stand in {arguments.mended}")
+            raise SettingRefused("--id", ", ".join(strange), f"ids of records in {arguments.mended}")
         ids = ids or list(mended)
     return Selection(
         pipeline=pipeline,
@@ -283,7 +283,7 @@ def _state(word: str) -> QuarantineState | None:
     return None if word == _ANY_STATE else QuarantineState(word)
 
 
-# Words for people.
+# Output for people.
 
 
 def _show_reasons(reasons: Sequence[dict[str, object]]) -> None:
@@ -292,7 +292,7 @@ def _show_reasons(reasons: Sequence[dict[str, object]]) -> None:
     shown = ("records", "column", "reason", "example")
     show_table([{name: reason[name] for name in shown} for reason in reasons[:_REASONS_SHOWN]], nothing="")
     if len(reasons) > _REASONS_SHOWN:
-        words("there are more reasons; --reason TEXT looks for one")
+        words("there are more reasons; use --reason TEXT to filter by one")
     _print([""])
 
 
@@ -307,7 +307,7 @@ def _nothing_selected(selection: Selection) -> str:
 
 def _say_settled(chosen: Chosen) -> None:
     for record in chosen.settled:
-        words(f"record {record.quarantine_id} was {record.state} at position {record.settled_position} already")
+        words(f"record {record.quarantine_id} was already {record.state} at position {record.settled_position}")
 
 
 def _say_retried(report: "RetryReport", *, json: bool) -> None:
@@ -316,11 +316,11 @@ def _say_retried(report: "RetryReport", *, json: bool) -> None:
         show_json({**asdict(report), "still_bad": still_bad})
     for quarantine_id, refusal in list(report.still_bad.items())[:_REASONS_SHOWN]:
         column = f"{refusal.column}: " if refusal.column else ""
-        words(f"record {quarantine_id} is still bad: {column}{refusal.reason}")
+        words(f"record {quarantine_id} is still invalid: {column}{refusal.reason}")
     if len(report.still_bad) > _REASONS_SHOWN:
         words(f"and {len(report.still_bad) - _REASONS_SHOWN:,} more: see `onceload quarantine list`")
     if report.settled_elsewhere:
-        words(f"{report.settled_elsewhere:,} were settled meanwhile by somebody else")
+        words(f"{report.settled_elsewhere:,} were retried or discarded by another command in the meantime")
     words(
         f"pipeline {report.pipeline}: {report.retried:,} retried, {len(report.still_bad):,} still held; "
         f"position {report.position}"
@@ -329,11 +329,11 @@ def _say_retried(report: "RetryReport", *, json: bool) -> None:
 
 def _what_to_do(record: KeptRecord) -> list[str]:
     if record.state is not QuarantineState.HELD:
-        return [f"it was {record.state} at position {record.settled_position}; nothing is left to do"]
+        return [f"it was {record.state} at position {record.settled_position}; there is nothing to do"]
     named = f"--id {record.quarantine_id}"
     return [
         f"retry it:   onceload quarantine retry PIPELINE.yaml {named}",
-        f"mend it:    onceload quarantine export FILE --pipeline {record.pipeline} {named}",
+        f"fix it:     onceload quarantine export FILE --pipeline {record.pipeline} {named}",
         f"discard it: onceload quarantine discard --pipeline {record.pipeline} {named} --yes",
     ]
 
@@ -373,14 +373,14 @@ def _summary(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str,
 
 
 def readable(raw: bytes, *, is_cut: bool = False) -> list[str]:
-    """Lines that do no harm to a terminal: text where it is text, the rest escaped."""
+    """Lines that are safe for a terminal: printable text as it is, the rest escaped."""
     text = _whole_characters(raw, is_cut=is_cut).decode("utf-8", "backslashreplace")
-    # Other characters end lines as well, but only for those who want to hide something behind them.
+    # Other characters that end lines are escaped: they could hide what follows them.
     return [_harmless(line) for line in text.split("\n")]
 
 
 def _whole_characters(raw: bytes, *, is_cut: bool) -> bytes:
-    """A cut may go through a character, which would make bytes of a text."""
+    """Drop half a character at the cut, so that text stays text."""
     if not is_cut:
         return raw
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -399,24 +399,24 @@ def _print(lines: Sequence[str]) -> None:
 _QUARANTINE: dict[Action, tuple[Callable[[Arguments, Engine], ExitCode], str, str]] = {
     "list": (
         list_records,
-        "which records are in quarantine, and how many of each reason",
+        "list quarantined records, and count them by reason",
         "--reason 'no integer'",
     ),
-    "show": (show, "all that is known of one record, with its bytes", "12"),
+    "show": (show, "show everything about one record, with its bytes", "12"),
     "export": (
         export,
-        "write records to a file, to mend and retry them",
+        "write records to a file, to fix and retry them",
         "bad.jsonl --file 2026/a.jsonl",
     ),
     "retry": (
         retry,
-        "load what is good now: the pipeline was changed, or the records mended",
+        "load records again, after the pipeline file or the records were fixed",
         "events.yaml --from bad.jsonl\n         onceload quarantine retry events.yaml --id 12 --id 13\n"
-        "What is still bad stays held. Retrying again, or twice at once, loads nothing\ntwice.",
+        "Records that are still invalid stay held. Retrying again, or twice at once,\nloads nothing twice.",
     ),
     "discard": (
         discard,
-        "give records up: the ledger says so, and their bytes are kept",
+        "give up on records: the ledger records it, and their bytes are kept",
         "--id 12 --yes",
     ),
 }

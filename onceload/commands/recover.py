@@ -1,4 +1,4 @@
-"""The commands that bring back what was damaged or lost: recover state, rewind and rebuild."""
+"""The commands that repair damage or loss: recover state, rewind and rebuild."""
 
 import argparse
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _NAMES_SHOWN = 20
 
 
 def add(commands: Commands) -> None:
-    teaches = "rebuild what was damaged from what proves it"
+    teaches = "repair producer states, reload damaged rows, or rebuild a lost database"
     group = commands.add_parser("recover", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     states = command(
@@ -53,16 +53,16 @@ def add(commands: Commands) -> None:
         type=number,
         default=0,
         metavar="N",
-        help="start from the snapshot at this position (default: 0, from none): faster, but damage that is older than "
-        "the snapshot is not found",
+        help="start from the snapshot at this position (default: 0, the beginning of the ledger); faster, but damage "
+        "older than the snapshot is not found",
     )
-    states.add_argument("--dry-run", action="store_true", help="say what differs, and change nothing")
+    states.add_argument("--dry-run", action="store_true", help="show what differs, and change nothing")
     back = command(actions, "rewind", rewind, *_TEACHES["rewind"])
     back.add_argument(
         "--position",
         type=number,
         metavar="N",
-        help="as it was at this position (default: that of the latest snapshot); 0: before everything",
+        help="the position to go back to (default: that of the latest snapshot); 0: before the first load",
     )
     add_arguments("rewind", back)
     anew = command(actions, "rebuild", rebuild, *_TEACHES["rebuild"])
@@ -70,7 +70,7 @@ def add(commands: Commands) -> None:
 
 
 def state(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Rebuild the producer states from the whole ledger, or from a snapshot and the ledger after it."""
+    """Rebuild the producer states from the whole ledger, or from a snapshot and the ledger entries after it."""
     with open_database(settings) as engine:
         found = recover_state(
             engine,
@@ -83,13 +83,13 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
         show_json(asdict(found))
     words(state_in_words(found))
     if found.is_different and not found.applied:
-        words("nothing was changed: call again without --dry-run")
+        words("nothing was changed. Run again without --dry-run to repair")
         return ExitCode.NEEDS_A_PERSON
     return ExitCode.DONE
 
 
 def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Take back rows and state after a position, so that the next load brings them again."""
+    """Delete rows and state after a position, so that the next load loads them again."""
     from spark_jobs.recover.rewind import rewind as rewind_now
 
     try:
@@ -103,7 +103,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
                 tell=on_terminal,
             )
     except StateDiffers:
-        words("`onceload verify` names what differs; rows that are lost or doubled may go with --accept-differences")
+        words("`onceload verify` lists the differences; --accept-differences rewinds despite lost or duplicated rows")
         raise
     if arguments.json:
         show_json(asdict(found))
@@ -111,17 +111,17 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
-        words(f"the ledger says so at position {found.position}; `onceload load` brings the rest again")
+        words(f"the ledger records this at position {found.position}. Run `onceload load` to load the records again")
     elif found.differing and not arguments.accept_differences:
-        words("nothing was changed: what is lost or doubled goes with --accept-differences; see also `onceload verify`")
+        words("nothing was changed. Check with `onceload verify`; --accept-differences rewinds despite the differences")
         return ExitCode.NEEDS_A_PERSON
     else:
-        words("nothing was changed: call again without --dry-run")
+        words("nothing was changed. Run again without --dry-run to rewind")
     return ExitCode.DONE
 
 
 def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Load all sources into a new database, and compare them with what was known of the old one."""
+    """Load all sources into a new database, and compare it with a snapshot of the old one."""
     with database(settings) as dsn:
         with opened(dsn):
             pass
@@ -134,7 +134,7 @@ def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
 
     declared = read_declared(arguments)
     snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None
-    on_terminal(f"pipeline {declared.name}: loading all of it")
+    on_terminal(f"pipeline {declared.name}: loading all files")
     with watching(declared.name, arguments) as tell:
         done = rebuild_now(
             declared,
@@ -157,28 +157,28 @@ def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
     )
     if declared.message_id and done.report.duplicates:
         words(
-            "business ids were compared with all that was loaded now: of an id that came again after its window, one "
-            "row is there, and there were more"
+            "business ids were compared across all files at once: records that repeat an id after its window are "
+            "counted as duplicates here, although the old database loaded them"
         )
     if done.comparison is None:
-        words("nothing was compared: --snapshot names an exported snapshot to compare with")
+        words("the result was not compared; use --snapshot FILE to compare it with an exported snapshot")
     elif _say_compared(done.comparison):
         return ExitCode.NEEDS_A_PERSON
     return code_of(done.report.notes, is_idle=not done.report.records)
 
 
 def _say_compared(found: "Comparison") -> bool:
-    """Say how the new database compares, and whether something is not there again."""
+    """Report how the new database compares; true if records are missing from it."""
     words(
         f"compared with the snapshot at position {found.snapshot_position}: {found.same:,} producers are the same, "
-        f"{len(found.ahead):,} are ahead or new, {len(found.different):,} lack something"
+        f"{len(found.ahead):,} are ahead or new, {len(found.different):,} lack records"
     )
     for each in found.different[:_NAMES_SHOWN]:
         words(f"{each.producer} (generation {each.generation}): expected {each.expected}, found {each.found}")
     if len(found.different) > _NAMES_SHOWN:
-        words(f"only the first {_NAMES_SHOWN} are named; --json names all")
+        words(f"only the first {_NAMES_SHOWN} are shown; use --json to see all")
     if found.different:
-        words("bring the missing files back, and `onceload load`; what was loaded stays")
+        words("loaded records stay loaded. Restore the missing files, and run `onceload load`")
     return bool(found.different)
 
 
@@ -186,11 +186,13 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
     file_arguments(command)
     match action:
         case "rewind":
-            command.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
+            command.add_argument(
+                "--dry-run", action="store_true", help="show what would be deleted, and change nothing"
+            )
             command.add_argument(
                 "--accept-differences",
                 action="store_true",
-                help="rewind also where rows are lost or doubled, which is refused otherwise",
+                help="rewind even if rows are lost or duplicated (default: refuse)",
             )
         case "rebuild":
             load_arguments(command)
@@ -198,18 +200,18 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
                 "--snapshot",
                 type=Path,
                 metavar="EXPORTED",
-                help="an exported snapshot, to compare with what was loaded",
+                help="compare the new database with this exported snapshot",
             )
 
 
-#: What each teaches, and an example.
+#: The help and an example of each.
 _TEACHES: Mapping[Action, tuple[str, str]] = {
     "rewind": (
-        "take back rows and state after a position, to load them again",
+        "delete rows and state after a position, to load them again",
         "onceload recover rewind events.yaml --dry-run",
     ),
     "rebuild": (
-        "load everything into a new database, and compare with a snapshot",
+        "load everything into a new database, and compare it with a snapshot",
         "onceload recover rebuild events.yaml\n         --snapshot events.snapshot",
     ),
 }

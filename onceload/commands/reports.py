@@ -1,4 +1,4 @@
-"""What a load says while it runs, and in the end."""
+"""Progress and result messages of a load."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 
 def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
-    """What is left for a person stops no other file, but is said to whoever called.
+    """The exit code: a file that needs a person stops no other file, but the caller must learn of it.
 
-    To find nothing new is well; to find nothing because it could not be read, or was left to others who did not finish
-    it, is not.
+    Nothing new is a success. Nothing loaded because files were unreadable, or held by unfinished loads, is not.
     """
     if any(note.needs_a_person for note in notes):
         return ExitCode.NEEDS_A_PERSON
@@ -44,12 +43,12 @@ def tell_report(report: "Report", *, and_then: str = "") -> None:
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else f"{report.quarantined:,} records"
         look = f"onceload quarantine list --pipeline {report.pipeline}"
-        words(f"{which} of this load went to quarantine: see `{look}`")
+        words(f"{which} of this load went to quarantine. Run `{look}`")
 
 
 @contextmanager
 def watching(pipeline: str, arguments: Arguments) -> "Iterator[Tell | None]":
-    """Say how far a load is, unless a program called that wants JSON."""
+    """Show the progress of a load, unless a program reads the JSON."""
     if arguments.json and not is_watched():
         yield None
         return

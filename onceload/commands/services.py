@@ -1,4 +1,4 @@
-"""The commands that run until they are stopped: run, cluster, demo, metrics."""
+"""The commands that start services: run, cluster, demo, metrics."""
 
 import argparse
 from pathlib import Path
@@ -11,52 +11,59 @@ from onceload.stopping import interrupted_by_sigterm
 
 
 def add(commands: Commands) -> None:
-    teaches = "print or serve figures in the text format of Prometheus"
+    teaches = "print or serve metrics for Prometheus"
     figures = command(commands, "metrics", metrics, teaches, "onceload metrics --port 9188 --pipelines pipelines")
     _metrics_arguments(figures)
-    teaches = "run Postgres, Airflow and sample files that grow, all on this machine"
+    teaches = "run Postgres, Airflow and growing sample files on this machine"
     everything = command(commands, "run", run_all, teaches, "onceload run --port 8090")
-    everything.add_argument("--port", type=positive, default=8080, metavar="N", help="of Airflow (default: 8080)")
+    everything.add_argument(
+        "--port", type=positive, default=8080, metavar="N", help="the port of Airflow (default: 8080)"
+    )
     everything.add_argument(
         "--pipelines",
         type=Path,
         default=Path("pipelines"),
         metavar="FOLDER",
-        help="the pipeline files, each of which becomes a DAG (default: pipelines)",
+        help="the folder of pipeline files; each becomes a DAG (default: pipelines)",
     )
-    teaches = "run a Spark master and workers on this machine, for loads to go to"
+    teaches = "run a Spark master and workers on this machine"
     workers = command(commands, "cluster", run_cluster, teaches, "onceload cluster --workers 2")
-    workers.add_argument("--port", type=positive, default=7077, metavar="N", help="of the master (default: 7077)")
     workers.add_argument(
-        "--ui-port", type=positive, default=8081, metavar="N", help="of the page that shows it (default: 8081)"
+        "--port", type=positive, default=7077, metavar="N", help="the port of the master (default: 7077)"
     )
     workers.add_argument(
-        "--workers", type=positive, default=2, metavar="N", help="how many, with one core each (default: 2)"
+        "--ui-port", type=positive, default=8081, metavar="N", help="the port of its web UI (default: 8081)"
     )
-    teaches = "load, kill, break and recover on this machine, and tell what came of it"
+    workers.add_argument(
+        "--workers", type=positive, default=2, metavar="N", help="how many workers, with one core each (default: 2)"
+    )
+    teaches = "show on this machine how loads survive a kill, a broken file and deleted rows"
     command(commands, "demo", tell_demo, teaches, "onceload demo")
 
 
 def _metrics_arguments(figures: argparse.ArgumentParser) -> None:
     figures.add_argument(
-        "--port", type=positive, metavar="N", help="serve them there until Ctrl-C, instead of printing them once"
+        "--port", type=positive, metavar="N", help="serve the metrics on this port until Ctrl-C (default: print once)"
     )
     figures.add_argument(
-        "--address", default="127.0.0.1", metavar="IP", help="where to listen (default: 127.0.0.1, this machine alone)"
+        "--address",
+        default="127.0.0.1",
+        metavar="IP",
+        help="the address to listen on (default: 127.0.0.1, this machine only)",
     )
     figures.add_argument(
         "--pipelines",
         type=Path,
         metavar="FOLDER",
-        help="look at the files of these pipelines too, and say how much of them is not loaded",
+        help="also list the files of the pipelines in this folder, and report how much is not loaded yet",
     )
     figures.add_argument(
-        "--look-every", type=positive, default=60, metavar="SECONDS", help="how often to look at files (default: 60)"
+        "--look-every", type=positive, default=60, metavar="SECONDS", help="how often to list files (default: 60)"
     )
 
 
 def metrics(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Figures for those who watch."""
+    """Print or serve metrics."""
     from onceload.metrics import metrics as print_or_serve
 
     with open_database(settings) as engine:
@@ -64,7 +71,7 @@ def metrics(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Run an embedded Postgres, Airflow and growing samples until somebody says stop."""
+    """Run an embedded Postgres, Airflow and growing samples until stopped."""
     from onceload import stack
 
     _refuse_another_database("onceload run", settings)
@@ -73,7 +80,7 @@ def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def run_cluster(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Run a Spark cluster on this machine until somebody says stop."""
+    """Run a Spark cluster on this machine until stopped."""
     from onceload import cluster
 
     cluster.run(settings.home, port=arguments.port, ui_port=arguments.ui_port, workers=arguments.workers)
@@ -81,7 +88,7 @@ def run_cluster(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Load, kill, break and recover, and tell what came of it."""
+    """Run the demo: load, kill, break and recover."""
     from onceload.demo import demo
 
     del arguments
@@ -93,5 +100,5 @@ def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def _refuse_another_database(command: str, settings: Settings) -> None:
     if settings.dsn is not None:
-        expected = "no ONCELOAD_DSN: this brings a Postgres of its own, below ONCELOAD_HOME"
+        expected = "no ONCELOAD_DSN, because this starts its own Postgres below ONCELOAD_HOME (unset it)"
         raise SettingRefused(command, "ONCELOAD_DSN", expected)

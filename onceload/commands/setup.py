@@ -1,4 +1,4 @@
-"""The commands that make the schema and look whether all is there: init, doctor."""
+"""The commands that create the schema and check the installation: init, doctor."""
 
 from typing import TYPE_CHECKING
 
@@ -19,25 +19,27 @@ from onceload.databases import open_database
 
 
 def add(commands: Commands) -> None:
-    command(commands, "init", init, "make the schema, or bring it up to date", "onceload init")
+    command(commands, "init", init, "create or upgrade the schema", "onceload init")
     command(commands, "doctor", diagnose, "check Python, Java, database, schema, disk and clock", "onceload doctor")
 
 
 def init(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Make the schema, or bring it up to date."""
+    """Create or upgrade the schema."""
     with open_database(settings, schema_checked=False) as engine:
         before, after = schema.upgrade(engine)
         has_roles = schema.has_roles(engine)
     if arguments.json:
         show_json({"revision_before": before, "revision": after, "has_roles": has_roles})
-    words(f"the schema is at revision {after}" + ("" if before != after else " already") + "; nothing else to do")
+    words(f"the schema is {'already ' if before == after else ''}at revision {after}; there is nothing else to do")
     if not has_roles:
-        words("there are no roles: this user may not make them, and does everything alone (docs/how-to/roles.md)")
+        words(
+            "no roles were created: this user may not create them, and owns everything itself. See docs/how-to/roles.md"
+        )
     return ExitCode.DONE
 
 
 def diagnose(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Check what Onceload needs, and say how to mend what is missing."""
+    """Check what Onceload needs, and print how to fix what is missing."""
     checks = doctor.examine(settings, open_database=open_database)
     if arguments.json:
         show_json({"healthy": all(check.healthy for check in checks), "checks": checks})

@@ -32,11 +32,11 @@ from onceload.databases import only_pipeline, open_database
 
 
 def add(commands: Commands) -> None:
-    teaches = "keep, list, export and import the states of all producers at one position"
+    teaches = "take, list, export and import snapshots: the states of all producers at one position"
     group = commands.add_parser("snapshot", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    take = command(actions, "take", snapshot_take, "keep the states as they are now", "onceload snapshot take")
-    kept = command(actions, "list", show("snapshots"), "the snapshots that are kept", "onceload snapshot list")
+    take = command(actions, "take", snapshot_take, "take a snapshot now", "onceload snapshot take")
+    kept = command(actions, "list", show("snapshots"), "list the stored snapshots", "onceload snapshot list")
     limit_option(kept)
     out = command(
         actions, "export", snapshot_export, "write a snapshot to a file", "onceload snapshot export events.snapshot"
@@ -45,34 +45,34 @@ def add(commands: Commands) -> None:
         actions,
         "import",
         snapshot_import,
-        "bring an exported snapshot back",
+        "store an exported snapshot in the database again",
         "onceload snapshot import events.snapshot",
     )
     for each in (take, kept, out):
         pipeline_option(each)
     position_option(out)
     for each in (out, back):
-        each.add_argument("file", type=Path, metavar="FILE", help="the snapshot's file")
+        each.add_argument("file", type=Path, metavar="FILE", help="the snapshot file")
 
 
 def snapshot_take(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Keep the states of all producers as they are now."""
+    """Store the states of all producers as they are now."""
     with open_database(settings) as engine:
         pipeline = arguments.pipeline or only_pipeline(engine)
         position = PostgresSnapshots(engine).take(pipeline)
     if arguments.json:
         show_json({"pipeline": pipeline, "position": position})
-    words(f"pipeline {pipeline}: there is a snapshot at position {position}")
+    words(f"pipeline {pipeline}: took a snapshot at position {position}")
     return ExitCode.DONE
 
 
 def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Write a snapshot to a file, so that it outlives the database."""
+    """Write a snapshot to a file that outlives the database."""
     with open_database(settings) as engine:
         pipeline = arguments.pipeline or only_pipeline(engine)
         on_terminal("reading the snapshot")
         snapshot = PostgresSnapshots(engine).get(pipeline, arguments.position)
-    # A line for each producer, and one that says what they are.
+    # A header line, and a line per producer.
     watched = partial(progress, total=len(snapshot.states) + 1, doing="lines written")
     write_snapshot(snapshot, arguments.file, watched=watched)
     written = {"pipeline": pipeline, "position": snapshot.position, "producers": len(snapshot.states)}
@@ -83,11 +83,11 @@ def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Bring an exported snapshot back beside the ones that are kept."""
+    """Store an exported snapshot beside those in the database."""
     snapshot = read_snapshot(arguments.file)
     with open_database(settings) as engine:
         PostgresSnapshots(engine).put(snapshot)
     if arguments.json:
         show_json({"pipeline": snapshot.pipeline, "position": snapshot.position, "producers": len(snapshot.states)})
-    words(f"pipeline {snapshot.pipeline}: there is a snapshot at position {snapshot.position}")
+    words(f"pipeline {snapshot.pipeline}: imported the snapshot at position {snapshot.position}")
     return ExitCode.DONE

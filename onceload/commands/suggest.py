@@ -1,4 +1,4 @@
-"""A suite drafted from the rows that are there: `onceload audit FILE --suggest`."""
+"""Draft a suite from existing rows: `onceload audit FILE --suggest`."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def suggest(arguments: Arguments, dsn: str) -> ExitCode:
     from spark_jobs.quality.suggest import suggest as suggest_now
 
     declared = read_declared(arguments)
-    on_terminal(f"pipeline {declared.name}: looking at rows")
+    on_terminal(f"pipeline {declared.name}: reading rows")
     engine = connect(LedgerSettings(dsn=dsn))
     try:
         batch = Batch(arguments.batch) if arguments.batch else None
@@ -42,7 +42,7 @@ def suggest(arguments: Arguments, dsn: str) -> ExitCode:
     where = f" in {arguments.output}" if arguments.output else ""
     words(
         f"pipeline {declared.name}: {len(draft.suggestions)} expectations{where}, drafted from {draft.rows:,} rows of"
-        f" {draft.source}; read and mend them, then name their file as quality.suite in {arguments.file}"
+        f" {draft.source}. Review them, then set quality.suite in {arguments.file} to their file"
         + (", with publish: staged" if declared.is_direct else "")
     )
     return ExitCode.DONE
@@ -52,10 +52,10 @@ def suggest_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--suggest",
         action="store_true",
-        help="draft a suite instead: from the rows in the target, or from those of the batch",
+        help="draft a suite from the rows of the target, or of the staged batch, instead of auditing",
     )
     command.add_argument(
-        "--output", type=Path, metavar="FILE", help="where the draft goes, a new file (default: stdout)"
+        "--output", type=Path, metavar="FILE", help="write the draft to this new file (default: stdout)"
     )
 
 
@@ -64,14 +64,14 @@ def _write(path: Path, suite: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(suite)
     except FileExistsError as error:
-        raise SettingRefused("--output", f"{path}, which is there already", "a file that is not there yet") from error
+        raise SettingRefused("--output", f"{path}, which already exists", "a new file") from error
 
 
 def write_suite(draft: "Draft") -> str:
-    """A drafted suite as a file; whatever stood in the data is quoted, so that it is nothing but a value."""
+    """A drafted suite as YAML; values of the data are quoted, so that they stay plain values."""
     head = (
-        f"# Drafted from {_on_one_line(draft.source)}, to be read and mended: each is a guess from what was seen.",
-        "# What is not met is told, and stops nothing; `severity: critical` keeps a batch from being published.",
+        f"# Drafted from {_on_one_line(draft.source)}. Review it: each expectation is a guess from these rows.",
+        "# A failed `warning` is only reported. A failed `severity: critical` stops the batch from being published.",
         "expectations:",
     )
     return "\n".join([*head, *(line for each in draft.suggestions for line in _lines(each))]) + "\n"
@@ -87,7 +87,7 @@ def _lines(suggestion: "Suggestion") -> Iterator[str]:
 
 
 def _quoted(value: object) -> str:
-    """JSON is YAML, but for numbers with an exponent and characters that nobody can print."""
+    """A value as JSON, which is YAML too, except for numbers with an exponent and unprintable characters."""
     if isinstance(value, float):
         return f"{Decimal(str(value)):f}"
     written = json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The commands that prove what is in: verify for all of a pipeline, why for one file."""
+"""The commands that check loaded data: verify for a whole pipeline, why for one file."""
 
 import argparse
 import time
@@ -29,11 +29,11 @@ _NAMES_SHOWN = 5
 
 
 def add(commands: Commands) -> None:
-    teaches = "compare files and rows with the ledger, and name what differs"
+    teaches = "compare files and rows with the ledger, and list the differences"
     proof = command(commands, "verify", verify, teaches, "onceload verify pipelines/events.yaml")
     file_arguments(proof)
     verify_arguments(proof)
-    teaches = "say why a file is or is not loaded, and what the next load does"
+    teaches = "explain why a file is or is not loaded, and what the next load does with it"
     reason = command(commands, "why", why, teaches, "onceload why pipelines/events.yaml 2026/a.jsonl")
     file_arguments(reason)
     why_arguments(reason)
@@ -43,19 +43,19 @@ def verify_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--deep",
         action="store_true",
-        help="also parse the files again, and compare every value of every row",
+        help="parse the files again, and compare every value of every row",
     )
 
 
 def why_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", help="the file's path below the source's root")
+    command.add_argument("name", metavar="NAME", help="the path of the file below the source's root")
 
 
 # verify
 
 
 def verify(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Compare the files and the rows with the ledger, and name what differs."""
+    """Compare files and rows with the ledger, and list the differences."""
     with open_database(settings) as engine:
         return _verify(arguments, engine)
 
@@ -73,7 +73,7 @@ def _verify(arguments: Arguments, engine: Engine) -> ExitCode:
     for note in found.not_compared:
         words(f"{note.name}: {note.reason}")
     if found.differing > len(found.differences):
-        words(f"only the first of each kind are named: {len(found.differences)} of {found.differing:,}")
+        words(f"only the first of each kind are shown: {len(found.differences)} of {found.differing:,}")
     for kind, count in found.counts.items():
         words(f"{kind} ({count:,}): {_MEANING[kind]}")
     words(_compared(found))
@@ -98,38 +98,43 @@ def _compared(found: "Verification") -> str:
     values = f" and compared the values of {found.rows_compared:,} rows" if found.is_deep else ""
     what = f"compared {found.files:,} files ({found.bytes:,} bytes that were loaded), {rows}{values}"
     outcome = f"{found.differing:,} differences" if found.differing else "no differences"
-    noted = "; the lines above say what is not loaded yet or was not compared" if found.not_compared else ""
+    noted = "; the lines above list files that are not loaded yet or were not compared" if found.not_compared else ""
     return f"pipeline {found.pipeline} at position {found.position}: {what}; {outcome}{noted}"
 
 
-#: What each kind of difference means, and what to do.
+#: The meaning of each kind of difference, and what to do.
 _MEANING = {
     "file missing": (
-        "its rows stay, but nothing can prove or repeat them; put the file back, or note that it was archived"
+        "its rows stay in the target, but can no longer be checked or reloaded. Restore the file, or make a note that "
+        "it was archived"
     ),
-    "file shorter": "a part of what was loaded is not there any more; restore the file from a copy",
-    "file unreadable": "what was loaded of it cannot be compared; mend its rights, or put a whole copy in its place",
+    "file shorter": "loaded bytes are missing from the file. Restore it from a copy",
+    "file unreadable": "its loaded records cannot be compared. Fix its permissions, or replace it with an intact copy",
     "bytes changed": (
-        "the file was changed after it was loaded, and its rows are of the earlier content; restore the file, or set "
-        "on_rewrite to load the new one"
+        "the file was changed after it was loaded, and its rows have the earlier content. Restore the file, or set "
+        "on_rewrite to load the new content"
     ),
     "gap": (
-        "a part of the file was never loaded and no delivery holds it, so its records are missing from the target; "
-        "run `onceload load`, and verify again; if the gap stays, run `onceload load` with `--only FILE --replace`, "
+        "a part of the file was never loaded and no delivery holds it, so its records are missing from the target. "
+        "Run `onceload load`, and verify again. If the gap stays, run `onceload load` with `--only FILE --replace`, "
         "or see `onceload recover --help`"
     ),
     "row missing": (
-        "rows were deleted or changed by others after they were loaded; see `onceload recover --help` for how to load "
-        "them again from the file"
+        "rows were deleted or changed outside Onceload after they were loaded. To load them again from the file, see "
+        "`onceload recover --help`"
     ),
-    "row doubled": "somebody copied rows: Onceload writes each once; delete all but one of each _sequence",
-    "row from nowhere": "somebody else wrote these rows; delete them, or keep them in a table of their own",
+    "row doubled": (
+        "rows were duplicated outside Onceload, which writes each row once. Delete all but one of each _sequence"
+    ),
+    "row from nowhere": "rows were written outside Onceload. Delete them, or move them to another table",
     "value changed": (
-        "rows were updated by others after they were loaded, or the pipeline reads the file in another way since; set "
-        "the values right, or see `onceload recover --help`"
+        "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "
+        "way. Correct the values, or see `onceload recover --help`"
     ),
-    "quarantine differs": "quarantined records were deleted or moved by others; their raw bytes are still in the files",
-    "table missing": "the target was dropped or renamed; restore it, or see `onceload recover --help`",
+    "quarantine differs": (
+        "quarantined records were deleted or moved outside Onceload. Their raw bytes are still in the files"
+    ),
+    "table missing": "the target was dropped or renamed. Restore it, or see `onceload recover --help`",
 }
 
 
@@ -138,7 +143,7 @@ _MEANING = {
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """All that is known of one name, and what the next load would do with it."""
+    """Everything about one file, and what the next load would do with it."""
 
     name: str
     is_there: bool
@@ -148,7 +153,7 @@ class Explanation:
 
 
 def why(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Say why a file is or is not loaded."""
+    """Explain why a file is or is not loaded."""
     with open_database(settings) as engine:
         return _why(arguments, engine)
 
@@ -160,7 +165,7 @@ def _why(arguments: Arguments, engine: Engine) -> ExitCode:
         show_json(_document(declared, found))
     else:
         rows = [_commit_row(declared, each) for each in found.history.commits]
-        show_table(rows, nothing="no commit has taken anything of it")
+        show_table(rows, nothing="no commit has loaded any of it")
         for sentence in _sentences(found):
             words(f"{found.name}: {sentence}")
     return ExitCode.NEEDS_A_PERSON if found.needs_a_person else ExitCode.DONE
@@ -176,7 +181,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     history = _history(declared, engine, name)
     plan = make_plan(declared, PostgresLedger(engine), now_s=time.time())
     noted = {note.name: note for note in plan.notes}
-    # What the source refuses to read is named as Python writes it.
+    # Notes on unreadable names carry the repr of the name.
     note = noted.get(name) or noted.get(repr(name))
     if name not in there and note is None and not history.lives:
         raise NotFound("file", name, _near(name, [*there, *_known(declared, engine)]))
@@ -191,7 +196,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
 
 
 def _name_of(declared: "Declared", asked: str) -> str:
-    """A name as the ledger has it: a path that leads to the file is as good."""
+    """The name in the ledger; the full path of a file is accepted too."""
     from spark_jobs.files.listing import root_of
 
     root = root_of(declared.source.path, root=declared.source.root)
@@ -202,7 +207,7 @@ def _history(declared: "Declared", engine: Engine, name: str) -> History:
     try:
         return history_of(engine, declared.name, name)
     except NotFound:
-        # Asked before its first load: nothing is known of any file.
+        # Before its first load the pipeline knows no file.
         return History(lives=(), commits=(), claims=())
 
 
@@ -214,7 +219,7 @@ def _known(declared: "Declared", engine: Engine) -> Sequence[str]:
 
 
 def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Names that may have been meant; without any such, some that there are."""
+    """Similar names; if there are none, some of the known names."""
     ends = sorted(each for each in set(known) if each.endswith(f"/{name}"))
     alike = get_close_matches(name, sorted(set(known)), n=_NAMES_SHOWN, cutoff=0.5)
     return tuple(dict.fromkeys([*ends, *alike]))[:_NAMES_SHOWN] or tuple(sorted(set(known))[:_NAMES_SHOWN])
@@ -222,37 +227,37 @@ def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
     if to_read is not None and not to_read.spans and to_read.twin:
-        return f"notes that all of it is {to_read.in_already}"
+        return f"records that all of it is {to_read.in_already}"
     if to_read is not None:
-        before = f"; what is before that is {to_read.in_already}" if to_read.twin else ""
+        before = f"; the part before that is {to_read.in_already}" if to_read.twin else ""
         spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
         return f"reads {spans} as generation {to_read.generation}{before}"
     if note is not None:
         return f"does not read it: {note.reason}"
     if is_there:
-        return "does nothing: all of it is in"
-    return "does nothing: there is no such file in the source; what was loaded of it stays"
+        return "does nothing: all of it is loaded"
+    return "does nothing: the source has no such file; its loaded rows stay"
 
 
 def _sentences(found: Explanation) -> list[str]:
-    said = [_of_life(life) for life in found.history.lives] or ["nothing of it was ever loaded"]
+    said = [_of_life(life) for life in found.history.lives] or ["none of it was ever loaded"]
     said += [_of_claim(each) for each in found.history.claims]
     return [*said, f"the next load {found.next_load}"]
 
 
 def _of_claim(each: Held) -> str:
     if each.session is None or each.until is None:
-        what = "was set aside" if each.state == "dead" else "waits for a session"
-        return f"{each.spans} {what} as delivery {each.delivery} of batch {each.batch}"
+        what = "is a dead letter:" if each.state == "dead" else "waits for a session:"
+        return f"{each.spans} {what} delivery {each.delivery} of batch {each.batch}"
     until = f"{each.until:%Y-%m-%d %H:%M:%S}Z"
-    return f"session {each.session} (batch {each.batch}) is loading {each.spans}, and has to say so again by {until}"
+    return f"session {each.session} (batch {each.batch}) is loading {each.spans}; its lease expires at {until}"
 
 
 def _of_life(life: Life) -> str:
-    consumed = f"{life.consumed} is in" if life.consumed else "nothing is in"
+    consumed = f"{life.consumed} is loaded" if life.consumed else "nothing is loaded"
     consumed = f"it is a copy, and its records are loaded as {life.copy_of}" if life.copy_of else consumed
     quarantined = f", {life.quarantined:,} records of it went to quarantine" if life.quarantined else ""
-    forgotten = "; it was idle, and its state was let go" if life.is_forgotten else ""
+    forgotten = "; it was idle, and its state was deleted" if life.is_forgotten else ""
     return f"generation {life.generation} ({life.condition}): {consumed}{quarantined}{forgotten}"
 
 
@@ -269,7 +274,7 @@ def _commit_row(declared: "Declared", each: Taken) -> dict[str, object]:
 
 
 def _bytes_of(declared: "Declared", each: Taken) -> int | None:
-    """Where ids are places in a file, they say how many bytes there were."""
+    """The bytes of a commit, where sequence ids are byte offsets."""
     from spark_jobs.pipeline.declared import Format
 
     return each.spans.count if each.is_of_file and declared.source.format is not Format.PARQUET else None

@@ -1,4 +1,4 @@
-"""The commands that show what the database holds: status, producers, ledger, sessions, audits."""
+"""The commands that show the database's tables: status, producers, ledger, sessions, audits."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
             rows = look(engine, view, pipeline=pipeline, at_most=arguments.limit + 1)
         if len(rows) > arguments.limit:
             rows.pop()
-            words(f"only the first {arguments.limit} are shown; --limit shows more")
+            words(f"only the first {arguments.limit} are shown; use --limit to see more")
         if arguments.json:
             show_json({view: rows})
         else:
@@ -46,17 +46,17 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
 
 
 def _for_people(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The columns that fit a screen; --json holds them all."""
+    """The columns that fit a screen; --json has them all."""
     left_out = _LEFT_OUT.get(view, ())
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 
 _VIEWS: dict[View, str] = {
-    "status": "every pipeline: its position, its last commit, its last snapshot",
-    "producers": "the files or devices of a pipeline, and what is consumed of each",
-    "ledger": "the commits of a pipeline, newest first",
-    "sessions": "who loads for a pipeline, in which epoch, and what they hold",
-    "audits": "what suites said of the batches of a pipeline, newest first",
+    "status": "show each pipeline with its position, last commit and last snapshot",
+    "producers": "show the producers of a pipeline (files or devices), and what is loaded of each",
+    "ledger": "show the commits of a pipeline, newest first",
+    "sessions": "show the sessions of a pipeline, their epochs and what they hold",
+    "audits": "show the audit results of a pipeline, newest first",
 }
 
 

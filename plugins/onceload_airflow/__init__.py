@@ -1,1 +1,1 @@
-"""How Airflow reaches Onceload: operators, hooks, triggers, pages."""
+"""Onceload's Airflow plugin: operators, hooks, triggers, pages."""

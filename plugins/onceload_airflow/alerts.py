@@ -1,8 +1,8 @@
-"""Who gets told when a task has failed for good, or a run is late: Airflow's own notifiers, named by one setting.
+"""Notifications when a task has failed for good or a run is late, by Airflow's own notifiers.
 
     ONCELOAD_ALERTS='[{"classpath": "<a notifier>", "kwargs": {"subject": "{{ alert.subject }}", ...}}]'
 
-What a notifier renders may use `alert`: its subject, its text, and the same text escaped, as html.
+Templates of a notifier can use `alert.subject`, `alert.text` and `alert.html` (the text, escaped).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """What there is to tell."""
+    """One notification."""
 
     subject: str
     text: str
@@ -54,63 +54,63 @@ class _Notifier:
 
 
 def tell_failure(context: "Context") -> None:
-    """Tell of a task that Airflow does not try again."""
+    """Notify about a task that Airflow does not retry."""
     if notifiers(os.environ):
         _tell(_of_failure(context), dict(context))
 
 
 async def tell_late(context: Mapping[str, Any]) -> None:
-    """Tell of a run that should have ended by now; the triggerer calls this."""
+    """Notify about a run that missed its deadline; the triggerer calls this."""
     run = context["dag_run"]
     if run.get("end_date"):
-        # It ended between its deadline and the look for it.
+        # It ended between its deadline and this check.
         return
     text = (
-        f"Run {run['dag_run_id']} of {run['dag_id']} should have ended by {context['deadline']['deadline_time']}, and "
-        "has not.\nWhat to do: see which of its tasks runs or waits; nothing is lost, and clearing a task that hangs "
-        "repeats nothing."
+        f"Run {run['dag_run_id']} of {run['dag_id']} missed its deadline {context['deadline']['deadline_time']}: it is "
+        "still running.\nNo data is lost.\nWhat to do: check which task runs or waits. Clear a task that hangs: this "
+        "loads nothing twice."
     )
     alert = Alert(subject=f"{run['dag_id']}: a run is late", text=text)
     await asyncio.to_thread(_tell, alert, dict(context))
 
 
 def deadline(environment: Mapping[str, str]) -> DeadlineAlert | None:
-    """How long a run may take from when it is queued, if anybody wants to know."""
+    """The deadline of a run after it is queued, if ONCELOAD_LATE_AFTER_S is set."""
     given = environment.get("ONCELOAD_LATE_AFTER_S")
     if not given:
         return None
     if not given.isdecimal() or int(given) == 0:
-        raise SettingRefused("ONCELOAD_LATE_AFTER_S", repr(given), "whole seconds, such as 3600")
+        raise SettingRefused("ONCELOAD_LATE_AFTER_S", repr(given), "a number of seconds, such as 3600")
     reference, after = DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=int(given))
     return DeadlineAlert(reference=reference, interval=after, callback=AsyncCallback(tell_late))
 
 
 def notifiers(environment: Mapping[str, str]) -> list[_Notifier]:
-    """Those that the setting names."""
+    """The notifiers of ONCELOAD_ALERTS."""
     try:
         given: Any = json.loads(environment.get("ONCELOAD_ALERTS") or "[]")
         return [_Notifier(classpath=str(each["classpath"]), kwargs=dict(each.get("kwargs", {}))) for each in given]
     except (ValueError, TypeError, KeyError, AttributeError):
-        expected = 'a list such as [{"classpath": "module.Notifier", "kwargs": {}}], as JSON'
-        found = "something else (not shown: it may hold a secret)"
+        expected = 'a JSON list such as [{"classpath": "module.Notifier", "kwargs": {}}]'
+        found = "another value (not shown, as it may contain a secret)"
         raise SettingRefused("ONCELOAD_ALERTS", found, expected) from None
 
 
 def _of_failure(context: "Context") -> Alert:
     ti: Any = context["ti"]
     error = context.get("exception")
-    # Airflow was told that trying again does not help: a failed audit, a file that was rewritten, a wrong setting.
+    # A retry does not help: a failed audit, a file that was rewritten, a wrong setting.
     if isinstance(error, AirflowFailException):
-        happened, then = "needs a person", "mend what it says, then clear the task"
+        happened, then = "needs a person", "fix the cause, then clear the task"
     else:
-        happened = f"failed at try {ti.try_number}, and may get on by itself"
-        then = "the next run tries again, as does clearing the task"
-    said = str(error or "It said nothing: it was killed, or its worker was lost.")
+        happened = f"failed at try {ti.try_number}, and may recover by itself"
+        then = "wait for the next run, which retries, or clear the task"
+    said = str(error or "It reported no error: it was killed, or its worker was lost.")
     lines = [
         f"Task {ti.task_id} of {ti.dag_id}, run {ti.run_id}, {happened}.",
         str(redact(said)),
         *_where(context),
-        f"What to do: {then}; nothing is lost, and nothing is loaded twice.",
+        f"What to do: {then}. No data is lost, and nothing is loaded twice.",
         f"Log: {ti.log_url}",
     ]
     return Alert(subject=f"{ti.dag_id}: {ti.task_id} {happened}", text="\n".join(lines))
@@ -135,5 +135,5 @@ def _tell(alert: Alert, context: dict[str, Any]) -> None:
         try:
             getattr(import_module(module), name)(**each.kwargs)({**context, "alert": alert})
         except Exception:
-            # Whatever one of them raises keeps nobody else from being told.
+            # An error of one notifier must not stop the others.
             log.exception("alert_not_sent", notifier=each.classpath)

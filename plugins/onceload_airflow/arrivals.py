@@ -1,8 +1,8 @@
-"""What is new, as soon as it is there: a trigger that looks, in the triggerer, for DAGs and for tasks that wait.
+"""A trigger that fires when new records arrive, for scheduled DAGs and for waiting tasks; it runs in the triggerer.
 
-What a trigger is made of lies in Airflow's database: the pipeline file, and the name of a connection, whose address is
-looked up when it is needed. What was told for an asset is remembered beside that asset, also over restarts. If it is
-told twice all the same, the second run finds nothing new.
+Airflow's database stores only the pipeline file and the name of a connection; its address is looked up when needed.
+Reported news are stored with the asset, also across restarts. If news are reported twice all the same, the second run
+finds nothing new.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onceload.runs import Found
 
 _EVERY_S = 10.0
-#: What is still new by then, because its run failed or its DAG was paused, is told again.
+#: News that are still not loaded by then, because a run failed or its DAG was paused, are reported again.
 _AGAIN_S = 3600.0
 _TOLD = "told"
 
@@ -35,7 +35,7 @@ class _Told:
 
 
 class Arrivals(BaseEventTrigger):
-    """Fires when a pipeline has something new: once for each state of its files."""
+    """Fires when a pipeline has new records: once for each state of its files."""
 
     def __init__(
         self,
@@ -66,24 +66,24 @@ class Arrivals(BaseEventTrigger):
                 yield TriggerEvent(said)  # type: ignore[no-untyped-call] # Airflow's own.
             await asyncio.sleep(self.every_s)
             if is_told and self.asset_state_store is not None:
-                # Only now, as Airflow has written the event down by this time: it may come twice, and is never lost.
+                # Only now, because Airflow has stored the event by this time: it may come twice, but is never lost.
                 await self.asset_state_store.aset(_TOLD, asdict(told))
 
     async def _recall(self) -> _Told:
-        """A task that waits has no memory, and needs none."""
+        """What was reported before; a waiting task has no store, and needs none."""
         kept: Any = None if self.asset_state_store is None else await self.asset_state_store.aget(_TOLD)
         return _Told(**kept) if kept else _Told()
 
     async def _look(self) -> "Found | None":
-        """Ask files and database in a thread, as the triggerer has one loop for all; what fails is asked again."""
+        """Check files and database in a thread, because all triggers share one event loop; errors are retried."""
         try:
             return await asyncio.to_thread(self._look_now)
         except OnceloadError as error:
-            self.log.warning("%s; looking again in %g s", error, self.every_s)
+            self.log.warning("%s; checking again in %g s", error, self.every_s)
             return None
 
     def _look_now(self) -> "Found":
-        # They take a while to import, and the DAG processor needs the class alone.
+        # Slow imports; the DAG processor needs only the class.
         from onceload.choices import how_of
         from onceload.runs import look
 

@@ -1,7 +1,7 @@
-"""A bundle of DAGs: one for each pipeline file of a folder.
+"""A DAG bundle with one DAG per pipeline file of a folder.
 
-Airflow parses Python files, and an error in one of them breaks all DAGs that it holds. So each pipeline file has a file
-of its own here, of two lines, which is written when the bundle is looked at, and goes when the pipeline file goes.
+Airflow parses Python files, and an error in one breaks all DAGs in it. So each pipeline file gets its own small Python
+file here, which is written when the bundle is refreshed, and deleted with the pipeline file.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ dag = dag_of(Path({path!r}))
 
 
 class PipelinesBundle(BaseDagBundle):
-    """The pipelines folder, as DAGs."""
+    """The DAGs of the pipelines folder."""
 
     supports_versioning = False
 
@@ -42,7 +42,7 @@ class PipelinesBundle(BaseDagBundle):
         super().initialize()
 
     def refresh(self) -> None:
-        """Write what has changed; whoever reads meanwhile finds each file whole."""
+        """Write changed files; each is replaced atomically."""
         self.base_dir.mkdir(parents=True, exist_ok=True)
         wanted = {self._name_of(path): _DAG.format(path=str(path)) for path in find_pipelines(self._pipelines)}
         for name, content in wanted.items():
@@ -58,7 +58,7 @@ class PipelinesBundle(BaseDagBundle):
 
     @staticmethod
     def _name_of(path: Path) -> str:
-        # Names that differ in what a module cannot be called are told apart by what they are in short.
+        # File names that differ only in characters that modules cannot have stay distinct by their hash.
         return f"ingest__{path.name.replace('.', '_')}_{hashlib.sha256(path.name.encode()).hexdigest()[:8]}.py"
 
     def get_current_version(self) -> None:

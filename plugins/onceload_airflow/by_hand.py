@@ -1,4 +1,4 @@
-"""What the DAGs share that people start: which pipelines there are, and who owns them."""
+"""Shared settings of the DAGs that people start by hand."""
 
 import os
 from datetime import timedelta
@@ -22,11 +22,11 @@ DEFAULTS: dict[str, Any] = {
 
 
 def pipeline_param() -> Param:
-    """One of the pipelines of the folder; a broken file is told by its own DAG."""
+    """A choice of the pipelines in the folder; the DAG of a broken file reports its error."""
     names = []
     for path in find_pipelines(Path(PIPELINES)) if Path(PIPELINES).is_dir() else ():
         try:
             names.append(read_pipeline(path, offered=dict.fromkeys(GIVEN, "0")).name)
         except PipelineFileRefused:
             continue
-    return Param(names[0] if names else "", type="string", enum=names or [""], description="Which pipeline.")
+    return Param(names[0] if names else "", type="string", enum=names or [""], description="The pipeline.")

@@ -1,4 +1,4 @@
-"""Where Onceload's database is: ONCELOAD_DSN in the environment, or else an Airflow connection."""
+"""The address of Onceload's database: ONCELOAD_DSN in the environment, or else an Airflow connection."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,35 +16,35 @@ from onceload.settings import Settings, database, read_settings
 from spark_jobs.files.addresses import is_of_s3
 
 CONNECTION = "onceload"
-#: Of type aws: where files are and how to get in, if the environment does not say.
+#: The connection (type aws) to the object store of the files, if the environment has no credentials.
 STORE = "onceload_store"
-#: Any of these says how to get in already.
+#: If one of these is set, the environment has credentials.
 _SAID = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN")
 
 
 @dataclass(eq=False)
 class ConnectionNotFound(CallAgain):
-    """Airflow says the same of a connection that nobody has made, and of one that it cannot look up just now."""
+    """Airflow gives the same error for a missing connection and for one that it cannot look up at the moment."""
 
     connection: str
 
     def __str__(self) -> str:
-        kind, says, or_else = "postgres ...", "where the database is", ""
+        kind, use, or_else = "postgres ...", "the database", ""
         if self.connection == CONNECTION:
             or_else = ", or set ONCELOAD_DSN"
         if self.connection == STORE:
-            kind, says = "aws", "how to get into the store of the files"
-            or_else = ", with nothing more where the machine itself has the right, or set AWS_ACCESS_KEY_ID"
+            kind, use = "aws", "the object store of the files"
+            or_else = ", without credentials if the machine has a role, or set AWS_ACCESS_KEY_ID"
         return (
-            f"connection {self.connection} should say {says}, and was not found; nothing was changed: "
-            f"make it (airflow connections add {self.connection} --conn-type {kind}){or_else}"
+            f"connection {self.connection} ({use}) was not found in Airflow. Nothing was changed. Create it "
+            f"(airflow connections add {self.connection} --conn-type {kind}){or_else}"
         )
 
 
 class OnceloadHook(BaseHook):
-    """The database of one connection (type postgres); the usual one is not asked for where ONCELOAD_DSN is set.
+    """The database of one connection (type postgres); ONCELOAD_DSN replaces the default connection.
 
-    Neither stands in for the other: a lookup that fails for a moment would lead to another database.
+    There is no fallback from one to the other: a lookup that fails for a moment would lead to another database.
     """
 
     conn_name_attr = "onceload_conn_id"
@@ -57,7 +57,7 @@ class OnceloadHook(BaseHook):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the environment says, with the connection's database; never an embedded one of this very worker."""
+        """The settings of the environment, with the connection's database; never an embedded database on the worker."""
         settings = read_settings(os.environ)
         if settings.dsn and self._conn_id == CONNECTION:
             return settings
@@ -65,7 +65,7 @@ class OnceloadHook(BaseHook):
 
     @contextmanager
     def opened(self) -> Iterator[str]:
-        """The address of the database, which no log shows the password of."""
+        """The address of the database; its password is masked in logs."""
         with database(self.settings) as dsn:
             mask_secret(dsn)
             if password := urlsplit(dsn).password:
@@ -74,15 +74,15 @@ class OnceloadHook(BaseHook):
             yield dsn
 
     def environment(self, dsn: str) -> Mapping[str, str]:
-        """What a process has to be told that loads for us."""
+        """The environment for a process that loads for us."""
         home = self.settings.home.absolute()
         return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
 
 
 def access_of(path: str) -> Mapping[str, str]:
-    """How to get into the store of files that are not on a disk, where the environment does not say.
+    """The credentials of the object store, if the files are in one and the environment has none.
 
-    A connection that is not there is an error: where it could only not be looked up, another store would be read.
+    A missing connection is an error: if the lookup only failed for a moment, another store would be read.
     """
     if not is_of_s3(path) or any(map(os.environ.get, _SAID)):
         return {}
@@ -109,7 +109,7 @@ def _address(conn_id: str) -> str:
     except AirflowNotFoundException as error:
         raise ConnectionNotFound(conn_id) from error
     scheme, _, rest = connection.get_uri().partition("://")
-    # Airflow's own name of the scheme is an older one.
+    # Airflow uses the older name of the scheme.
     if scheme not in ("postgres", "postgresql"):
         raise SettingRefused(f"connection {conn_id}", f"one of type {connection.conn_type}", "one of type postgres")
     return f"postgresql://{rest}"

@@ -1,4 +1,4 @@
-"""The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it asks nobody but the file."""
+"""The DAG of one pipeline file: plan → load → audit → publish → report. Parsing it reads only the file."""
 
 import hashlib
 import os
@@ -27,26 +27,24 @@ _DEFAULTS: dict[str, Any] = {
     "execution_timeout": timedelta(hours=6),
     "on_failure_callback": tell_failure,
 }
-_ABOUT = """Loads `{source}` into `{target}`, exactly once: from `{file}`.
+_ABOUT = """Loads `{source}` into `{target}`, exactly once. Pipeline file: `{file}`.
 
-Every run loads whatever is new, and nothing twice: clearing a task, running it again, two runs at once and a backfill
-of what is in already are all harmless. A run that finds nothing new skips its other tasks.
+Every run loads what is new, and nothing twice. It is safe to clear a task, to run it again, to start two runs at once
+and to backfill days that are already loaded. A run that finds nothing new skips its other tasks.
 """
-_PLAN = "What is new? Asks the source and the ledger, in a second, without Spark. Nothing new: the rest is skipped."
-_STAGE = "Spark reads what is new, and stages it where nobody sees it. Tried again, it begins anew and stages it once."
-_LOAD = "Spark reads what is new; each chunk commits itself, rows and proof in one transaction."
-_AUDIT = "Asks the suite about the staged rows. A critical expectation that fails stops the run: nothing is published."
-_PUBLISH = "One commit: all rows of the batch, and the proof of what was consumed. A second call changes nothing."
-_REPORT = (
-    "What has come of the run, as the ledger says; an asset event carries the numbers. Fails if files need a person."
-)
+_PLAN = "Compares the files with the ledger, in about a second, without Spark. If nothing is new, the rest is skipped."
+_STAGE = "Spark reads new records into a staging table; the target does not change yet. A retry starts from scratch."
+_LOAD = "Spark reads new records. Each chunk commits by itself: rows and receipts in one transaction."
+_AUDIT = "Checks the staged rows with the suite. If a critical expectation fails, the run stops and publishes nothing."
+_PUBLISH = "One commit: all rows of the batch, and the receipts of what was consumed. A second call changes nothing."
+_REPORT = "The result of the run from the ledger; an asset event carries the numbers. Fails if files need a person."
 
 
 def dag_of(path: Path) -> DAG:
-    """What a pipeline file declares, as a DAG; a broken one says which line to mend, and breaks no other."""
+    """The DAG of a pipeline file; a broken file reports the line to fix, and breaks no other DAG."""
     declared = read_pipeline(path, offered={name: f"<{name}>" for name in GIVEN})
     table = f"{declared.target.schema}.{declared.target.table}"
-    # A setting that is wrong is found here, and not when there is something to tell.
+    # A wrong setting fails here, not when the first alert is sent.
     notifiers(os.environ)
     with DAG(
         dag_id=dag_id_of(declared.name),
@@ -62,7 +60,7 @@ def dag_of(path: Path) -> DAG:
         tags=["onceload", "ingest"],
     ) as dag:
         of_file: dict[str, Any] = {"pipeline_file": str(path)}
-        # Of a table that two pipelines load there is one asset, and of files that two read as well.
+        # Two pipelines that load the same table, or read the same files, share one asset.
         files, rows = Asset(_address_of(declared)), Asset(name=table, uri=f"onceload://tables/{quote(table)}")
         plan = Plan(task_id="plan", doc_md=_PLAN, **of_file)
         load = Load(
@@ -81,26 +79,26 @@ def dag_of(path: Path) -> DAG:
 
 
 def _news_of(declared: Declared, path: Path) -> Asset:
-    """Something that the triggerer looks for, and that is no one else's."""
+    """The asset of a pipeline's arrivals, which the triggerer watches; no other pipeline shares it."""
     watcher = AssetWatcher(name=f"arrivals of {declared.name}", trigger=Arrivals(pipeline_file=str(path)))
     return Asset(name=f"news of {declared.name}", uri=f"onceload://news/{quote(declared.name)}", watchers=[watcher])
 
 
 def _address_of(declared: Declared) -> str:
-    """Where the files are, in the words of lineage."""
+    """The URI of the files for lineage."""
     scheme, path = split_address(shown(declared.source.path))
     return f"{scheme}{quote(path, safe='/*:')}" if scheme else f"file://{quote(str(Path(path).absolute()), safe='/*')}"
 
 
 def _params(declared: Declared, path: Path) -> dict[str, Param]:
-    """What a run that people start may be told; one on schedule loads all that is new."""
+    """The form of a run that people start; a scheduled run loads everything new."""
     params = {}
     if set(placeholders(path)) & set(GIVEN):
         params["date"] = Param(
             None,
             type=["null", "string"],
             format="date",
-            description="The day that {{ ds }} stands for; left out, the day of the run.",
+            description="The day for {{ ds }}. Empty: the day of the run.",
         )
     if may_choose(declared):
         params["files"] = files_param()
@@ -115,7 +113,7 @@ def files_param() -> Param:
         [],
         type="array",
         items={"type": "string"},
-        description="Names below the source's root, or patterns such as 2026-03-*/*.csv; none means all.",
+        description="File paths below the source's root, or patterns such as 2026-03-*/*.csv. Empty: all files.",
     )
 
 
@@ -124,8 +122,8 @@ def mode_param() -> Param:
         MISSING,
         type="string",
         enum=list(MODES),
-        description="missing: load what is not in yet. replace: load anew what is in, in place of its rows, in one "
-        "commit; files that are gone keep their rows.",
+        description="missing: load only records that are not loaded yet. replace: reload files; their old rows are "
+        "deleted in the same transaction. Rows of files that no longer exist stay.",
     )
 
 
@@ -133,13 +131,13 @@ def differences_param() -> Param:
     return Param(
         default=False,
         type="boolean",
-        description="With mode replace: replace a file's old rows even if there are more or fewer of them than were "
-        "loaded. Run `onceload verify` first.",
+        description="With mode replace: replace a file's old rows even if the target holds more or fewer of them than "
+        "were loaded. Run `onceload verify` first.",
     )
 
 
 def dag_id_of(pipeline: str) -> str:
-    """A name that Airflow takes; what has to be changed says so, as two names may come to look alike."""
+    """A name that Airflow accepts; a changed name gets a hash, because two names could become the same."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", pipeline)
     short = "" if plain == pipeline else f"_{hashlib.sha256(pipeline.encode()).hexdigest()[:8]}"
     return f"ingest__{plain}{short}"

@@ -1,4 +1,4 @@
-"""What a run has read and written, in the words of OpenLineage, for where Airflow's provider of it asks."""
+"""What a run has read and written, for Airflow's OpenLineage provider."""
 
 import socket
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from spark_jobs.pipeline.declared import Declared
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-#: One store has one name.
+#: One name per store.
 _STORES = {"s3a://": "s3://", "s3n://": "s3://", "gcs://": "gs://"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """Names and numbers alone: Airflow may be told to tell all that a task holds."""
+    """Names and numbers only, because Airflow can be configured to send all attributes of a task."""
 
     #: A namespace, and a name in it.
     files: tuple[str, str]
     table: tuple[str, str]
-    #: Names and types; none where a transform makes them.
+    #: Names and types; empty with a transform.
     columns: tuple[tuple[str, str], ...]
-    #: How many were read; unknown where a transform makes rows of them.
+    #: The number of records read; unknown with a transform.
     records: int | None
     bytes: int
     counts: Mapping[str, str | int]
@@ -54,7 +54,7 @@ class Lineage:
         )
 
     def in_openlineage(self) -> "OperatorLineage[Any, Any]":
-        # They are there where this is asked for.
+        # Installed wherever the provider calls this.
         from airflow.providers.openlineage.extractors import OperatorLineage
         from openlineage.client.event_v2 import InputDataset, OutputDataset
         from openlineage.client.facet_v2 import (
@@ -83,21 +83,21 @@ class Lineage:
 
 
 def _files(declared: Declared) -> tuple[str, str]:
-    """The folder below which they are: it is the same for every day of a path with a date."""
+    """The root of the files, which is the same for every day of a path with a date."""
     scheme, path = split_address(shown(root_of(declared.source.path, root=declared.source.root)))
     if not scheme:
         return "file", str(Path(path).expanduser().absolute())
-    # What is cached on its way is still where it comes from.
+    # A cached file still belongs to its origin.
     scheme = scheme.rpartition("::")[2]
     bucket, _, below = path.partition("/")
     return _STORES.get(scheme, scheme) + bucket, f"/{below}" if scheme == "hdfs://" else below or "/"
 
 
 def _table(declared: Declared, engine: Engine) -> tuple[str, str]:
-    """By the server that has answered, whatever the address says."""
+    """Name the table by the server that answered, not by the configured address."""
     with engine.connect() as connection:
         info: Any = connection.connection.driver_connection.info  # type: ignore[union-attr] # It is open.
-    # A socket is a folder of this machine.
+    # A host that is a path is a socket on this machine.
     host = socket.gethostname() if info.host.startswith("/") else info.host
     host = f"[{host}]" if ":" in host else host
     return f"postgres://{host}:{info.port}", f"{info.dbname}.{declared.target.schema}.{declared.target.table}"

@@ -1,4 +1,4 @@
-"""Buttons on the page of a task, which lead to our pages; Airflow makes them when a task ends, however it does."""
+"""Buttons on a task's page that lead to our pages; Airflow creates them when a task ends, however it ends."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LedgerLink(BaseOperatorLink):
-    """What the run has committed, and at which position."""
+    """The page with the commits of the run."""
 
     name = "Ledger position"
 
@@ -24,7 +24,7 @@ class LedgerLink(BaseOperatorLink):
 
 
 class DataDocsLink(BaseOperatorLink):
-    """What the audit of the run has said."""
+    """The page with the audit results of the run."""
 
     name = "Data Docs"
 

@@ -1,4 +1,4 @@
-"""The steps of a run: context in, one call, result out. What they may do, and refuse, is decided below them."""
+"""The tasks of a run: context in, one call, result out. The rules are in the packages that they call."""
 
 import logging
 import os
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 SPARK_CONNECTION = "onceload_spark"
-#: What may be done with what is in already: leave it, or load it anew in place of its rows.
+#: What to do with loaded files: keep their rows, or reload them.
 MISSING, REPLACE = MODES = ("missing", "replace")
-#: Nothing gets better by trying these again.
+#: A retry does not help.
 _FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
-#: How often a task looks again whether an upgrade is finished, before that counts as a failure.
+#: How often a task checks whether an upgrade is finished before the wait counts as a failure.
 _UPGRADE_LOOKS_MAX = 60
 _UPGRADE_LOOKS_EVERY = timedelta(minutes=1)
-#: What the report fails for, told by the tasks before it.
+#: The XCom key of problems for which the report fails.
 _OF_PEOPLE = "needs_a_person"
 
 
 @contextmanager
 def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
-    """Tell what is started in the block, and nobody after it: this process may have tasks of other databases."""
+    """Pass variables only to processes started in the block: later tasks of this worker may use other databases."""
     executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
     told = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors, **environment}
     before = {name: os.environ.pop(name, None) for name in told}
@@ -73,7 +73,7 @@ def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def given_values(context: "Context") -> dict[str, str]:
-    """The day and the data interval of a run: those of its parameter `date`, or its own, or when it was asked for."""
+    """The day and data interval of a run: from its parameter `date`, else its logical date, else its start."""
     run: Any = context["dag_run"]
     if day := (context.get("params") or {}).get("date"):
         return values_of_day(date.fromisoformat(day))
@@ -110,7 +110,7 @@ def accepts_differences(context: "Context") -> bool:
 
 @contextmanager
 def in_airflows_words() -> Iterator[None]:
-    """Airflow tries again what may be tried again, and nothing else."""
+    """Translate errors, so that Airflow retries only what a retry can solve."""
     try:
         yield
     except UpgradeUnfinished as error:
@@ -122,7 +122,7 @@ def in_airflows_words() -> Iterator[None]:
 
 
 def _during_an_upgrade(why: str) -> AirflowException:
-    """To wait for the end of an upgrade is no try; after an hour it is one, so that somebody is told."""
+    """Waiting for an upgrade does not count as a try; after an hour it does, so that an alert is sent."""
     if get_current_context().get("task_reschedule_count", 0) >= _UPGRADE_LOOKS_MAX:
         return AirflowException(why)
     _LOG.warning("%s Checking again in %s", why, _UPGRADE_LOOKS_EVERY)
@@ -131,7 +131,7 @@ def _during_an_upgrade(why: str) -> AirflowException:
 
 
 class _OfPipeline(BaseOperator):
-    """A step of the run of one pipeline file; the batch is named like the run, so that a later try fences this one."""
+    """A task for one pipeline file; the batch has the name of the run, so that a later try fences this one."""
 
     template_fields: Sequence[str] = ("pipeline_file",)
 
@@ -160,7 +160,7 @@ class _OfPipeline(BaseOperator):
 
     @contextmanager
     def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
-        """Nothing was staged because others were faster: then there is nothing left to do."""
+        """Skip the task if nothing was staged because another load was faster."""
         from onceload.runs import look
         from spark_jobs.load.kept_batch import NothingKept
 
@@ -171,10 +171,10 @@ class _OfPipeline(BaseOperator):
             if found.is_busy:
                 raise
             if found.is_anything_new or found.needs_a_person:
-                # The stage is gone, and only another load makes one.
+                # The staging table is gone, and only another load can create it.
                 raise AirflowFailException(str(error)) from error
             raise AirflowSkipException(
-                "nothing was staged, as nothing is new any more: others have loaded it"
+                "nothing was staged, because another load has already loaded these records"
             ) from error
 
 
@@ -183,7 +183,7 @@ def batch_of(context: "Context") -> Batch:
 
 
 class Plan(ShortCircuitOperator, _OfPipeline):
-    """Look for what is new; where there is nothing, the rest of the run is skipped, and Spark is not started."""
+    """Look for new records; if there are none, skip the rest of the run, so that Spark is not started."""
 
     template_fields: Sequence[str] = ("pipeline_file",)
 
@@ -202,12 +202,12 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         for line in found.lines:
             self.log.info(line)
         if not found.is_anything_new and found.needs_a_person:
-            raise AirflowFailException("nothing new can be loaded, and these need a person: " + found.needs_a_person)
+            raise AirflowFailException("nothing can be loaded, and these files need a person: " + found.needs_a_person)
         return found.is_anything_new
 
 
 class WaitForFiles(_OfPipeline, BaseSensorOperator):
-    """Wait until a pipeline has something new, for `timeout` at most; meanwhile no worker is kept."""
+    """Wait until a pipeline has new records, for `timeout` at most; waiting does not occupy a worker."""
 
     template_fields: Sequence[str] = ("pipeline_file",)
 
@@ -232,7 +232,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
 
 
 class Load(SparkSubmitOperator):
-    """Stage a batch, or load it where each chunk commits itself: `onceload stage | load`, launched by spark-submit."""
+    """Stage a batch, or load it with one commit per chunk: `onceload stage | load`, launched by spark-submit."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
     operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
@@ -256,7 +256,7 @@ class Load(SparkSubmitOperator):
                 "spark.ui.enabled": "false",
                 **conf,
             },
-            # A retry is another life of the batch, which fences this one: never the same job again.
+            # A retry starts a new job under the same batch, which fences this one; it must not reattach to this job.
             durable=False,
             **others,
         )
@@ -278,29 +278,29 @@ class Load(SparkSubmitOperator):
             self._launch(context, {**hook.environment(dsn), **access})
 
     def _launch(self, context: "Context", environment: Mapping[str, str]) -> None:
-        """Run it, and judge its end by what it wrote itself: its exit code comes through Spark in a sentence."""
+        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence."""
         with TemporaryDirectory(prefix="onceload-") as folder:
             file = Path(folder) / "outcome.json"
             try:
-                # By what it inherits alone: other ways of handing it on end in arguments, and it may hold a password.
+                # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
                 with _inherited({**environment, OUTCOME_FILE: str(file)}):
                     super().execute(context)
             except AirflowException as error:
                 outcome = find_outcome(file)
                 if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
-                    # What could be loaded is in; the report says that this needs somebody.
+                    # The other files are loaded; the report fails for these.
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
                 raise _failure(outcome, str(error)) from error
 
     def command(self, context: "Context") -> list[str]:
-        """What is called, besides the placeholders of the file and the batch."""
+        """The arguments of the call, without placeholders and batch."""
         chosen = [f"--only={each}" for each in chosen_files(context)]
         chosen += ["--replace"] if is_replacing(context) else []
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def on_kill(self) -> None:
-        """End Spark. Its driver gives back what it holds itself: a later try may be at work under the same name."""
+        """End Spark. Its driver releases what it holds by itself; a later try may already use the same name."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
@@ -310,26 +310,26 @@ class Load(SparkSubmitOperator):
         try:
             BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException as error:
-            # Airflow also says so when it cannot look it up just now.
+            # Retried, because Airflow gives the same error when it cannot look it up at the moment.
             raise AirflowException(
-                f"connection {self._conn_id} should say where Spark runs, and is not there; nothing was started: "
-                f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
+                f"connection {self._conn_id} (the Spark master) was not found in Airflow. Nothing was started. Create "
+                f"it: airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error
 
 
 def _failure(outcome: Outcome | None, told: str) -> AirflowException:
-    """What the load itself wrote decides whether it is tried again; one that was killed wrote nothing, and is."""
+    """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
     if outcome is None or outcome.exit_code is ExitCode.DONE:
         end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "(empty)"
         return AirflowException(f"Spark ended before the load reported a result. Retry. The end of its log: {end}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
-    why = outcome.message or f"the load ended with exit code {outcome.exit_code}, and its log says why"
+    why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"
     return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)
 
 
 class Audit(_OfPipeline):
-    """Ask the suite about the staged batch; what fails is not published, and not tried again."""
+    """Check the staged batch with its suite; a batch that fails is not published, and not retried."""
 
     operator_extra_links = (DataDocsLink(),)
 
@@ -345,7 +345,7 @@ class Audit(_OfPipeline):
 
 
 class Publish(_OfPipeline):
-    """Let the staged batch take effect, in one commit; what is published already stays as it is."""
+    """Publish the staged batch in one commit; publishing it twice changes nothing."""
 
     operator_extra_links = (LedgerLink(),)
 
@@ -360,7 +360,7 @@ class Publish(_OfPipeline):
 
 
 class Report(_OfPipeline):
-    """Say what the run has come to, as the ledger knows it; files that need a person fail it, at the end."""
+    """Report the result of the run from the ledger; fail at the end if files need a person."""
 
     operator_extra_links = (LedgerLink(),)
 
@@ -387,11 +387,11 @@ class Report(_OfPipeline):
         self.log.info("%s", counts)
         _tell(counts)
         if of_people:
-            raise AirflowFailException("all others are loaded, and these need a person: " + of_people)
+            raise AirflowFailException("all other files are loaded; these need a person: " + of_people)
         return counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
-        """What Airflow's provider of OpenLineage asks for, where it is, also of a report that fails."""
+        """The hook of Airflow's OpenLineage provider; also called for a report that fails."""
         del task_instance
         return self._lineage.in_openlineage() if self._lineage else None
 
@@ -403,7 +403,7 @@ def read_run() -> Any:  # noqa: ANN401 - of the core.
 
 
 def _tell(counts: Mapping[str, Any]) -> None:
-    """Where Airflow's own metrics go, if anybody wants them; a tag says which pipeline they are of."""
+    """Send the counts to Airflow's metrics, tagged with the pipeline."""
     from airflow.providers.common.compat.sdk import Stats
 
     for name in ("loaded", "duplicates", "quarantined", "filtered", "bytes"):

@@ -1,7 +1,7 @@
-"""Pages beside Airflow's own: what a run has committed, and what its audit has said.
+"""Pages in Airflow's web UI: the commits of a run, and its audit results.
 
-Airflow protects no app of a plugin's: each page asks for a login, and for the right to read the task logs of the
-pipeline's DAG, because it shows values of records as those do. Everything is escaped, and no page may run a script.
+Airflow does not protect the apps of plugins. So each page requires a login and the right to read the task logs of the
+pipeline's DAG, because like those it shows values of records. Everything is escaped, and no page may run a script.
 """
 
 import base64
@@ -35,7 +35,7 @@ _STYLE = (
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _NOTHING_ELSE = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-#: Where the pages of Great Expectations have their styles from.
+#: Sources of the styles of Great Expectations' pages.
 _STYLES = "https://unpkg.com https://maxcdn.bootstrapcdn.com https://cdnjs.cloudflare.com https://cdn.jsdelivr.net"
 
 _A_NAME = r"^[^\x00]{1,1000}$"
@@ -44,12 +44,12 @@ BatchName = Annotated[str, Query(alias="batch", pattern=_A_NAME)]
 
 
 def may_see(request: Request, user: GetUserDep, pipeline: Pipeline) -> None:
-    """Whoever may read the logs of the pipeline's tasks."""
+    """Allow users who can read the logs of the pipeline's tasks."""
     requires_access_dag("GET", DagAccessEntity.TASK_LOGS, dag_id_of(pipeline))(request, user)
 
 
 def make_app() -> FastAPI:
-    # What is not here needs no protection: no list of the pages, and no documentation of them.
+    # No OpenAPI document and no docs pages: they would be unprotected.
     app = FastAPI(dependencies=[Depends(may_see)], openapi_url=None)
     app.get("/ledger")(show_ledger)
     app.get("/audit")(show_audit)
@@ -58,30 +58,30 @@ def make_app() -> FastAPI:
 
 
 def show_ledger(pipeline: Pipeline, batch: BatchName) -> Response:
-    """The entries of a batch, and what each took of whom."""
+    """The ledger entries of a batch, and their receipts."""
     with _database() as (engine, _):
         entries, receipts = (_rows(engine, view, pipeline, batch) for view in ("ledger", "receipts"))
-    told = _table(entries, batch, nothing="No entry: so far it has committed nothing.")
+    told = _table(entries, batch, nothing="This run has committed nothing yet.")
     return _page(f"Ledger of {pipeline}", batch, told, _table(receipts, batch))
 
 
 def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
-    """What the suite has said, the last answer first."""
+    """The audit results of a batch, the latest first."""
     with _database() as (engine, docs):
         findings = _rows(engine, "audits", pipeline, batch)
         is_there = _docs_of(engine, docs, pipeline, batch, findings) is not None
     link = f"docs?{urlencode({'pipeline': pipeline, 'batch': batch})}"
     more = f'<p><a href="{escape(link)}">The page of Great Expectations</a></p>' if is_there else ""
-    told = _table(findings, batch, nothing="It was not audited, or that is long ago.")
+    told = _table(findings, batch, nothing="There is no audit of this run, or it was deleted because of its age.")
     return _page(f"Audit of {pipeline}", batch, told, more)
 
 
 def show_docs(pipeline: Pipeline, batch: BatchName) -> Response:
-    """The page that Great Expectations has made of it; it is of others, so that it may do nothing at all."""
+    """The Data Docs page of Great Expectations; third-party content, so it runs in a sandbox."""
     with _database() as (engine, docs):
         page = _docs_of(engine, docs, pipeline, batch, _rows(engine, "audits", pipeline, batch))
     if page is None:
-        raise HTTPException(404, f"no page of batch {batch} is on this machine; what was said is on the page audit")
+        raise HTTPException(404, f"this machine has no Data Docs page of batch {batch}. See the page audit instead")
     policy = f"{_NOTHING_ELSE}; sandbox; style-src 'unsafe-inline' {_STYLES}"
     return HTMLResponse(page.read_bytes(), headers=_headers(policy))
 
@@ -89,13 +89,13 @@ def show_docs(pipeline: Pipeline, batch: BatchName) -> Response:
 def _docs_of(
     engine: Engine, docs: Path, pipeline: str, batch: str, findings: Sequence[dict[str, object]]
 ) -> Path | None:
-    """The newest page of an audit; none where the folder does not tell whose it is."""
+    """The newest page of an audit; None if the folder could belong to another pipeline."""
     if not findings:
         return None
     suite = str(findings[0]["suite"])
     if is_audited_elsewhere(engine, pipeline=pipeline, suite=suite, batch=Batch(batch)):
         return None
-    # Each is the name of one folder, which leads nowhere else.
+    # Each must be the name of one folder, and must not leave it.
     if any(name in ("", ".", "..") or "/" in name for name in (suite, batch)):
         return None
     return max((docs / "validations" / suite / batch).glob("*/*.html"), default=None)
@@ -133,7 +133,7 @@ def _headers(policy: str) -> dict[str, str]:
 def _table(rows: Sequence[dict[str, object]], batch: str, *, nothing: str = "") -> str:
     if not rows:
         return f"<p>{escape(nothing)}</p>"
-    # The heading says which batch, and so which run, all of them are of.
+    # The heading already shows the batch.
     columns = [name for name in rows[0] if any(row[name] != batch for row in rows)]
     lines = [_line("th", [name.replace("_", " ") for name in columns])]
     lines += [_line("td", [_shown(row[name]) for name in columns]) for row in rows]

@@ -1,4 +1,4 @@
-"""What Airflow takes up by itself: our pages, in its API server."""
+"""The plugin that Airflow discovers: our pages, in its API server."""
 
 from functools import cached_property
 from typing import Any
@@ -7,7 +7,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class _Pages:
-    """The pages, made when the first one is asked for: every process of Airflow's imports this module."""
+    """The pages, built at the first request, because every Airflow process imports this module."""
 
     @cached_property
     def _app(self) -> Any:  # noqa: ANN401 - an ASGI app.

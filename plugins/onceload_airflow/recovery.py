@@ -1,6 +1,6 @@
-"""Steps of what people start: loading a range of days again, and bringing back what was damaged or lost.
+"""Tasks of the DAGs that people start: backfill a range of days, and recover damaged or lost data.
 
-What deletes rows says first what it would delete, and waits until somebody has approved it.
+A task that deletes rows first shows what it would delete, and waits for approval.
 """
 
 import re
@@ -45,33 +45,33 @@ if TYPE_CHECKING:
     from spark_jobs.pipeline.declared import Declared
 
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
-#: Airflow makes no more tasks of one.
+#: Airflow expands one task into at most this many.
 _DAYS_MAX = conf.getint("core", "max_map_length", fallback=1024)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
-#: Airflow may not be reached for a moment when a run is to be started; but one that failed has had tries of its own.
+#: Retry if Airflow cannot be reached for a moment, but not if the run itself failed: it had its own retries.
 _UNLESS_IT_FAILED = ExceptionRetryPolicy(
     [
         RetryRule(
             exception=AirflowException,
             action=RetryAction.FAIL,
             match_subclasses=False,
-            reason="the run that is waited for has had tries of its own",
+            reason="the started run failed after its own retries",
         )
     ]
 )
 
 
 def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOperator":
-    """The runs of the pipeline's own DAG that a task before has named, each waited for."""
+    """Start the runs of the pipeline's own DAG that an earlier task has listed, and wait for each."""
     return TriggerDagRunOperator.partial(
         task_id=task_id,
         trigger_dag_id=f"{{{{ ti.xcom_pull(task_ids='{chooser.task_id}', key='dag_id') }}}}",
         retry_policy=_UNLESS_IT_FAILED,
-        # Tried again or cleared, this task clears that run: what is in already is not loaded twice.
+        # A retry of this task clears that run; nothing is loaded twice.
         reset_dag_run=True,
-        # It would be waited for without end.
+        # Otherwise the wait would never end.
         fail_when_dag_is_paused=True,
         wait_for_completion=True,
         deferrable=True,
@@ -82,7 +82,7 @@ def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOper
 
 
 class ChooseRuns(OfOnePipeline):
-    """Which runs of a pipeline load what was asked for: one for each day, or just one where its path has no day."""
+    """List the runs that load what was asked for: one per day, or a single one if the path contains no day."""
 
     def execute(self, context: "Context") -> list[dict[str, object]]:
         path, declared = self.found(context)
@@ -99,7 +99,7 @@ class ChooseRuns(OfOnePipeline):
 
 
 class Look(OfOnePipeline, SkipMixin):
-    """Say what a recovery would do, and change nothing; where there is nothing to do, the rest is skipped."""
+    """Show what a recovery would do, and change nothing; skip the rest if there is nothing to do."""
 
     inherits_from_skipmixin = True
 
@@ -109,18 +109,18 @@ class Look(OfOnePipeline, SkipMixin):
             if context["params"]["what"] == REWIND:
                 _refuse_paused(context, declared)
             words, to = self._look(context, declared, engine)
-            # Of a rebuild, nothing is there yet.
+            # For a rebuild, the database is still empty.
             seen = 0 if context["params"]["what"] == REBUILD else PostgresLedger(engine).position(declared.name)
         context["ti"].xcom_push(key="seen", value=seen)
         self.log.info(words)
         if to is None:
             self.skip(ti=context["ti"], tasks=context["task"].get_flat_relatives(upstream=False))
         context["ti"].xcom_push(key="position", value=to)
-        # Names of files are anybody's, and the page of the approval reads Markdown.
+        # File names are untrusted, and the approval page renders Markdown.
         return "```\n" + words.replace("`", "'") + "\n```"
 
     def _look(self, context: "Context", declared: "Declared", engine: "Engine") -> tuple[str, int | None]:
-        """What there is to be said, and the position to start from; None if there is nothing to do."""
+        """The message, and the position to start from; None if there is nothing to do."""
         at = position_of(context)
         match context["params"]["what"]:
             case "state":
@@ -132,41 +132,41 @@ class Look(OfOnePipeline, SkipMixin):
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
                 if found.differing and not context["params"]["accept_differences"]:
-                    expected = "rows as their receipts say, or accept_differences to take back what is there"
+                    expected = "rows that match their receipts (or set accept_differences to rewind all the same)"
                     raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
                 more = (
-                    "\nWhat is loaded until this is approved goes as well. All of it is loaded again afterwards, from "
+                    "\nRows that are loaded before the approval are deleted too. Afterwards everything is loaded again "
+                    "from the files that exist then: rows of deleted files do not come back."
                 )
-                more += "the files that are there then: what is in no file any more does not come back."
                 return words + (more if found.entries else ""), found.rewound_to if found.entries else None
             case _:
                 from spark_jobs.recover.rebuild import refuse_loaded
 
                 if _is_by_day(self.found(context)[0]):
-                    expected = "the DAG backfill for all of its days: in a new database, it loads all of them"
-                    raise SettingRefused(f"rebuilding pipeline {declared.name}", "a source.path with a day", expected)
+                    expected = "a source.path without a day (run the DAG backfill for all days in the new database)"
+                    raise SettingRefused(f"rebuilding pipeline {declared.name}", "one with a day", expected)
                 refuse_loaded(declared, engine)
-                return f"pipeline {declared.name}: nothing of it is in this database; all of it would be loaded", 0
+                return f"pipeline {declared.name}: this database has none of its rows; all files would be loaded", 0
 
 
 class Approve(ApprovalOperator):
-    """Ask a person, where rows would be deleted."""
+    """Ask for approval if rows would be deleted."""
 
     def execute(self, context: "Context") -> Any:  # noqa: ANN401 - as the operator above it has it.
         if context["params"]["what"] != REWIND:
-            self.log.info("no row is deleted, so that nobody is asked")
+            self.log.info("no row will be deleted, so no approval is needed")
             return None
         return super().execute(context)
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
-        """Nobody has answered in time: that is not tried again, which would wait as long once more."""
-        raise AirflowFailException(f"{event['error']} Nothing was changed; clear this task to ask again")
+        """The timeout of the approval: not retried, because a retry would wait just as long."""
+        raise AirflowFailException(f"{event['error']} Nothing was changed. Clear this task to ask again")
 
 
 class Apply(OfOnePipeline):
-    """Set producers right, or rewind to the position that was approved; and name the runs that load the rest again.
+    """Repair producers, or rewind to the approved position; then list the runs that load the rest again.
 
-    It is one transaction, which fences whoever is at work on the pipeline.
+    The change is one transaction, which fences all running sessions of the pipeline.
     """
 
     def execute(self, context: "Context") -> list[dict[str, object]]:
@@ -199,7 +199,7 @@ class Apply(OfOnePipeline):
 
 
 class Conclude(OfOnePipeline):
-    """What has come of a recovery; it fails if something is left to a person."""
+    """Report the result of a recovery; fail if a person must finish it."""
 
     def execute(self, context: "Context") -> dict[str, object]:
         _, declared = self.found(context)
@@ -208,23 +208,23 @@ class Conclude(OfOnePipeline):
         left = []
         if days := context["ti"].xcom_pull(task_ids="apply", key="days_left"):
             left.append(
-                f"{len(days):,} days from {days[0]} to {days[-1]}, as Airflow makes {_DAYS_MAX:,} runs at once and no "
-                "more: start the DAG backfill for them"
+                f"{len(days):,} days from {days[0]} to {days[-1]}, because Airflow starts at most {_DAYS_MAX:,} runs "
+                "at once (start the DAG backfill for them)"
             )
         if names := context["ti"].xcom_pull(task_ids="apply", key="of_no_day"):
             left.append(
-                f"what belongs to no day that source.path reads, {', '.join(names)}: call `onceload load` with the "
-                "--set that it takes"
+                f"files whose names belong to no day of source.path: {', '.join(names)} (run `onceload load` with the "
+                "matching --set)"
             )
         if left:
-            raise AirflowFailException("nothing is lost, and all is loaded again but " + "; and ".join(left))
+            raise AirflowFailException("No data is lost. Everything was loaded again except " + "; and ".join(left))
         return {"pipeline": declared.name, "what": context["params"]["what"], "position": position}
 
 
 class Rebuild(OfOnePipeline, Load):
-    """Load all of a pipeline into a database that has none of it: `onceload recover rebuild`, by spark-submit."""
+    """Load a whole pipeline into an empty database: `onceload recover rebuild`, by spark-submit."""
 
-    # Most runs of this DAG rebuild nothing, and have no pipeline file.
+    # Most runs of this DAG do not rebuild, and have no pipeline file.
     operator_extra_links = ()
 
     def __init__(self, **others: Any) -> None:  # noqa: ANN401
@@ -245,7 +245,7 @@ class Rebuild(OfOnePipeline, Load):
 def _taken_back(
     ledger: PostgresLedger, declared: "Declared", *, since: Position, to: Position
 ) -> frozenset[str] | None:
-    """Whose records were taken back since the look: an approval is for one rewind, however often it is tried."""
+    """The producers of the rewind since the dry run; an approval is for one rewind, however often it is retried."""
     entries = ledger.entries(declared.name, after=since)
     ours = [each for each in entries if each.kind is EntryKind.REWIND and each.batch.endswith(f"-to-{to}")]
     return frozenset(receipt.producer for entry in ours for receipt in entry.receipts) if ours else None
@@ -254,11 +254,13 @@ def _taken_back(
 def _refuse_paused(context: "Context", declared: "Declared") -> None:
     dag_id = dag_id_of(declared.name)
     if context["ti"].get_dag(dag_id).is_paused:
-        raise SettingRefused(f"DAG {dag_id}", "it paused", "it at work, as its runs load what is to come: unpause it")
+        raise SettingRefused(
+            f"DAG {dag_id}", "a paused DAG", "an active DAG, because its runs do the loading (unpause it)"
+        )
 
 
 def position_of(context: "Context") -> Position | None:
-    """Where to start from, if somebody said so."""
+    """The position parameter, or None."""
     position = context["params"]["position"]
     return None if position is None else Position(int(position))
 
@@ -270,22 +272,22 @@ def _is_by_day(path: Path) -> bool:
 def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[date | None]:
     if not _is_by_day(path):
         if first or last:
-            expected = "none, as its source.path has no day in it: name files instead"
+            expected = "no days, because its source.path contains no day (choose files instead)"
             raise SettingRefused(f"the days of {path.name}", f"{first} to {last}", expected)
         return [None]
     if not first or not last:
-        expected = "the first and the last day, as its source.path has a day in it"
+        expected = "the first and the last day, because its source.path contains a day"
         raise SettingRefused(f"the days of {path.name}", f"{first} to {last}", expected)
     start, end = date.fromisoformat(first), date.fromisoformat(last)
     if not 0 <= (end - start).days < _DAYS_MAX:
         raise SettingRefused(
-            f"the days of {path.name}", f"{first} to {last}", f"1 to {_DAYS_MAX:,} days, in their order"
+            f"the days of {path.name}", f"{first} to {last}", f"1 to {_DAYS_MAX:,} days, the first one first"
         )
     return [start + timedelta(days=number) for number in range((end - start).days + 1)]
 
 
 def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> dict[str, set[date]]:
-    """The days whose runs read each file: what looks like a day in its name is one if the path means it on that day."""
+    """The days whose runs read each file: a date in its name counts if the path of that day matches the file."""
     from spark_jobs.files.patterns import Pattern
 
     @cache
@@ -313,7 +315,7 @@ def _is_named_by_records(declared: "Declared", name: str) -> bool:
 
 
 def _as_run(context: "Context", day: date | None, **asked: object) -> dict[str, object]:
-    """A run of the pipeline's own DAG: the same run when this one is tried again, and nobody else's."""
+    """A run of the pipeline's own DAG, with a name that is the same in every retry of this run only."""
     by = f"{context['run_id']}__{context['dag'].dag_id}"
     if day is None:
         return {"trigger_run_id": by, "conf": asked}

@@ -1,4 +1,4 @@
-"""Steps about one pipeline of the folder, which a person names, and the upkeep of all of them."""
+"""Tasks for one pipeline of the folder, and the upkeep of all pipelines."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OfOnePipeline(BaseOperator):
-    """A step about one pipeline of the folder, which the run's parameter `pipeline` names."""
+    """A task for the pipeline that the run's parameter `pipeline` names."""
 
     def __init__(self, *, pipelines: str, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
         super().__init__(**others)
@@ -33,7 +33,7 @@ class OfOnePipeline(BaseOperator):
         self.onceload_conn_id = onceload_conn_id
 
     def found(self, context: "Context") -> "tuple[Path, Declared]":
-        """Its file, and what that declares."""
+        """The pipeline's file, and its declaration."""
         name = str(context["params"]["pipeline"])
         with in_airflows_words():
             for path in find_pipelines(Path(self.pipelines)):
@@ -54,7 +54,7 @@ class OfOnePipeline(BaseOperator):
 
 
 class Verify(OfOnePipeline):
-    """Compare files and rows with the ledger; what differs fails the run."""
+    """Compare files and rows with the ledger; differences fail the run."""
 
     def execute(self, context: "Context") -> dict[str, object]:
         from spark_jobs.verify.verify import verify
@@ -65,12 +65,12 @@ class Verify(OfOnePipeline):
             self.log.info("%s", each)
         told = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
         if found.differing:
-            raise AirflowFailException(f"{found.differing:,} differences from what was loaded, listed above: {told}")
+            raise AirflowFailException(f"{found.differing:,} differences from the ledger, listed above: {told}")
         return told
 
 
 class TakeSnapshot(OfOnePipeline):
-    """Keep the states of all producers as they are now."""
+    """Store the states of all producers as they are now."""
 
     def execute(self, context: "Context") -> dict[str, object]:
         declared = self.declared(context)
@@ -80,7 +80,7 @@ class TakeSnapshot(OfOnePipeline):
 
 
 class Maintain(BaseOperator):
-    """Let go of what has ended, of every pipeline."""
+    """Delete what no load needs, for every pipeline."""
 
     def __init__(self, *, onceload_conn_id: str = CONNECTION, **others: Any) -> None:  # noqa: ANN401
         super().__init__(**others)

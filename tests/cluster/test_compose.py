@@ -67,7 +67,7 @@ def test_every_setting_is_explained_and_every_explained_one_is_asked_for():
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_nothing_starts_without(secret, given):
-    with pytest.raises(AssertionError, match=f"{secret}: say it in"):
+    with pytest.raises(AssertionError, match=f"{secret}: set it in"):
         services({**given, secret: ""})
 
 

@@ -57,9 +57,9 @@ def test_a_mail_says_who_failed_where_and_what_to_do(airflow, tmp_path, dsn):
     assert needs_a_person["Subject"] == "mine: plan needs a person"
     words = text_of(needs_a_person)
     assert "readings.yaml:1" in words
-    assert "mend what it says, then clear the task" in words
-    assert lost["Subject"] == "mine: plan failed at try 1, and may get on by itself"
-    assert "the next run tries again" in text_of(lost)
+    assert "fix the cause, then clear the task" in words
+    assert lost["Subject"] == "mine: plan failed at try 1, and may recover by itself"
+    assert "wait for the next run, which retries" in text_of(lost)
     assert "/dags/mine/runs/" in text_of(lost)
     assert SECRET not in text_of(lost)
     # Nothing was loaded, and looking alone makes nothing known.

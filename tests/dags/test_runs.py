@@ -287,8 +287,10 @@ def test_days_for_which_there_are_no_runs_are_said(airflow, dsn, tmp_path):
 
     runs = "[{'trigger_run_id': 'once__recover__2026-03-01', 'conf': {'date': '2026-03-01'}}]"
     assert runs in said.stdout.splitlines(), said.stderr
-    assert "all is loaded again but 1 days from 2026-03-02 to 2026-03-02" in said.stdout
-    assert "; and what belongs to no day that source.path reads, undated/0.jsonl: call `onceload load`" in said.stdout
+    assert "Everything was loaded again except 1 days from 2026-03-02 to 2026-03-02" in said.stdout
+    assert (
+        "; and files whose names belong to no day of source.path: undated/0.jsonl (run `onceload load`" in said.stdout
+    )
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
 
 
@@ -317,7 +319,7 @@ def test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_fou
 
     answers = [line for line in said.stdout.splitlines() if line.startswith(("True", "False"))]
     assert [answer.partition(" ")[0] for answer in answers] == ["True"] * 3, said.stdout + said.stderr
-    assert "make it (airflow connections add onceload --conn-type postgres ...), or set ONCELOAD_DSN" in answers[2]
+    assert "Create it (airflow connections add onceload --conn-type postgres ...), or set ONCELOAD_DSN" in answers[2]
     assert not (airflow.home / "onceload").exists()
 
 
@@ -390,5 +392,5 @@ def test_no_database_is_taken_in_the_place_of_another(airflow, set_to, usual):
 
     *_, first, named, missing = said.stdout.splitlines()
     assert (first, named) == (usual, "postgresql://three:5432/c"), said.stderr
-    assert missing.startswith("connection none should say where the database is, and was not found;")
+    assert missing.startswith("connection none (the database) was not found in Airflow.")
     assert missing.endswith("(airflow connections add none --conn-type postgres ...)")

@@ -138,7 +138,7 @@ def all_of_it(landing):
     ):
         yield running
         assert processes_of(landing.parent)
-        with pytest.raises(SettingRefused, match="another one that runs below"):
+        with pytest.raises(SettingRefused, match="another one running below"):
             stack.running(landing.parent, port=port, pipelines=landing, samples=False).__enter__()
     # Nothing of it is left.
     assert [each for each in processes_of(landing.parent) if each.pid not in before] == []
@@ -239,7 +239,7 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
 
     died.kill()
     until = time.monotonic() + _PATIENCE_S
-    while "Airflow's scheduler has ended (exit code -9), and is started again" not in capsys.readouterr().err:
+    while "Airflow's scheduler has ended (exit code -9), and is restarted" not in capsys.readouterr().err:
         assert time.monotonic() < until
         time.sleep(0.1)
     (landing / "others" / "d.jsonl").write_text('{"n": 6}\n')

@@ -111,7 +111,7 @@ def test_what_cannot_be_looked_at_is_told_and_hides_no_other(folder, dsn, capsys
     said = capsys.readouterr()
     known = {name[1]: value for name, value in figures(said.out).items() if name[0] == "lag_known"}
     assert known == {"events": 1, "empty": 0, str(folder / "pipelines" / "broken.yaml"): 0}
-    assert "what is new of empty is not known" in said.err
+    assert "the lag of empty is unknown" in said.err
 
 
 def test_a_claim_that_has_ended_and_a_dead_letter_are_not_in_hand(folder, dsn, capsys):
@@ -176,7 +176,7 @@ def test_they_are_served_through_a_database_that_goes_away_until_somebody_says_s
     assert (away["up",], back["up",]) == (0, 1)
     assert counted not in away
     assert served.returncode == 0
-    assert f"figures are served at http://127.0.0.1:{port}/metrics" in said
+    assert f"metrics are served at http://127.0.0.1:{port}/metrics" in said
 
 
 def test_a_port_that_is_taken_is_refused(folder, dsn, capsys):
@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_refused(folder, dsn, capsys):
         code = call(dsn, "metrics", "--port", str(taken.getsockname()[1]))
 
     assert code == 2
-    assert "expected a free one, such as --port 9188" in capsys.readouterr().err
+    assert "expected a free port, such as --port 9188" in capsys.readouterr().err
 
 
 def expressions():

@@ -279,7 +279,7 @@ def test_who_may_make_roles_makes_them_and_who_may_not_is_told(postgres_version,
         maker = dsn.replace("://postgres@", "://maker@")
 
         assert call(maker, "init") == 0
-        assert "there are no roles: this user may not make them" in capsys.readouterr().err
+        assert "no roles were created: this user may not create them" in capsys.readouterr().err
         execute(dsn, "ALTER ROLE maker CREATEROLE")
         assert call(maker, "init", "--json") == 0
         assert json.loads(capsys.readouterr().out)["has_roles"] is True

@@ -68,7 +68,7 @@ def test_a_missing_line_is_refused(written):
     lines = gzip.decompress(written.read_bytes()).splitlines(keepends=True)
     written.write_bytes(gzip.compress(b"".join([lines[0], *lines[2:]])))
 
-    with pytest.raises(SnapshotDamaged, match="cut or edited"):
+    with pytest.raises(SnapshotDamaged, match="truncated or edited"):
         read_snapshot(written)
 
 
@@ -92,7 +92,7 @@ def test_something_else_is_refused(tmp_path, content):
 def test_a_place_that_cannot_be_written_is_refused_and_left_as_it_was(tmp_path):
     with pytest.raises(SettingRefused, match="nothing was changed"):
         write_snapshot(SNAPSHOT, tmp_path / "no such folder" / "events.snapshot")
-    with pytest.raises(SettingRefused, match="a file that can be read"):
+    with pytest.raises(SettingRefused, match="a readable file"):
         read_snapshot(tmp_path / "no such file")
 
     assert list(tmp_path.iterdir()) == []

@@ -208,5 +208,5 @@ def test_rows_that_cannot_be_told_from_others_are_not_replaced(loads, changes, w
 def test_where_the_first_must_take_effect_first_nothing_is_chosen(loads):
     in_order = replace(loads.declared, delivery=Rules(mode=Mode.ORDERED))
 
-    with pytest.raises(SettingRefused, match="what comes first must take effect first"):
+    with pytest.raises(SettingRefused, match="must load records in their order"):
         chosen(in_order, files=["a.jsonl"], replaces=False)

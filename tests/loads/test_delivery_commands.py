@@ -94,7 +94,7 @@ def test_a_dead_letter_is_listed_shown_and_redelivered(loads, call, file, poison
     ]
     assert [each["producer"] for each in shown["spans"]] == ["b.jsonl"]
     assert "b.jsonl" in people
-    assert "last: ValueError: poison" in words
+    assert "last failure: ValueError: poison" in words
     poison.clear()
     redelivered, _, said = call("deliveries", "redeliver", number)
     assert (redelivered, "handed out again" in said) == (ExitCode.DONE, True)
@@ -110,8 +110,8 @@ def test_a_dead_letter_that_is_given_up_is_planned_anew(loads, call, file, poiso
 
     code, _, said = call("deliveries", "abandon", dead["delivery"])
 
-    assert (code, "the next load plans it anew" in said) == (ExitCode.DONE, True)
-    assert call("deliveries", "list")[2] == "nothing waits, is in hand or was set aside\n"
+    assert (code, "the next load plans its records again" in said) == (ExitCode.DONE, True)
+    assert call("deliveries", "list")[2] == "no delivery waits, is in progress or is a dead letter\n"
     assert call("consume", file, "--session", "one")[0] is ExitCode.DONE
     assert len(loads.rows()) == 60
 
@@ -168,6 +168,6 @@ def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, fil
 
     assert follower.returncode == ExitCode.DONE
     assert json.loads(document)["loaded"] == 61
-    assert b"session one was asked to stop" in said
+    assert b"session one was stopped" in said
     assert loads.ask("SELECT count(*) FROM onceload.delivery") == [(0,)]
     assert loads.ask("SELECT count(*) FROM onceload.session WHERE lease_until > clock_timestamp()") == [(0,)]

@@ -300,9 +300,9 @@ def test_a_copy_is_told_where_it_is_in(loads, file_of, onceload, capsys):
         ("b.jsonl", "a.jsonl"),
         ("c.jsonl", "a.jsonl"),
     ]
-    assert onceload("why", file, "b.jsonl")[1]["next_load"] == "notes that all of it is already loaded as a.jsonl"
+    assert onceload("why", file, "b.jsonl")[1]["next_load"] == "records that all of it is already loaded as a.jsonl"
     assert onceload("why", file, "c.jsonl")[1]["next_load"].endswith(
-        "as generation 1; what is before that is already loaded as a.jsonl"
+        "as generation 1; the part before that is already loaded as a.jsonl"
     )
 
 

@@ -259,4 +259,4 @@ def test_a_load_says_that_records_went_to_quarantine(loads, capsys, content, sai
 
     tell_report(loads.load())
 
-    assert f"{said} of this load went to quarantine: see `onceload quarantine list" in capsys.readouterr().err
+    assert f"{said} of this load went to quarantine. Run `onceload quarantine list" in capsys.readouterr().err

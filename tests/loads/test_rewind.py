@@ -562,8 +562,8 @@ def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
 
     assert (dry[0], done[0], again[0], refused[0]) == (0, 0, 0, 2)
     assert (json.loads(dry[1])["rows"], json.loads(dry[1])["applied"]) == (3, False)
-    assert "call again without --dry-run" in dry[2]
-    assert "3 entries of 2 producers went, with 3 rows" in done[2]
+    assert "Run again without --dry-run" in dry[2]
+    assert "3 entries of 2 producers were rolled back, with 3 rows" in done[2]
     assert "nothing to do" in again[2]
     assert json.loads(refused[1])["error"] == "SettingRefused"
     assert grown.rows() == [1]
@@ -715,7 +715,7 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
     said = capsys.readouterr().err
     assert code == 0
     assert "2 loaded, 1 duplicates" in said
-    assert "of an id that came again after its window, one row is there" in said
+    assert "records that repeat an id after its window are counted as duplicates" in said
 
 
 @pytest.mark.usefixtures("exported")
@@ -730,4 +730,4 @@ def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, c
     assert code == 4
     assert json.loads(said.out)["comparison"]["different"][0]["producer"] == "a.jsonl"
     assert "a.jsonl (generation 1): expected" in said.err
-    assert "1 producers are the same, 0 are ahead or new, 1 lack something" in said.err
+    assert "1 producers are the same, 0 are ahead or new, 1 lack records" in said.err

@@ -247,7 +247,7 @@ def test_the_command_names_a_gap_and_says_what_to_do(loads, first_chunk_left, tm
     out, err = capsys.readouterr()
 
     assert (held, lost) == (ExitCode.DONE, ExitCode.NEEDS_A_PERSON)
-    assert "no differences; the lines above say what is not loaded yet or was not compared" in said
+    assert "no differences; the lines above list files that are not loaded yet or were not compared" in said
     assert "gap" in out
     assert "gap (1): a part of the file was never loaded" in err
 

@@ -47,7 +47,7 @@ def test_a_file_that_is_in_says_which_commits_took_it(loads, why):
 
     code, found = document(why("2026/a.jsonl", "--json"))
 
-    assert (code, found["is_there"], found["next_load"]) == (ExitCode.DONE, True, "does nothing: all of it is in")
+    assert (code, found["is_there"], found["next_load"]) == (ExitCode.DONE, True, "does nothing: all of it is loaded")
     commits = [(each["position"], each["batch"], each["rows"], each["bytes"]) for each in found["commits"]]
     assert commits == [(1, "first", 1, len(line(1)) + 8), (2, "second", 1, len(line(3)))]
     assert [(life["generation"], life["quarantined"]) for life in found["lives"]] == [(1, 1)]
@@ -63,7 +63,7 @@ def test_people_get_a_table_and_sentences(loads, why):
     assert code == ExitCode.DONE
     assert max(map(len, out.splitlines())) <= 80
     assert "a.jsonl: generation 1 (open): {[0," in err
-    assert "the next load does nothing: all of it is in" in err
+    assert "the next load does nothing: all of it is loaded" in err
 
 
 def test_a_file_that_was_never_loaded_says_what_would_be_read(loads, why):
@@ -72,7 +72,7 @@ def test_a_file_that_was_never_loaded_says_what_would_be_read(loads, why):
     code, _, err = why("a.jsonl")
 
     assert code == ExitCode.DONE
-    assert "nothing of it was ever loaded" in err
+    assert "none of it was ever loaded" in err
     assert f"the next load reads [0,{len(line(1))}) as generation 1" in err
 
 

@@ -24,7 +24,7 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             plain(("format: csv", "format: csv\n  identity: content"), added="on_rewrite: replace"),
             18,
             "on_rewrite",
-            "a row may be that of several files",
+            "a row may belong to several files",
         ),
         (plain(added=f"on_rewrite: replace\n{PRODUCER}"), 17, "on_rewrite", "the producers that records name"),
         (
@@ -88,11 +88,11 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             plain(("header: true", "quote: ''\n    multiline: true")),
             7,
             "source.options.multiline",
-            "give a quote, or set multiline: false",
+            "set quote, or set multiline: false",
         ),
         (plain(added="limits: {forget_idle_after: 1d}"), 17, "limits.forget_idle_after", "remove it, or add producer"),
-        (plain(("header: true", "delimiter: '\"'")), 5, "source.options.quote", "give each a sign of its own"),
-        (plain(("header: true", "escape: ','")), 6, "source.options.escape", "give each a sign of its own"),
+        (plain(("header: true", "delimiter: '\"'")), 5, "source.options.quote", "set different characters"),
+        (plain(("header: true", "escape: ','")), 6, "source.options.escape", "set different characters"),
         (plain(("header: true", "escape: '\"'")), 6, "source.options.escape", "or remove escape"),
     ],
 )
@@ -107,8 +107,8 @@ def test_every_contradiction_is_found_also_at_one_place(tmp_path):
     problems = problems_of(tmp_path, plain(DIRECT, ("write: append", "write: merge"), added="unknown_fields: fail"))
 
     assert [problem.partition(", ")[0] for problem in problems] == [
-        "15: target.write: merge takes the last row of a key",
-        "15: target.write: merge finds a row by its key",
+        "15: target.write: merge needs the last row of each key",
+        "15: target.write: merge finds rows by a key",
     ]
 
 
@@ -134,5 +134,5 @@ def test_a_run_on_arrival_is_of_no_day(tmp_path):
 
     (problem,) = problems_of(tmp_path, content, ds="2026-11-21")
 
-    assert problem.startswith("17: schedule: a run on arrival is of no day")
+    assert problem.startswith("17: schedule: a run on arrival belongs to no day")
     assert "wildcards" in problem

@@ -25,9 +25,9 @@ def option(key: str) -> str:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (plain(("format: csv", "fromat: csv")), "4: source.fromat: no such key; did you mean format?"),
-        (plain(("publish: staged", "publihs: direct")), "16: publihs: no such key; did you mean publish?"),
-        (plain(added="<<: {pipeline: x}"), "17: <<: no such key; write the keys out, nothing is merged"),
+        (plain(("format: csv", "fromat: csv")), "4: source.fromat: unknown key; did you mean format?"),
+        (plain(("publish: staged", "publihs: direct")), "16: publihs: unknown key; did you mean publish?"),
+        (plain(added="<<: {pipeline: x}"), "17: <<: unknown key; merge keys are not supported, write the keys out"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path, content, expected):
@@ -36,7 +36,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path, content, expec
 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_all_of_them(tmp_path):
     assert refusal(tmp_path, plain(("write: append", "zzz: 1"))) == (
-        "15: target.zzz: no such key; known keys: table, write, key, deleted, lineage"
+        "15: target.zzz: unknown key; known keys: table, write, key, deleted, lineage"
     )
 
 
@@ -63,7 +63,7 @@ def test_columns_that_are_missing_are_asked_for(tmp_path):
 
 def test_a_key_that_comes_twice_is_refused_where_it_comes_again(tmp_path):
     assert refusal(tmp_path, plain(("seq: bigint", "seq: bigint\n  id: text"))) == (
-        "11: columns.id: expected each key once, found it again; remove one of them"
+        "11: columns.id: this key appears twice; remove one of them"
     )
 
 
@@ -80,7 +80,7 @@ def test_a_key_that_comes_twice_is_refused_where_it_comes_again(tmp_path):
         ("1.5", '1.5, which YAML reads as a number; text needs quotes: "1.5"'),
         ("!!python/name:os.system x", 'x, which YAML reads as a type of its own; text needs quotes: "x"'),
         ("[a]", "a list"),
-        ("{{ ds }}", "a mapping; text that begins with { needs quotes"),
+        ("{{ ds }}", "a mapping; text that starts with { needs quotes"),
     ],
 )
 def test_what_yaml_does_not_read_as_text_is_refused_with_what_to_quote(tmp_path, written, found):
@@ -127,8 +127,8 @@ def test_what_yaml_does_not_read_as_text_is_refused_with_what_to_quote(tmp_path,
         (plain(("device: text", '"a\\0": text')), "9: columns.a\\x00: expected a column name of 1 to 63 bytes"),
         (plain(("device: text", "_producer_id: text")), "9: columns._producer_id: names that begin with _producer_id"),
         (plain(("device: text", "_sequence: text")), "9: columns._sequence: names that begin with _producer_id"),
-        (plain(("device: text", "_message: text")), "9: columns._message: _message is the name of a column that"),
-        (plain(("device: text", "_position: text")), "9: columns._position: _position is the name of a column that"),
+        (plain(("device: text", "_message: text")), "9: columns._message: _message is reserved by"),
+        (plain(("device: text", "_position: text")), "9: columns._position: _position is reserved by"),
         (plain(("device: text", "[a]: text")), "9: expected a key, found a list"),
         (plain(added="unknown_fields: drop"), "17: unknown_fields: expected one of ignore, fail, add, found 'drop'"),
         (plain(added="producer: {name: device}"), "17: producer.sequence: is missing; add `sequence: <column>`"),
@@ -151,35 +151,44 @@ def test_what_yaml_does_not_read_as_text_is_refused_with_what_to_quote(tmp_path,
         (plain(added="transform: ''"), "17: transform: expected text that is not empty, found ''"),
         (plain(("public.events", "my-table")), "14: target.table: expected schema.table or table"),
         (plain(("public.events", "a.b.c")), "14: target.table: expected schema.table or table"),
-        (plain(("public.events", "Events")), "14: target.table: expected small letters"),
+        (plain(("public.events", "Events")), "14: target.table: expected lower case"),
         (plain(("public.events", "a" * 64)), "14: target.table: expected names of at most 63 bytes"),
-        (plain(("public.events", "onceload.ledger")), "14: target.table: expected a schema for your own tables"),
-        (plain(("public.events", "pg_catalog.a")), "14: target.table: expected a schema for your own tables"),
-        (plain(("public.events", "onceload_stage.a")), "14: target.table: expected a schema for your own tables"),
+        (plain(("public.events", "onceload.ledger")), "14: target.table: expected a schema of your own"),
+        (plain(("public.events", "pg_catalog.a")), "14: target.table: expected a schema of your own"),
+        (plain(("public.events", "onceload_stage.a")), "14: target.table: expected a schema of your own"),
         (plain(("write: append", "write: upsert")), "15: target.write: expected one of append, merge, found 'upsert'"),
         (plain(("write: append", "key:")), "15: target.key: expected a list, such as [id], found nothing"),
         (plain(("write: append", "lineage: 0")), "15: target.lineage: expected true or false"),
         (plain(("publish: staged", "publish: later")), "16: publish: expected one of staged, direct"),
         (plain(added="delivery: {mode: fast}"), "17: delivery.mode: expected one of session, shared, key_shared"),
-        (plain(added="delivery: {mode: session}"), "17: delivery.mode: in mode session all sessions are known"),
-        (plain(added="delivery: {sessions: 0}"), "17: delivery.sessions: expected a whole number in plain digits"),
+        (plain(added="delivery: {mode: session}"), "17: delivery.mode: mode session needs a fixed number of sessions"),
+        (plain(added="delivery: {sessions: 0}"), "17: delivery.sessions: expected an integer in plain digits"),
         (plain(added="delivery: {ack_deadline: 0s}"), "17: delivery.ack_deadline: expected"),
-        (plain(added="delivery: {deliveries_max: 0}"), "17: delivery.deliveries_max: expected a whole number"),
-        (plain(added="delivery: {open_max: 100001}"), "17: delivery.open_max: expected a whole number"),
+        (plain(added="delivery: {deliveries_max: 0}"), "17: delivery.deliveries_max: expected an integer"),
+        (plain(added="delivery: {open_max: 100001}"), "17: delivery.open_max: expected an integer"),
         (plain(added="on_rewrite: ignore"), "17: on_rewrite: expected one of stop, new_generation, replace"),
         (plain(added="quality: {keep: 1w}"), "17: quality.keep: expected a duration with its unit"),
-        (plain(added="quality: {quarantined_max: 0.1}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
-        (plain(added="quality: {quarantined_max: 101%}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
-        (plain(added="quality: {quarantined_max: -1}"), "17: quality.quarantined_max: expected a share such as 0.1%"),
+        (
+            plain(added="quality: {quarantined_max: 0.1}"),
+            "17: quality.quarantined_max: expected a percentage such as 0.1%",
+        ),
+        (
+            plain(added="quality: {quarantined_max: 101%}"),
+            "17: quality.quarantined_max: expected a percentage such as 0.1%",
+        ),
+        (
+            plain(added="quality: {quarantined_max: -1}"),
+            "17: quality.quarantined_max: expected a percentage such as 0.1%",
+        ),
         (plain(added="guarantee: maybe"), "17: guarantee: expected one of exactly_once, at_least_once"),
-        (plain(added="snapshot: {every_commits: 0}"), "17: snapshot.every_commits: expected a whole number in plain"),
+        (plain(added="snapshot: {every_commits: 0}"), "17: snapshot.every_commits: expected an integer in plain"),
         (plain(added="snapshot: {every: 120}"), "17: snapshot.every: expected a duration with its unit"),
-        (plain(added="snapshot: {kept: 0}"), "17: snapshot.kept: expected a whole number in plain digits, 1 to"),
+        (plain(added="snapshot: {kept: 0}"), "17: snapshot.kept: expected an integer in plain digits, 1 to"),
         (plain(added="schedule: hourly"), "17: schedule: expected five cron fields in range"),
         (plain(added="schedule: '61 * * * *'"), "17: schedule: expected five cron fields in range"),
         (plain(added="schedule: '*/0 * * * *'"), "17: schedule: expected five cron fields in range"),
-        (plain(added="limits: {producers_max: 0}"), "17: limits.producers_max: expected a whole number in plain"),
-        (plain(added="limits: {islands_max: none}"), "17: limits.islands_max: expected a whole number in plain"),
+        (plain(added="limits: {producers_max: 0}"), "17: limits.producers_max: expected an integer in plain"),
+        (plain(added="limits: {islands_max: none}"), "17: limits.islands_max: expected an integer in plain"),
         (plain(added="limits: {forget_idle_after: 0s}"), "17: limits.forget_idle_after: expected a duration with its"),
     ],
 )
@@ -192,18 +201,18 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_line(tmp_path, content
     [
         (
             "",
-            "1: expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+            "1: the file is empty; start with a key, such as `pipeline: <name>`",
         ),
         (
             "# only words\n",
-            "1: expected keys with values, found an empty file; begin with one, such as `pipeline: <name>`",
+            "1: the file is empty; start with a key, such as `pipeline: <name>`",
         ),
         ("# words\n- a\n", "2: expected keys with values, such as `pipeline: events`, found a list"),
         ("events", "1: expected keys with values, such as `pipeline: events`, found 'events'"),
         (b"a: 1\nb: \xff\n", "2: expected UTF-8, found the byte 0xff; save the file as UTF-8"),
         (PLAIN.encode("utf-16"), "1: expected UTF-8, found the byte 0xff; save the file as UTF-8"),
         ("a: 1\nb: \x01\n", "2: expected printable text, found control characters are not allowed; remove it"),
-        (b"#" * (2**20 + 1), "1: expected at most 1048576 bytes, found more; a pipeline file is a page"),
+        (b"#" * (2**20 + 1), "1: the file is larger than 1048576 bytes; a pipeline file is about a page"),
     ],
 )
 def test_what_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expected):
@@ -214,10 +223,10 @@ def test_what_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expec
     ("content", "line", "fix"),
     [
         (plain(("  path:", "\tpath:")), 3, "indent with spaces, not with tabs"),
-        (plain(added="---\npipeline: more\n"), 17, "a file holds one pipeline"),
+        (plain(added="---\npipeline: more\n"), 17, "a file contains one pipeline"),
         (plain(added="schedule: */5 * * * *"), 17, "needs quotes"),
         (plain(("in/*.csv", "{{ ds }}/*.csv")), 3, "needs quotes"),
-        (plain(("in/*.csv", "'in/*.csv")), 3, "needs quotes, and quotes an end"),
+        (plain(("in/*.csv", "'in/*.csv")), 3, "needs quotes, and quotes must be closed"),
         (plain(("in/*.csv", "in: *.csv")), 3, "needs quotes"),
         (option("delimiter: ||"), 6, "needs quotes"),
         (plain(added="transform: *nothing"), 17, "needs quotes"),
@@ -227,7 +236,7 @@ def test_what_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expec
 def test_what_is_no_yaml_is_refused_where_it_begins(tmp_path, content, line, fix):
     problem = refusal(tmp_path, content)
 
-    assert problem.startswith(f"{line}: expected YAML, but ")
+    assert problem.startswith(f"{line}: invalid YAML: ")
     assert fix in problem
 
 
@@ -239,7 +248,7 @@ def test_a_billion_laughs_are_not_laughed(tmp_path):
     ))  # fmt: skip
 
     assert "21: columns.device: expected text, found a list" in problems
-    assert sum("no such key" in problem for problem in problems) == len(lines)
+    assert sum("unknown key" in problem for problem in problems) == len(lines)
 
 
 def test_a_list_inside_itself_has_an_end(tmp_path):
@@ -248,7 +257,7 @@ def test_a_list_inside_itself_has_an_end(tmp_path):
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "a: " + "{b: " * 5_000, "- " * 300_000])
 def test_a_file_that_is_too_deep_or_too_large_is_refused_without_reading_it_all(tmp_path, content):
-    assert refusal(tmp_path, content).startswith("1: expected at most 20000 values, and 20 levels of them")
+    assert refusal(tmp_path, content).startswith("1: expected at most 20000 values in 20 levels")
 
 
 def test_a_long_text_that_many_aliases_lead_to_is_looked_at_briefly(tmp_path):
@@ -290,11 +299,15 @@ def test_what_was_refused_once_is_not_repeated_as_a_contradiction(tmp_path):
     [
         ("{{ ds }}/a", {}, "a value for ds, found none; add --set ds=2026-11-21"),
         ("{{ b }}/{{ds}}", {}, "a value for b, ds, found none; add --set b=... --set ds=2026-11-21"),
-        ("{{ ds | upper }}", {"ds": "a"}, "placeholders that are names, such as {{ ds }}, found '{{ ds | upper }}'"),
-        ("{{ ds", {"ds": "a"}, "placeholders that are names, such as {{ ds }}, found '{{ ds'"),
-        ("{{ ds }}/a", {"ds": "a", "dss": "b"}, "--set to name its placeholders (ds), found 'dss'"),
-        ("{{ b }}/{{ds}}", {"da": "a"}, "--set to name its placeholders (b, ds), found 'da'"),
-        ("a", {"ds": "a"}, "no --set: it has no placeholder, found 'ds'"),
+        (
+            "{{ ds | upper }}",
+            {"ds": "a"},
+            "placeholders that are plain names, such as {{ ds }}, found '{{ ds | upper }}'",
+        ),
+        ("{{ ds", {"ds": "a"}, "placeholders that are plain names, such as {{ ds }}, found '{{ ds'"),
+        ("{{ ds }}/a", {"ds": "a", "dss": "b"}, "--set for its placeholders only (ds), found 'dss'"),
+        ("{{ b }}/{{ds}}", {"da": "a"}, "--set for its placeholders only (b, ds), found 'da'"),
+        ("a", {"ds": "a"}, "no --set, as it has no placeholder, found 'ds'"),
     ],
 )
 def test_placeholders_and_values_that_do_not_fit_each_other_are_refused(tmp_path, path, values, expected):
@@ -308,11 +321,11 @@ def test_placeholders_and_values_that_do_not_fit_each_other_are_refused(tmp_path
 def test_a_value_that_would_lead_away_from_the_path_is_refused(tmp_path, value):
     problem = refusal(tmp_path, plain(("in/*.csv", '"in/{{ ds }}/*"')), ds=value)
 
-    assert problem.startswith("3: source.path: expected a value for ds that is a part of a path")
-    assert problem.endswith("; give another by --set ds=...")
+    assert problem.startswith("3: source.path: expected a value for ds without wildcards")
+    assert problem.endswith("; set another with --set ds=...")
 
 
 @pytest.mark.parametrize("name", ["nowhere.yaml", ".", "a\0b"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, name):
-    with pytest.raises(PipelineFileRefused, match="1: expected a file that can be read, found: "):
+    with pytest.raises(PipelineFileRefused, match="1: the file cannot be read: "):
         read_pipeline(tmp_path / name)

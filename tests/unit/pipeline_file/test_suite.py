@@ -51,14 +51,14 @@ def test_a_suite_lies_beside_its_pipeline_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "quality/events.yaml:1: expected"),
+        ("", "quality/events.yaml:1: the file is empty"),
         ("expectations:\n", "quality/events.yaml:1: expectations: expected at least one"),
         ("expectations: some\n", "quality/events.yaml:1: expectations: expected a list"),
         ("expectations:\n  - expect_x\n", "quality/events.yaml:2: expectations.1: expected keys with values"),
         ("expectations:\n  - kwargs: {}\n", "quality/events.yaml:2: expectations.1.type: is missing"),
         ("expectations:\n  - type: unique\n", "quality/events.yaml:2: expectations.1.type: expected the name of an"),
         (GOOD.replace("warning", "bad"), "quality/events.yaml:8: expectations.2.severity: expected one of critical"),
-        (GOOD.replace("severity", "severty"), "quality/events.yaml:8: expectations.2.severty: no such key; did you"),
+        (GOOD.replace("severity", "severty"), "quality/events.yaml:8: expectations.2.severty: unknown key; did you"),
         (GOOD.replace("column: device", "column: devise"), "no column is called 'devise'; did you mean device?"),
     ],
 )
@@ -74,13 +74,12 @@ def test_what_commits_chunk_by_chunk_has_no_batch_to_audit(tmp_path):
 
     (problem,) = problems_of(tmp_path, content)
 
-    assert "quality.suite: all rows of a batch are audited before any is seen, and publish: direct" in problem
+    assert "quality.suite: a suite audits the whole batch before it is published, but publish: direct" in problem
 
 
 def test_a_suite_that_is_not_there_is_missed_before_anything_starts(tmp_path):
     (problem,) = problems_of(tmp_path, plain(added="quality: {suite: none.yaml}"))
 
     assert problem == (
-        f"17: quality.suite: {tmp_path}/none.yaml:1: expected a file that can be read, found: No such file or "
-        "directory; check the path"
+        f"17: quality.suite: {tmp_path}/none.yaml:1: the file cannot be read: No such file or directory; check the path"
     )
