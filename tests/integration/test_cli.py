@@ -20,6 +20,7 @@ from dedup_core.ports import Advance, Commit
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.spans import SpanSet
 from onceload import cli, schema
+from onceload.commands import loads
 from onceload.outcome import Outcome, find_outcome
 
 COMMANDS = [
