@@ -1,6 +1,6 @@
-"""The heart of Onceload: decisions as values, and the commit that makes them true.
+"""The core of Onceload: decides which records are new, and commits their rows together with the receipts.
 
-What a loader does:
+A loader does this:
 
     known = ledger.know(session, [producer_id])[producer_id]
     judgement = judge(offered, consumed=known.state.consumed, claimed=known.claimed)

@@ -1,11 +1,11 @@
-"""What a pipeline file declares, as far as it decides which records exist and what they mean; and its versions.
+"""The settings of a pipeline file that decide which records exist and what they mean, and their versions.
 
-The ledger keeps the version in force. A load takes a new one, under the pipeline's lock, when the file says something
-else. From then on everything that was begun under the one before is refused: claims, deliveries, kept batches, commits.
-So no row is ever made of one version's bytes by another version's rules.
+The ledger keeps the version in force. If the file has changed, a load takes a new version under the pipeline's lock.
+From then on, everything that began under an earlier version is refused: claims, deliveries, kept batches, commits.
+So no row is made from one version's bytes by another version's rules.
 
-Some of it gives the consumed sequence ids their meaning: these are the terms. With other terms the same ids would be
-other records, so terms stay as they are for as long as something is consumed.
+Some settings give the consumed sequence ids their meaning. They are called the terms. With other terms the same ids
+would be other records, so the terms cannot change while anything is consumed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dedup_core.errors import EditRefused
 
-#: The folder that names of files start below.
+#: The folder that file names are relative to.
 ROOT = "source.root"
 FORMAT = "source.format"
 #: What decides where one record ends and the next one begins.
@@ -27,9 +27,9 @@ TARGET = "target.table"
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Equal declarations make the same rows of the same bytes; each text is named by its key in the pipeline file."""
+    """Equal declarations make the same rows from the same bytes. Keys are those of the pipeline file."""
 
-    #: What gives consumed sequence ids their meaning. An empty text means none; a key that is left out is not compared.
+    #: Give consumed sequence ids their meaning. An empty value means none. A missing key is not compared.
     terms: Mapping[str, str] = field(default_factory=dict)
     rest: Mapping[str, str] = field(default_factory=dict)
 
@@ -38,28 +38,28 @@ class Declaration:
 class InUse:
     """What depends on the terms in force."""
 
-    #: Something was consumed.
+    #: Anything was consumed.
     is_loaded: bool
-    #: The table that was loaded is not there any more under its name: it was renamed, or dropped.
+    #: No table has the name of the loaded one any more: it was renamed or dropped.
     is_table_gone: bool
 
 
 def settled(before: Declaration | None, after: Declaration) -> Declaration:
-    """What a declaration says, and of the terms that it leaves out what the one before said."""
+    """A declaration, with the terms that it leaves out taken from the one before."""
     if before is None:
         return after
     return Declaration(terms={**before.terms, **after.terms}, rest=after.rest)
 
 
 def names_other_messages(before: Declaration | None, after: Declaration) -> bool:
-    """Whether business ids are those of other columns from now on, so that none of those remembered means anything."""
+    """Whether business ids come from other columns now, so that remembered ids no longer apply."""
     return before is not None and before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID)
 
 
 def refuse_edit(
     pipeline: str, before: Declaration, after: Declaration, in_use: InUse, *, moved_from: str | None
 ) -> None:
-    """Raise if an edit would give what is consumed another meaning."""
+    """Raise if an edit would change the meaning of consumed ids."""
     for key, old, new in _edited(before, after):
         is_meant = key == ROOT and old == moved_from
         if not is_meant and _depends_on(key, old, new, in_use):
@@ -76,10 +76,10 @@ def _edited(before: Declaration, after: Declaration) -> Iterator[tuple[str, str,
 def _depends_on(key: str, old: str, new: str, in_use: InUse) -> bool:
     match key:
         case "message_id":
-            # A window may begin at any time, and end at any time; it cannot go on with other columns.
+            # A window may begin and end at any time. It cannot continue with other columns.
             return bool(old and new) and in_use.is_loaded
         case "source.identity":
-            # Names are found by content from then on; the other way, names of one content would be loaded once more.
+            # From path to content is safe: loaded files are found by content. The reverse would load copies again.
             return in_use.is_loaded and new == "path"
         case "target.table":
             return in_use.is_loaded and not in_use.is_table_gone

@@ -1,56 +1,56 @@
-"""What can go wrong, sorted by what the caller does next.
+"""All errors, sorted by what the caller does next.
 
 OnceloadError
-├── CallAgain              nothing was changed; the same call may be made again   (exit 1)
-│   ├── AlreadyConsumed      somebody committed these spans first: judge again
-│   ├── ClaimedElsewhere     a live worker is loading them: come back after its deadline
-│   ├── NotAlone             another load came between the plan and the claim: plan again
+├── CallAgain              nothing was changed; retry the same call               (exit 1)
+│   ├── AlreadyConsumed      another run committed some of these records first
+│   ├── ClaimedElsewhere     another session is loading them: retry after its deadline
+│   ├── NotAlone             another load started or committed between the plan and the claim
 │   ├── DeclarationChanged   the pipeline file was edited while this load ran
-│   ├── SessionFenced        a later life of this session took over: this one must stop
-│   ├── DeliveryTakenAway    the delivery fell back, and another may have it: take the next one
-│   ├── PipelineBusy         the commit lock, or the one recovery, is held by somebody else
-│   ├── DatabaseLost         the connection ended before the COMMIT of any row was sent
-│   │   └── DatabaseUnreachable no server answers, or it lets no session in just now
-│   ├── UpgradeUnfinished    the schema and this installation are of releases that do not go together
-│   ├── StageLost            the server lost the rows that waited to be published
-│   ├── NothingKept          no rows of this batch wait to be published
-│   ├── NotStarted           a part of Airflow or Spark ended, or did not answer in time
-│   ├── AirflowUnfit         Airflow refused, or did not come to what was waited for
-│   ├── ConnectionNotFound   no connection of Airflow's says where the database is, or it could not be asked
-│   ├── Unreadable           a source's file is gone, or its store fails
-│   │   └── WrittenAnew        what was planned of a file is there no more
-│   ├── TasksFailed          Spark lost an executor, or gave a task up
-│   ├── LastLineOpen         all of a file was read but its last line, which is still being written
-│   │   └── TailWentOn       that line counted as sealed, and has gone on since
-│   └── Incomplete           a compressed file breaks off: it is still being written
+│   ├── SessionFenced        a later epoch of this session took over: this process must stop
+│   ├── DeliveryTakenAway    the delivery expired, and another session may hold it: take the next one
+│   ├── PipelineBusy         another worker holds the commit lock or runs a recovery
+│   ├── DatabaseLost         the connection failed before the COMMIT of any row was sent
+│   │   └── DatabaseUnreachable no server answers, or it accepts no connection at the moment
+│   ├── UpgradeUnfinished    the releases of the schema and of this installation are incompatible
+│   ├── StageLost            the server lost the staged rows
+│   ├── NothingKept          no rows of this batch are staged
+│   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time
+│   ├── AirflowUnfit         Airflow refused, or did not reach the expected state in time
+│   ├── ConnectionNotFound   Airflow has no connection for the database, or could not be asked for it
+│   ├── Unreadable           a source file is gone, or its store fails
+│   │   └── WrittenAnew        a file no longer holds what was planned
+│   ├── TasksFailed          Spark lost an executor, or gave up a task
+│   ├── LastLineOpen         a file was read up to its last line, which is still being written
+│   │   └── TailWentOn       that line was taken for complete, and has grown since
+│   └── Incomplete           a compressed file is truncated: it is still being written
 ├── WrongUse               the call, the settings or the installation must change (exit 2)
-│   ├── NotASpan             a span or sequence id outside its bounds
-│   ├── NotAudited           a batch that was not asked what its pipeline expects
-│   ├── EditRefused          an edit of the pipeline file that would give what is loaded another meaning
+│   ├── NotASpan             a span or sequence id out of bounds
+│   ├── NotAudited           a batch that has not passed the audit of its pipeline
+│   ├── EditRefused          an edit of the pipeline file that would change the meaning of loaded records
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
-│   ├── PipelineFileRefused  a pipeline file that says what cannot be meant
-│   ├── SettingRefused       a setting or an argument that cannot be meant
-│   ├── DatabaseRefused      wrong password, database, options or rights
+│   ├── PipelineFileRefused  an invalid pipeline file
+│   ├── SettingRefused       an invalid setting or argument
+│   ├── DatabaseRefused      wrong password, database, options or privileges
 │   └── SchemaRefused        the schema is missing, unreleased or of another project
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
-└── NeedsAPerson           going on could lose or repeat records                  (exit 4)
-    ├── AuditFailed          staged rows that do not meet a critical expectation
-    ├── BatchIncomplete      a part of a batch that is published whole could not be staged
-    ├── Damaged              a compressed file that does not unpack
-    ├── FileRefused          a file that is not of its format, or not of the declared columns
-    ├── LimitReached         producers_max or islands_max
-    ├── NothingGood          files of which every record is bad
+└── NeedsAPerson           continuing could lose or repeat records                (exit 4)
+    ├── AuditFailed          staged rows fail a critical expectation
+    ├── BatchIncomplete      a part of a staged batch could not be staged
+    ├── Damaged              a compressed file cannot be decompressed
+    ├── FileRefused          a file does not match its format or the declared columns
+    ├── LimitReached         producers_max or islands_max would be exceeded
+    ├── NothingGood          every record of a file is bad
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
-    ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit would say
-    ├── RowsRefused          a batch that is published at once, and that the target's own rules refuse
-    ├── SnapshotDamaged      a snapshot file that is cut, edited or of a newer format
+    ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit state
+    ├── RowsRefused          a constraint of the target refuses rows of a staged batch
+    ├── SnapshotDamaged      a snapshot is truncated, edited, of a newer format or of another history
     ├── StateDiffers         the ledger and the live state disagree
-    │   └── SnapshotRefused    the same, seen when a snapshot was due
-    ├── StoryDiffers         something that the demo tells did not hold
-    ├── TransformRefused     the transform makes values that their columns do not take
+    │   └── SnapshotRefused    the same, found when a snapshot was due
+    ├── StoryDiffers         a step of the demo had another result than it shows
+    ├── TransformRefused     the transform returns values that do not fit their columns
     ├── TooManyQuarantined   more bad records than the pipeline allows
-    └── TransactionEnded     whoever writes the rows ended the commit's transaction
+    └── TransactionEnded     write_rows ended the transaction of the commit
 """
 
 from dataclasses import dataclass, fields
@@ -59,7 +59,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What a process says when it ends."""
+    """The exit code of a process."""
 
     DONE = 0
     CALL_AGAIN = 1
@@ -70,33 +70,33 @@ class ExitCode(IntEnum):
 
 @dataclass(eq=False)
 class OnceloadError(Exception):
-    """Facts as fields, one sentence as text; every error survives pickling."""
+    """The facts are fields, `str` is the message. Every error survives pickling."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.CALL_AGAIN
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Airflow and Spark carry errors between processes; Exception would rebuild from its text alone.
+        # Airflow and Spark pickle errors between processes. Exception would be rebuilt from its text alone.
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
 
 class CallAgain(OnceloadError):
-    """Nothing was changed; the same call may be made again."""
+    """Nothing was changed. Retry the same call."""
 
 
 class WrongUse(OnceloadError):
-    """Nothing was changed; the call, the settings or the installation must change."""
+    """Nothing was changed. Change the call, the settings or the installation."""
 
     exit_code = ExitCode.WRONG_USE
 
 
 class AskTheLedger(OnceloadError):
-    """The commit may or may not have happened; only the ledger knows."""
+    """The commit may or may not have taken effect. Only the ledger knows."""
 
     exit_code = ExitCode.OUTCOME_UNKNOWN
 
 
 class NeedsAPerson(OnceloadError):
-    """Nothing was changed; going on could lose or repeat records."""
+    """Nothing was changed. Continuing could lose or repeat records."""
 
     exit_code = ExitCode.NEEDS_A_PERSON
 
@@ -108,8 +108,8 @@ class AlreadyConsumed(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: an earlier commit already took effect for at least a part of "
-            f"{_some(self.producers)}; nothing was written. Retry: what took effect before is skipped."
+            f"pipeline {self.pipeline}: another run already committed at least a part of {_some(self.producers)}. "
+            "Nothing was written. Retry: records that are already loaded are skipped."
         )
 
 
@@ -122,9 +122,9 @@ class ClaimedElsewhere(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}; nothing "
-            "was written. Retry when its claim has ended: `onceload sessions --pipeline "
-            f"{self.pipeline}` shows the sessions."
+            f"pipeline {self.pipeline}: {self.holder} is loading a part of {self.producer} {self.span}. Nothing was "
+            f"written. Retry when its claim has ended: `onceload sessions --pipeline {self.pipeline}` shows the "
+            "sessions."
         )
 
 
@@ -136,8 +136,8 @@ class NotAlone(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: this load was planned at position {self.position}, but by now {self.found}; "
-            "nothing was written. The plan may be out of date: call again"
+            f"pipeline {self.pipeline}: this load was planned at position {self.position}, and since then "
+            f"{self.found}. Nothing was written. The plan may be out of date. Retry: the load plans again."
         )
 
 
@@ -150,7 +150,7 @@ class DeclarationChanged(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
-            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded; nothing "
+            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded. Nothing "
             "more was written. Retry with the current file."
         )
 
@@ -196,7 +196,7 @@ _EDITS = {
         "that load on are compared.",
     ),
     "producer.order": (
-        "New records could be dropped as duplicates: with `ordered`, ids that were passed over count as loaded.",
+        "New records could be dropped as duplicates: with `ordered`, ids that were skipped count as loaded.",
         _START_AGAIN,
     ),
     "source.identity": (
@@ -220,7 +220,7 @@ class SessionFenced(CallAgain):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: session {self.session} is no longer in epoch {self.epoch}: a process of the "
-            "same session name, or a recovery, took over; nothing was written. Stop this process. Start it again only "
+            "same session name, or a recovery, took over. Nothing was written. Stop this process. Start it again only "
             "if no other process has this session name."
         )
 
@@ -235,9 +235,9 @@ class DeliveryTakenAway(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: this worker lost delivery {self.delivery}: it was held by session "
-            f"{self.session} in epoch {self.epoch}, but it is {self.state}; nothing was written. Drop this delivery "
-            "and take the next one."
+            f"pipeline {self.pipeline}: this worker lost delivery {self.delivery}: session {self.session} held it in "
+            f"epoch {self.epoch}, but now it is {self.state}. Nothing was written. Drop this delivery and take the "
+            "next one."
         )
 
 
@@ -248,8 +248,8 @@ class PipelineBusy(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: waited for {self.waited_for}, and it stayed held by another worker; "
-            "nothing was written: call again"
+            f"pipeline {self.pipeline} is busy: another worker blocked this call with {self.waited_for}. Nothing was "
+            "written. Retry."
         )
 
 
@@ -292,7 +292,7 @@ class NotASpan(WrongUse):
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.found} is not a span of sequence ids: expected {self.expected}"
+        return f"{self.found} is not a span of sequence ids. Nothing was changed. Expected {self.expected}."
 
 
 @dataclass(eq=False)
@@ -302,8 +302,12 @@ class NotFound(WrongUse):
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        known = f"known: {_some(self.known)}" if self.known else "there is none yet"
-        return f"no {self.what} is called {self.name!r}; {known}"
+        known = f"Known: {_some(self.known)}." if self.known else _NONE_KNOWN.get(self.what, "Check the name or id.")
+        return f"{self.what} not found: {self.name!r}. Nothing was changed. {known}"
+
+
+#: Errors about these list all known names.
+_NONE_KNOWN = {"pipeline": "There is none yet.", "snapshot": "There is none yet."}
 
 
 @dataclass(eq=False)
@@ -313,7 +317,7 @@ class SettingRefused(WrongUse):
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.setting}: expected {self.expected}, found {self.found}; nothing was changed"
+        return f"{self.setting}: found {self.found}. Nothing was changed. Expected {self.expected}."
 
 
 @dataclass(eq=False)
@@ -334,7 +338,10 @@ class SchemaRefused(WrongUse):
     fix: str
 
     def __str__(self) -> str:
-        return f"the schema onceload should be at {self.expected}, but is {self.found}; nothing was changed: {self.fix}"
+        return (
+            f"the schema onceload is {self.found} (expected: {self.expected}). Nothing was changed. "
+            f"{self.fix[:1].upper()}{self.fix[1:]}"
+        )
 
 
 @dataclass(eq=False)
@@ -345,7 +352,7 @@ class CommitOutcomeUnknown(AskTheLedger):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}, batch {self.batch}: the database did not answer COMMIT ({self.reason}); the "
+            f"pipeline {self.pipeline}, batch {self.batch}: the database did not answer COMMIT ({self.reason}). The "
             "commit took effect completely or not at all. Run the same command again: it asks the ledger first. In "
             "your own code, judge the same spans again before you write anything."
         )
@@ -360,15 +367,15 @@ class LimitReached(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.limit} allows {self.allowed}, and this would make it {self.found}; "
-            f"nothing was written: {_LIMIT_FIXES[self.limit]}"
+            f"pipeline {self.pipeline}: {self.limit} allows {self.allowed}, and this would make it {self.found}. "
+            f"Nothing was written. {_LIMIT_FIXES[self.limit]}"
         )
 
 
 _LIMIT_FIXES = {
-    "islands_max": "load the gaps between the spans that are consumed first, or raise islands_max",
-    "producers_max": "set forget_idle_after, so that `onceload maintain` deletes idle producers that are named by "
-    "records, or raise producers_max",
+    "islands_max": "First load the gaps between the spans that are loaded, or raise islands_max.",
+    "producers_max": "Set forget_idle_after, so that `onceload maintain` deletes idle producers that records name, or "
+    "raise producers_max.",
 }
 
 
@@ -376,7 +383,7 @@ _LIMIT_FIXES = {
 class RowsDiffer(NeedsAPerson):
     pipeline: str
     batch: str
-    #: By the database's own count.
+    #: As counted by the database.
     written: int
     expected: int
 
@@ -396,7 +403,7 @@ class RowsRefused(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.table} refused rows of the batch: {self.reason}; nothing was loaded. Fix "
+            f"pipeline {self.pipeline}: {self.table} refused rows of the batch: {self.reason}. Nothing was loaded. Fix "
             "the records or the rule. With publish: direct, such records go to quarantine instead."
         )
 
@@ -409,8 +416,8 @@ class SnapshotDamaged(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"snapshot {self.path}: expected {self.expected}, found {self.found}; "
-            "nothing was changed: use another copy, or take a new snapshot"
+            f"snapshot {self.path} cannot be used: expected {self.expected}, found {self.found}. Nothing was changed. "
+            "Use another copy, or take a new snapshot."
         )
 
 
@@ -423,7 +430,7 @@ class StateDiffers(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: the database at position {self.position} does not match the ledger, and "
-            f"differs for {_some(self.producers)}; nothing was changed. Compare the producers with `onceload recover "
+            f"differs for {_some(self.producers)}. Nothing was changed. Compare the producers with `onceload recover "
             f"state --pipeline {self.pipeline} --dry-run`, and the rows with `onceload verify`."
         )
 
@@ -449,9 +456,9 @@ class TooManyQuarantined(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: quarantined_max allows {self.allowed}, but {self.quarantined} of "
-            f"{self.records} are bad, such as: {self.reason}; none of them was loaded: mend the source, or raise "
-            "quarantined_max"
+            f"pipeline {self.pipeline}: {self.quarantined} of {self.records} records are bad, and quarantined_max "
+            f"allows {self.allowed}. One of the reasons: {self.reason}. None of them was loaded. Fix the "
+            "source, or raise quarantined_max."
         )
 
 
@@ -462,9 +469,9 @@ class TransactionEnded(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit; nothing "
+            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit. Nothing "
             "was recorded as consumed, so rows that write_rows committed itself have no receipt. Delete these rows "
-            "from the target, and leave COMMIT and ROLLBACK to the ledger"
+            "from the target, and leave COMMIT and ROLLBACK to the ledger."
         )
 
 

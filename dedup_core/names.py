@@ -1,4 +1,4 @@
-"""The ids and names that pass between the parts, so that a row count cannot pass for a sequence id."""
+"""Distinct types for ids and names, so that a row count cannot be passed as a sequence id."""
 
 from typing import NewType
 

@@ -1,4 +1,4 @@
-"""A declared pipeline as a value: what the ledger has to know of it."""
+"""A declared pipeline as a value: what the ledger needs to know about it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +11,7 @@ _INT8_MAX = 2**63 - 1
 
 
 class Guarantee(StrEnum):
-    """Whether spans that were consumed before are refused; they are written down either way."""
+    """Whether spans that are already consumed are refused. They are recorded either way."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -19,11 +19,11 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotPolicy:
-    """A snapshot is due after so many commits or so much time, whichever is first."""
+    """A snapshot is due after a number of commits or seconds, whichever comes first."""
 
     every_commits: int = 1000
     every_s: float = 120.0
-    #: Older ones are dropped; the ledger keeps everything, so one is enough to recover.
+    #: Older ones are deleted. The ledger keeps everything, so one is enough to recover.
     kept: int = 10
 
     def __post_init__(self) -> None:
@@ -32,7 +32,7 @@ class SnapshotPolicy:
         _between("snapshot.kept", self.kept, 1, _INT4_MAX)
 
     def is_due(self, *, commits_since: int, seconds_since: float) -> bool:
-        """Nothing new since the last one is never due, however long ago that was."""
+        """Without commits since the last snapshot none is due, however old that is."""
         return commits_since > 0 and (commits_since >= self.every_commits or seconds_since >= self.every_s)
 
 
@@ -41,17 +41,17 @@ class Pipeline:
     """A declared way from a source to a target table."""
 
     name: str
-    #: Left out, exactly once.
+    #: None: exactly once.
     guarantee: Guarantee | None = None
     producers_max: int = 10_000_000
-    #: A producer of 100 000 islands takes 0.24 s to advance, so the bound comes well before that.
+    #: To advance a producer of 100 000 islands takes 0.24 s, so the limit is well below that.
     islands_max: int = 10_000
-    #: Of producers that records name; left out, none is ever forgotten.
+    #: For producers that records name. None: they are never forgotten.
     forget_idle_after_s: float | None = None
-    #: How long a business id is remembered, at the least; 0: ids are not used.
+    #: The least number of days that a business id is remembered. 0: ids are not used.
     message_keep_days: int = 0
     declaration: Declaration = field(default_factory=Declaration)
-    #: The folder that names of files started below before; it says that the names stayed.
+    #: The folder that file names were relative to before. It declares that the names stayed the same.
     moved_from: str | None = None
     snapshot: SnapshotPolicy = field(default_factory=SnapshotPolicy)
 

@@ -1,6 +1,6 @@
-"""What the core asks of the world: a ledger that commits, and a store of snapshots.
+"""The interfaces of the core: a ledger that commits, and a store of snapshots.
 
-Every implementation passes the suite in `tests/contract`.
+Every implementation must pass the suite in `tests/contract`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ NO_NAMES: Mapping[ProducerId, str] = {}
 
 
 class CommitStep(StrEnum):
-    """The commit, step by step; tests stop the world at each of them."""
+    """The steps of a commit. Tests stop a commit at each of them."""
 
     BEGUN = "begun"
     ROWS_WRITTEN = "rows_written"
@@ -44,12 +44,12 @@ class CommitStep(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One life of a named consumer; a later life under the same name fences this one."""
+    """One epoch of a named consumer. A later epoch of the same name fences this one."""
 
     pipeline: str
     name: SessionName
     epoch: Epoch
-    #: The version of the pipeline's declaration that it works by; with another one in force it commits nothing.
+    #: The version of the declaration that it works with. If another one is in force, its commits are refused.
     version: Version
 
 
@@ -68,11 +68,11 @@ class Knowledge:
 
     state: ProducerState
     claimed: SpanSet
-    #: Of a name that holds the content of another producer, up to where its own fingerprint says: that producer.
+    #: If this file is a copy, up to the end of its fingerprint: the producer whose content it holds.
     shared: tuple[ProducerId, ProducerState] | None = None
 
     def as_copy_of(self, producer_id: ProducerId, state: ProducerState | None) -> "Knowledge":
-        """The same of a copy; where nothing of its producer is in any more, nothing is known of it either."""
+        """The same for a copy. If nothing of its producer is loaded any more, the copy is unknown too."""
         if state is not None and state.consumed and state.condition is not Condition.REPLACED:
             return replace(self, shared=(producer_id, state))
         return replace(self, state=replace(self.state, fingerprint=None, size=None, condition=Condition.OPEN))
@@ -80,39 +80,39 @@ class Knowledge:
 
 @dataclass(frozen=True, kw_only=True)
 class Advance:
-    """How one commit moves one producer on; without spans it only notes what was seen of the file."""
+    """How one commit advances one producer. Without spans it only records what was seen of the file."""
 
     producer_id: ProducerId
     spans: SpanSet
     rows: int = 0
-    #: How many records were read of the spans, whatever became of them; nobody asks it of a producer without content.
+    #: The number of records that were read from the spans, loaded or not. Unused for a producer without content.
     records: int = 0
     digest: bytes | None = None
     fingerprint: bytes | None = None
     size: int | None = None
     condition: Condition = Condition.OPEN
-    #: Its name holds what is consumed of that producer, up to the fingerprint; under this one nothing is consumed.
+    #: Its file is a copy of what that producer consumed, up to the fingerprint. It consumes nothing itself.
     copy_of: ProducerId | None = None
-    #: The producer that loaded the records of these spans: they are the beginning that a former copy shares with it.
+    #: The producer that loaded the records of these spans: the beginning that a former copy shares with it.
     shares_with: ProducerId | None = None
-    #: It takes the name of this one, which consumed nothing, and which keeps the old name as a copy of it.
+    #: It takes the name of this one, which consumed nothing and keeps the old name as a copy.
     takes_name_of: ProducerId | None = None
 
     def __post_init__(self) -> None:
         if self.copy_of is not None and self.spans:
-            raise SettingRefused("a copy", f"{self.spans} of its own", "no spans: its producer consumes them")
+            raise SettingRefused("a copy", f"spans of its own: {self.spans}", "no spans: its producer consumes them")
         if (self.rows or self.records) and not self.spans:
-            found = f"{self.rows} rows of no span" if self.rows else f"{self.records} records of no span"
+            found = f"{self.rows} rows without spans" if self.rows else f"{self.records} records without spans"
             raise SettingRefused("an advance", found, "the spans that they came from")
 
 
-#: Well below what Postgres takes in one value, which travels as two digits a byte.
+#: Well below the limit of Postgres for one value, which is sent as two digits per byte.
 _RAW_BYTES_MAX = 256 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantinedRecord:
-    """A record that could not be loaded, whole, and why."""
+    """A record that could not be loaded, with all its bytes and the reason."""
 
     producer_id: ProducerId
     sequence_id: int
@@ -123,22 +123,22 @@ class QuarantinedRecord:
     def __post_init__(self) -> None:
         if len(self.raw) > _RAW_BYTES_MAX:
             found = f"{len(self.raw)} bytes of sequence id {self.sequence_id}"
-            raise SettingRefused("a quarantined record", found, f"at most {_RAW_BYTES_MAX}: keep its beginning")
+            raise SettingRefused("a quarantined record", found, f"at most {_RAW_BYTES_MAX} bytes: keep its beginning")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Generic[Transaction]):
-    """Rows and the proof of what they were made from: both take effect, or neither."""
+    """Rows and the receipts of what they were made from: both take effect, or neither."""
 
     session: Session
     batch: Batch
     advances: tuple[Advance, ...]
-    #: Returns how many rows the database has written, by its own count (such as `rowcount`): it must be
-    #: `counts.loaded`. A number of the caller's own would be believed, and would prove nothing.
+    #: Returns the number of rows that the database has written, as counted by the database (such as `rowcount`).
+    #: It must equal `counts.loaded`. A number that the caller counts itself would prove nothing.
     write_rows: Callable[[Transaction], int]
-    #: What it is made of: still in hand when this commits, or nothing does.
+    #: The claim that it loads. If the claim is lost before the commit, nothing is committed.
     claim: Claim | None = None
-    #: Whether that ends the claim; else more of it follows.
+    #: Whether this commit ends the claim. If not, more of it follows.
     is_last: bool = True
     counts: Counts = field(default_factory=Counts)
     bytes: int = 0
@@ -152,13 +152,13 @@ class Commit(Generic[Transaction]):
         check_name("batch", self.batch)
         if self.counts.quarantined != len(self.quarantined):
             found = f"{self.counts.quarantined} counted and {len(self.quarantined)} given"
-            raise SettingRefused("quarantined records", found, "each of them counted")
+            raise SettingRefused("quarantined records", found, "as many as are counted")
         if self.run is not None:
             check_name("dag_id", self.run.dag_id)
             check_name("run_id", self.run.run_id)
         if self.counts.loaded and not any(advance.spans for advance in self.advances):
             raise SettingRefused(
-                "a commit", f"{self.counts.loaded} rows of no span", "the spans that they were made from"
+                "a commit", f"{self.counts.loaded} rows without spans", "the spans that they were made from"
             )
         self._check_quarantined()
 
@@ -173,10 +173,10 @@ class Commit(Generic[Transaction]):
 
 
 class QuarantineState(StrEnum):
-    """What became of a quarantined record; what is settled stays so."""
+    """What became of a quarantined record. Once settled, it stays so."""
 
     HELD = "held"
-    #: It was loaded after all, as it was or mended.
+    #: It was loaded later, unchanged or corrected.
     RETRIED = "retried"
     DISCARDED = "discarded"
 
@@ -186,32 +186,32 @@ _SETTLES_AS = {EntryKind.RETRY: QuarantineState.RETRIED, EntryKind.DISCARD: Quar
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement(Generic[Transaction]):
-    """What becomes of quarantined records, and the rows made of them: both take effect, or neither.
+    """What becomes of quarantined records, and the rows made from them: both take effect, or neither.
 
-    They were consumed when they were quarantined, so that no producer advances.
+    The records were consumed when they were quarantined, so no producer advances.
     """
 
     kind: EntryKind
     session: Session
     batch: Batch
-    #: The producer and sequence id of each; all of them are still held, or nothing is settled.
+    #: The producer and sequence id of each. Unless all are still held, nothing is settled.
     records: tuple[tuple[ProducerId, int], ...]
-    #: Returns how many rows the database has written, by its own count: one for each record that is retried.
+    #: Returns the number of rows as counted by the database: one for each retried record.
     write_rows: Callable[[Transaction], int]
     bytes: int = 0
     run: Run | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _SETTLES_AS:
-            raise SettingRefused("a settlement", f"one of kind {self.kind}", f"one of {', '.join(_SETTLES_AS)}")
+            raise SettingRefused("a settlement", f"kind {self.kind}", f"one of {', '.join(_SETTLES_AS)}")
         if not self.records:
-            raise SettingRefused("a settlement", "no records", "at least one")
+            raise SettingRefused("a settlement", "no records", "at least one record")
         _all_different("records of a settlement", self.records)
         check_name("batch", self.batch)
 
     @property
     def state(self) -> QuarantineState:
-        """What its records are from then on."""
+        """The state of its records from then on."""
         return _SETTLES_AS[self.kind]
 
     @property
@@ -222,7 +222,7 @@ class Settlement(Generic[Transaction]):
 
     @property
     def spans(self) -> dict[ProducerId, SpanSet]:
-        """The sequence ids of its records, as its receipts hold them."""
+        """The sequence ids of its records, as the receipts hold them."""
         ids: dict[ProducerId, list[int]] = {}
         for producer_id, sequence_id in sorted(self.records):
             ids.setdefault(producer_id, []).append(sequence_id)
@@ -231,18 +231,18 @@ class Settlement(Generic[Transaction]):
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What the receipts of one producer add up to."""
+    """The sum of the receipts of one producer."""
 
-    #: Records that were read, whatever became of them.
+    #: Records that were read, loaded or not.
     records: int
     digests: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the commits of one batch add up to."""
+    """The sum of the commits of one batch."""
 
-    #: Of the last of them; where there is none, of the pipeline.
+    #: Of the last commit. Without commits, the position of the pipeline.
     position: Position
     counts: Counts
     bytes: int
@@ -250,44 +250,44 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What a plan goes by besides the producers that it asks for: how far the ledger is, and what others load."""
+    """What a plan depends on besides its own producers: the position of the ledger, and what others load."""
 
     position: Position
-    #: The producers of which anybody is loading something, or something was set aside.
+    #: The producers that any session is loading, or that have a dead letter.
     claimed: frozenset[str]
-    #: The latter, and the dead letter.
+    #: The producers that have a dead letter, and its delivery.
     set_aside: Mapping[str, DeliveryId] = field(default_factory=dict)
 
 
 class Ledger(Protocol[Transaction]):
-    """The append-only list of commits, and the state that it adds up to."""
+    """The append-only list of commits, and the state that results from it."""
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
-        """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped.
+        """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped.
 
-        With a version, no new one is taken: unless that one is in force, all is refused.
+        With a version, no new one is taken: the call is refused unless that version is in force.
         """
 
     def find_version(self, pipeline: Pipeline) -> Version | None:
-        """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
+        """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
-        """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        """Return the producer id of each (name, generation). New producers have consumed nothing."""
 
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
-        """The latest generation of each name that is registered; all claims count, whoever holds them."""
+        """The latest generation of each registered name, with the claims of all sessions."""
 
     def outlook(self, pipeline: str) -> Outlook:
-        """How far the ledger is, and of which producers anybody is loading something."""
+        """The position of the ledger, and the producers that any session is loading."""
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
-        """Start a life of a session; whatever an earlier life still tries is refused from now on.
+        """Start a new epoch of a session. From now on, calls of earlier epochs are refused.
 
-        Left out, the version is the one in force.
+        The default version is the one in force.
         """
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
-        """What to judge by, as this session sees it."""
+        """The input for `judge`, as this session sees it."""
 
     def claim(
         self,
@@ -299,17 +299,17 @@ class Ledger(Protocol[Transaction]):
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
     ) -> Claim:
-        """Hold spans that are neither consumed nor claimed by anybody else.
+        """Claim spans that are neither consumed nor claimed by another session.
 
-        Producers that are named still have these names: a failover may have given their ids to others.
-        With an outlook, nothing at all has taken effect since, and of no other producers anybody claims anything.
+        With names, producers must still have them: a failover may have given their ids to others.
+        With an outlook, nothing may have been committed since, and no session may have claimed other producers.
         """
 
     def renew(self, session: Session, *, lease_s: float) -> None:
-        """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
+        """Extend the claims of a session by another lease. Claims that have expired stay expired."""
 
     def release(self, claim: Claim) -> None:
-        """Give a claim back: its spans fall back to what is consumed."""
+        """Release a claim. What it has not committed can be claimed again."""
 
     def commit(self, commit: Commit[Transaction]) -> Position:
         """Publish the rows and record what was consumed: both or neither."""
@@ -318,38 +318,38 @@ class Ledger(Protocol[Transaction]):
         """Publish the rows and record what became of quarantined records: both or neither."""
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
-        """What was read of one producer, all its commits together, or those that end before a sequence id."""
+        """What was read of one producer in all its commits, or in those that end before a sequence id."""
 
     def position(self, pipeline: str) -> Position:
-        """The number of the last commit; zero before the first."""
+        """The number of the last commit, or zero."""
 
     def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
-        """What a batch has come to since a position."""
+        """The sum of what a batch committed since a position."""
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
+        """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
 
     def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
         """The commits after a position, oldest first."""
 
     def states(self, pipeline: str) -> Snapshot:
-        """The live states of all producers that have consumed anything, and the position they are at."""
+        """The live states of all producers that have consumed anything, and their position."""
 
 
 class SnapshotStore(Protocol):
-    """Where snapshots are kept."""
+    """The store of snapshots."""
 
     def take(self, pipeline: str) -> Position:
-        """Keep the states as they are now; one snapshot of a position is enough."""
+        """Store the current states, unless there is a snapshot of this position."""
 
     def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
-        """What a loader calls after its commits."""
+        """Take a snapshot if one is due. Loaders call it after their commits."""
 
     def get(self, pipeline: str, position: Position | None = None) -> Snapshot:
         """The snapshot at a position, or the latest."""
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot that comes from elsewhere, if it is one of this very ledger."""
+        """Store an imported snapshot, if it matches this ledger."""
 
 
 NAME_BYTES_MAX = 2000
@@ -357,7 +357,7 @@ GENERATION_MAX = 2**31 - 1
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse a name that the database could not hold, or would hold as another."""
+    """Refuse a name that the database cannot store, or would change."""
     expected = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without a NUL"
     try:
         size = len(name.encode())
@@ -382,11 +382,11 @@ def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> 
 
 
 def unwatched(step: CommitStep) -> None:
-    """What a ledger calls at each step of a commit, unless a test wants to know."""
+    """The default callback for each step of a commit; tests pass their own."""
 
 
 def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:
-    """Refuse a commit whose rows are not those that its receipts say, however that came about."""
+    """Refuse a commit that wrote another number of rows than its receipts state."""
     if written != commit.counts.loaded:
         raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
 
@@ -399,12 +399,12 @@ def refuse_taken(
     names: Mapping[ProducerId, str],
     position: Position,
 ) -> None:
-    """Raise unless all that a session wants to claim is neither consumed nor claimed by another."""
+    """Raise if any wanted span is consumed, or claimed by another session."""
     for producer_id, spans in wanted.items():
         knowledge = known.get(producer_id)
         name = names.get(producer_id)
         if name is not None and (knowledge is None or knowledge.state.name != name):
-            raise NotAlone(session.pipeline, position, f"producer {producer_id} is not {name!r}")
+            raise NotAlone(session.pipeline, position, f"producer {producer_id} is no longer {name!r}")
         if knowledge is None:
             raise NotFound("producer", str(producer_id))
         if spans.overlaps(knowledge.state.consumed):
@@ -415,14 +415,14 @@ def refuse_taken(
 
 
 def refuse_change(session: Session, planned: Outlook, now: Outlook) -> None:
-    """Raise unless nothing took effect since an outlook, and others load nothing that they did not load then."""
+    """Raise if anything was committed since an outlook, or if another session loads more than it did then."""
     if now.position != planned.position:
         raise NotAlone(session.pipeline, planned.position, f"position {now.position} was committed")
     if added := now.claimed - planned.claimed:
-        raise NotAlone(session.pipeline, planned.position, f"another session is loading {min(added)}")
+        raise NotAlone(session.pipeline, planned.position, f"another session has started to load {min(added)}")
 
 
 def _all_different(what: str, found: Sequence[object]) -> None:
     twins = len(found) - len(set(found))
     if twins:
-        raise SettingRefused(what, f"{twins} twice", "each of them once")
+        raise SettingRefused(what, f"{twins} more than once", "each of them once")

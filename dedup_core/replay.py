@@ -1,6 +1,6 @@
 """Producer states from the ledger, or from a snapshot and the entries after it.
 
-The law of the ledger: the state at any position is the state at an earlier one, plus the entries between them.
+Invariant: the state at any position is the state at an earlier one plus the entries between them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ from dedup_core.spans import SpanSet
 
 
 class Condition(StrEnum):
-    """What is known of a file: it may grow, it is complete, its consumed part has changed, or its rows are gone."""
+    """The state of a file: it may grow, it is complete, its consumed part has changed, or its rows were deleted."""
 
     OPEN = "open"
     SEALED = "sealed"
     CONFLICTED = "conflicted"
-    #: A later generation took its place, and its rows went in the same commit.
+    #: A later generation replaced it, and the same commit deleted its rows.
     REPLACED = "replaced"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerState:
-    """All that has to be remembered of one producer."""
+    """All that the ledger remembers of one producer."""
 
     name: str
     generation: int = 1
@@ -41,7 +41,7 @@ States = Mapping[ProducerId, ProducerState]
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Where the records of a batch went; together they are all that were read."""
+    """What became of the records of a batch. The sum is the number of records that were read."""
 
     loaded: int = 0
     duplicate: int = 0
@@ -64,7 +64,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What one entry consumed of one producer, enough to rebuild the producer without its row."""
+    """What one entry consumed of one producer. It is enough to rebuild the producer without its row."""
 
     producer_id: ProducerId
     producer: str
@@ -80,19 +80,19 @@ class Receipt:
 
 class EntryKind(StrEnum):
     LOAD = "load"
-    #: Idle producers that the pipeline's declaration lets go.
+    #: Idle producers that were deleted because the pipeline declares it.
     FORGET = "forget"
-    #: Quarantined records that were loaded after all.
+    #: Quarantined records that were loaded later.
     RETRY = "retry"
-    #: Quarantined records that a person gave up.
+    #: Quarantined records that a person discarded.
     DISCARD = "discard"
-    #: Rows and state as they were at an earlier position; the receipts hold what went, and the state that was set.
+    #: Back to the rows and state of an earlier position. The receipts hold what was deleted, and the restored state.
     REWIND = "rewind"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One commit as the ledger holds it."""
+    """One commit as the ledger records it."""
 
     position: Position
     kind: EntryKind
@@ -117,7 +117,7 @@ class Snapshot:
 
 
 def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, ProducerState]:
-    """The states after these entries, which must follow one another; who consumed nothing has none."""
+    """The states after these consecutive entries. A producer that consumed nothing has none."""
     after = dict(states)
     for entry in entries:
         for receipt in entry.receipts:
@@ -127,7 +127,7 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
                 case EntryKind.FORGET:
                     after.pop(receipt.producer_id, None)
                 case EntryKind.RETRY | EntryKind.DISCARD:
-                    # What is quarantined was consumed by the entry that put it there.
+                    # The entry that quarantined these records consumed them.
                     pass
                 case EntryKind.REWIND:
                     after[receipt.producer_id] = _set_back(after.get(receipt.producer_id), receipt)
@@ -135,23 +135,21 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
 
 
 def check_snapshot(snapshot: Snapshot, entries: Iterable[Entry], *, position: Position) -> None:
-    """Refuse a snapshot that these entries, the whole ledger up to its position, do not add up to."""
+    """Refuse a snapshot that differs from the replay of the ledger up to its position."""
     if snapshot.position > position:
-        # Such a state would call rows consumed that this database never got, or lost to a restore.
-        raise SettingRefused(
-            "the snapshot", f"position {snapshot.position}", f"one up to {position}, the ledger's last"
-        )
+        # Such a state counts rows as consumed that this database never had, or lost in a restore.
+        raise SettingRefused("the snapshot", f"position {snapshot.position}", f"at most {position}, the ledger's last")
     rebuilt = replay({}, takewhile(lambda entry: entry.position <= snapshot.position, entries))
     if differing := differing_names(snapshot.states, rebuilt):
         raise SnapshotDamaged(
             f"of {snapshot.pipeline} at position {snapshot.position}",
-            "the states that this database's ledger adds up to",
-            f"others, such as that of {differing[0]}: it was taken of another history",
+            "the states that result from this database's ledger",
+            f"other states, such as that of {differing[0]}: it was taken of another history",
         )
 
 
 def differing_names(states: States, proven: States) -> tuple[str, ...]:
-    """The producers whose state is not the proven one, by name."""
+    """The names of the producers whose state differs from the proven one."""
     differing = (key for key in states.keys() | proven.keys() if states.get(key) != proven.get(key))
     return tuple(sorted((proven.get(key) or states[key]).name for key in differing))
 
@@ -171,7 +169,7 @@ def _begun(receipt: Receipt) -> ProducerState:
 
 
 def _seen(state: ProducerState, receipt: Receipt) -> ProducerState:
-    """What was noted last; the name is another one where the content went on under that."""
+    """The file as last reported. The name changes if the content continued under another one."""
     return replace(
         state,
         name=receipt.producer,

@@ -1,4 +1,4 @@
-"""Spans and sets of them: the exact algebra of Postgres' int8multirange, in plain Python.
+"""Spans and span sets: the algebra of Postgres' int8multirange, in plain Python.
 
 A span is half-open, `[first, end)`. A span set keeps its spans sorted, disjoint and not touching,
 so that equal sets are equal values and print the same text as Postgres does.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dedup_core.errors import NotASpan
 
-#: One past the last sequence id. A half-open range has to be able to name its end in an int8.
+#: One past the last sequence id: the end of a half-open range must fit into an int8.
 SEQUENCE_END = 2**63 - 1
 
 _SPAN_TEXT = re.compile(r"\[(\d+),(\d+)\)")
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, init=False, slots=True)
 class SpanSet:
-    """A set of sequence ids, held as few spans."""
+    """A set of sequence ids, stored as the fewest spans."""
 
     spans: tuple[Span, ...]
 
@@ -49,7 +49,7 @@ class SpanSet:
 
     @classmethod
     def of(cls, *bounds: tuple[int, int]) -> "SpanSet":
-        """`SpanSet.of((0, 5), (9, 12))` reads better than the spans spelled out."""
+        """Build a set from bounds: `SpanSet.of((0, 5), (9, 12))`."""
         return cls(Span(first, end) for first, end in bounds)
 
     @classmethod
@@ -58,7 +58,7 @@ class SpanSet:
 
     @classmethod
     def parse(cls, text: str) -> "SpanSet":
-        """Read the text that Postgres gives for an int8multirange."""
+        """Parse the text that Postgres prints for an int8multirange."""
         inner = text.removeprefix("{").removesuffix("}")
         parts = _SPAN_TEXT.findall(inner)
         if text != "{" + ",".join(f"[{first},{end})" for first, end in parts) + "}":
@@ -76,7 +76,7 @@ class SpanSet:
 
     @property
     def count(self) -> int:
-        """How many sequence ids; `len` would stop at the size of a C integer."""
+        """The number of sequence ids. `len` is limited to a C integer."""
         return sum(span.end - span.first for span in self.spans)
 
     @property
@@ -86,7 +86,7 @@ class SpanSet:
 
     @property
     def is_without_holes(self) -> bool:
-        """Whether it is all of `[0, end)`."""
+        """Whether the set is all of `[0, end)`."""
         return self.count == self.end
 
     def __contains__(self, sequence_id: int) -> bool:
@@ -109,7 +109,7 @@ class SpanSet:
         return self & other._gaps()
 
     def _gaps(self) -> "SpanSet":
-        """Everything that may be a sequence id and is not in this set."""
+        """All possible sequence ids that are not in this set."""
         edges = [0, *(edge for span in self.spans for edge in (span.first, span.end)), SEQUENCE_END]
         return SpanSet(Span(first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if first < end)
 
@@ -119,7 +119,7 @@ def _first_of(span: Span) -> int:
 
 
 def _joined(ordered: list[Span]) -> Iterator[Span]:
-    """Spans that overlap or touch become one, as in a multirange."""
+    """Merge spans that overlap or touch, as a multirange does."""
     current: Span | None = None
     for span in ordered:
         if current is None:
@@ -134,7 +134,7 @@ def _joined(ordered: list[Span]) -> Iterator[Span]:
 
 
 def _common(left: tuple[Span, ...], right: tuple[Span, ...]) -> Iterator[Span]:
-    """Walk both in step: whichever ends first can meet nothing more."""
+    """Walk both lists in step: the span that ends first overlaps nothing further."""
     i = j = 0
     while i < len(left) and j < len(right):
         first, end = max(left[i].first, right[j].first), min(left[i].end, right[j].end)

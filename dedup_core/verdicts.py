@@ -1,8 +1,8 @@
-"""New, duplicate or unknown: what to do with sequence ids that are offered.
+"""New, duplicate or unknown: what to do with offered sequence ids.
 
-A pure function of three things: what is offered, what is consumed, and what live workers claim.
-A part that is consumed is a duplicate; a part that somebody else is loading is unknown, because nobody
-can tell yet whether it will be consumed; the rest is new. What is part this and part that is cut.
+A pure function of three inputs: the offered ids, the consumed ids, and the ids that live workers claim.
+Consumed ids are duplicates. Ids that another worker is loading are unknown, because they may or may not be
+consumed. The rest is new. Spans that are partly one and partly another are split.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from dedup_core.spans import Span, SpanSet
 
 
 class Order(StrEnum):
-    """What a sequence id that was jumped over means, should it come later after all."""
+    """Whether a sequence id that was skipped may still arrive later."""
 
-    #: The producer counts up and never goes back: at or below the last consumed id is a duplicate.
+    #: The producer only counts up: ids at or below the last consumed one are duplicates.
     ORDERED = "ordered"
-    #: Ids may come in any order: only those that were seen are duplicates.
+    #: Ids may arrive in any order: only consumed ids are duplicates.
     ANY = "any"
 
 
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The offered spans, cut into the three answers; together they are exactly what was offered."""
+    """The offered spans, split by verdict. Together they are exactly what was offered."""
 
     new: SpanSet = field(default_factory=SpanSet)
     duplicate: SpanSet = field(default_factory=SpanSet)
@@ -36,7 +36,7 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """One word for the whole: unknown while any part is, else new while any part is."""
+        """The verdict for all of it: unknown if any part is unknown, else new if any part is new."""
         if self.unknown:
             return Verdict.UNKNOWN
         return Verdict.NEW if self.new else Verdict.DUPLICATE
@@ -52,23 +52,23 @@ def judge(
     claimed: SpanSet = _NOTHING,
     order: Order = Order.ANY,
 ) -> Judgement:
-    """Cut what is offered into new, duplicate and unknown; `claimed` is what *others* hold."""
+    """Split the offered ids into new, duplicate and unknown. `claimed` holds the claims of *other* sessions."""
     seen = settled(consumed, order=order)
     rest = offered - seen
     match order:
         case Order.ANY:
             unknown = rest & claimed
         case Order.ORDERED:
-            # An ordered producer must not overtake itself: whatever it offers waits for the claim to end.
+            # An ordered producer must not overtake itself: all new ids wait until the claim has ended.
             unknown = rest if claimed - seen else SpanSet()
     return Judgement(new=rest - unknown, duplicate=offered & seen, unknown=unknown)
 
 
 def settled(consumed: SpanSet, *, order: Order) -> SpanSet:
-    """The ids that will never be loaded (again): of an ordered producer, all up to its last one.
+    """The ids that will not be loaded any more: for an ordered producer, all up to its last one.
 
-    What an ordered producer consumes is settled as well, so that ids that it jumped over
-    are refused by the same compare-and-set, and its state stays one span.
+    An ordered producer also consumes the ids that it skipped. So the same compare-and-set
+    refuses them later, and its state stays one span.
     """
     match order:
         case Order.ANY:

@@ -1,4 +1,4 @@
-"""The one place that speaks SQL."""
+"""The core on Postgres: the ledger, snapshots and recovery."""
 
 from dedup_core.postgres.commit import BulkCommit
 from dedup_core.postgres.connection import LedgerSettings, connect

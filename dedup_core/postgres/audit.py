@@ -1,6 +1,6 @@
-"""What the ledger proves, read to be compared: receipts with files, and receipts with rows.
+"""Reads of the ledger for comparison: receipts with files, and receipts with rows.
 
-Nothing is changed here. Whoever needs rows and receipts of the same moment opens one view and asks it alone.
+Nothing is changed here. To compare rows and receipts of the same moment, read both in one view.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,23 +26,23 @@ _NAMES_MAX = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class FileReceipts:
-    """All that was read of one life of a file, with the digests of its bytes."""
+    """All that was read of one generation of a file, with the digests of its bytes."""
 
     producer_id: ProducerId
     name: str
     generation: int
-    #: As it was last noted, if it was read to its end.
+    #: As last recorded, if the file was read to its end.
     size: int | None
     digests: bytes
-    #: What each commit consumed, and the position of that commit.
+    #: The position of each commit, and what it consumed.
     spans: tuple[tuple[Position, SpanSet], ...]
-    #: Those of them that brought rows: what is in under another name brought none.
+    #: Those of them that brought rows. Records that are loaded under another name brought none.
     spans_of_rows: tuple[tuple[Position, SpanSet], ...]
-    #: No later life of the file has begun.
+    #: There is no later generation of the file.
     is_latest: bool
-    #: A later life took its place, and its rows went.
+    #: A later generation replaced it, and its rows were deleted.
     is_replaced: bool
-    #: Other names that hold the same.
+    #: Other names with the same content.
     copies: tuple["CopyOfFile", ...] = ()
 
     @property
@@ -51,13 +51,13 @@ class FileReceipts:
 
     @property
     def end(self) -> int:
-        """Of what was consumed."""
+        """The end of what was consumed."""
         return max((spans.end for _, spans in self.spans if spans), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSpans:
-    """What a delivery or a claim holds of a producer before the end of what is consumed."""
+    """Spans of a delivery or a claim before the end of what is consumed."""
 
     spans: SpanSet
     delivery: int
@@ -66,7 +66,7 @@ class OpenSpans:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyOfFile:
-    """A name that was found to hold what was read of a file, up to its fingerprint."""
+    """A file with the same content as another one, up to its fingerprint."""
 
     producer_id: ProducerId
     name: str
@@ -77,7 +77,7 @@ class CopyOfFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCounts:
-    """What one receipt says of rows, and what is there; without a position: rows that no receipt covers."""
+    """The rows of one receipt, expected and found. Without a position: rows that no receipt covers."""
 
     producer_id: ProducerId | None
     position: Position | None
@@ -88,7 +88,7 @@ class RowCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsFound:
-    """The rows that the receipts promise, and where the target does not keep to it."""
+    """The number of rows by the receipts, and where the target differs."""
 
     expected: int
     differing: tuple[RowCounts, ...]
@@ -98,20 +98,20 @@ class RowsFound:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptOfRows:
-    """One receipt, as far as it says which rows there should be."""
+    """The parts of one receipt that determine its rows."""
 
     producer: str
     spans: SpanSet
-    #: Of its quarantined records: those that are rows by now, and those that are none.
+    #: Its quarantined records: those that are rows now, and those that are not.
     retried: tuple[int, ...]
     held: tuple[int, ...]
-    #: Its sequence ids are places in a file.
+    #: Its sequence ids are positions in a file.
     is_of_file: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineCount:
-    """A commit whose quarantined records are not all there."""
+    """A commit with missing quarantined records."""
 
     position: Position
     batch: str
@@ -131,15 +131,15 @@ class Life:
     condition: Condition
     changed_at: datetime
     quarantined: int
-    #: This name consumed nothing itself: its file holds the content of that producer.
+    #: This name consumed nothing itself: its file is a copy of that producer's.
     copy_of: str | None
-    #: It was idle for as long as the pipeline allows, and its state was let go.
+    #: It was idle longer than the pipeline allows, and its state was deleted.
     is_forgotten: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one commit took of a producer."""
+    """What one commit consumed of a producer."""
 
     position: Position
     committed_at: datetime
@@ -148,19 +148,19 @@ class Taken:
     generation: int
     spans: SpanSet
     rows: int
-    #: Its spans are of a file that was read for it.
+    #: Its spans are from a file that was read for it.
     is_of_file: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What is being loaded of a producer, or waits to be, or was set aside."""
+    """Spans of a producer that are being loaded, wait to be loaded, or are dead letters."""
 
     spans: SpanSet
     batch: str
     delivery: int
     state: str
-    #: Who has it in hand, and until when it need not say anything.
+    #: The session that holds it, and its deadline.
     session: str | None
     until: datetime | None
 
@@ -176,7 +176,7 @@ class History:
 
 @contextmanager
 def audit_view(engine: Engine, pipeline: str, *, only_read: bool = True) -> Iterator["AuditView"]:
-    """The database as it is now, for as long as the block runs; whatever is written in it is rolled back."""
+    """A fixed snapshot of the database while the block runs. Writes in it are rolled back."""
     with translated(pipeline=pipeline, doing="verifying"), one_view(engine) as connection:
         if only_read:
             connection.execute(SQL["only_read"])
@@ -196,11 +196,11 @@ class AuditView:
         self.position = position
 
     def columns_of(self, table: str) -> frozenset[str]:
-        """None at all if there is no such table; tables are given as SQL writes them, here and below."""
+        """The columns of a table, none if it does not exist. Names of tables are quoted as in SQL."""
         return frozenset(self.connection.execute(SQL["columns_of"], {"table": table}).scalars())
 
     def count_rows(self, table: str, *, one_row_each: bool) -> RowsFound:
-        """Compare every receipt with the rows, in one pass over the table."""
+        """Compare every receipt with its rows, in one pass over the table."""
         binds = {"pipeline_id": self.pipeline_id, "one_row_each": one_row_each}
         rows = self.connection.execute(on_table(SQL["rows_that_differ"], table), binds).all()
         return RowsFound(
@@ -220,12 +220,12 @@ class AuditView:
         )
 
     def declarations(self) -> Mapping[Version, Declaration]:
-        """What each version of the pipeline file said."""
+        """The declarations of all versions of the pipeline file."""
         rows = self.connection.execute(SQL["declarations"], {"pipeline_id": self.pipeline_id})
         return {row.version: Declaration(terms=row.terms, rest=row.rest) for row in rows}
 
     def positions_of_others(self, versions: Collection[Version]) -> frozenset[Position]:
-        """The commits of all versions but these."""
+        """The commits of all other versions."""
         binds = {"pipeline_id": self.pipeline_id, "versions": array(versions)}
         return frozenset(self.connection.execute(SQL["positions_of_other_versions"], binds).scalars())
 
@@ -249,7 +249,7 @@ class AuditView:
         return SpanSet(span for each in parts for span in SpanSet.parse(each))
 
     def open_spans(self) -> dict[ProducerId, list[OpenSpans]]:
-        """What waits, is in hand or was set aside of what lies before the end of what is consumed."""
+        """Spans before the end of what is consumed that wait, are held or are dead letters."""
         found: dict[ProducerId, list[OpenSpans]] = {}
         for row in self.connection.execute(SQL["open_spans"], {"pipeline_id": self.pipeline_id}):
             spans = OpenSpans(spans=SpanSet.parse(row.spans), delivery=row.delivery_id, state=row.state)
@@ -276,7 +276,7 @@ class AuditView:
         return tuple(self.connection.execute(on_table(SQL["sequences_outside"], table), binds).scalars())
 
     def count_quarantined(self) -> tuple[QuarantineCount, ...]:
-        """The commits whose quarantined records are not all there."""
+        """The commits with missing quarantined records."""
         rows = self.connection.execute(SQL["quarantine_that_differs"], {"pipeline_id": self.pipeline_id})
         return tuple(
             QuarantineCount(position=row.position, batch=row.batch, expected=row.expected, found=row.found)
@@ -289,12 +289,12 @@ class AuditView:
         return tuple((row.producer_id, row.sequence_id) for row in rows)
 
     def files(self) -> Iterator[FileReceipts]:
-        """Every life of every file, as the view sees it."""
+        """Every generation of every file, in this view."""
         return _files(self.connection, self.pipeline_id, up_to=self.position)
 
 
 def files_up_to(engine: Engine, pipeline: str, position: Position) -> Iterator[FileReceipts]:
-    """Every life of every file; no transaction stays open while the reader thinks about a page."""
+    """Every generation of every file. No transaction stays open while the caller handles a page."""
     after = ProducerId(0)
     while True:
         with translated(pipeline=pipeline, doing="reading receipts"), engine.begin() as connection:
@@ -350,8 +350,8 @@ def _receipts_of_file(row: Record, copies: Sequence[CopyOfFile]) -> FileReceipts
 
 
 def history_of(engine: Engine, pipeline: str, name: str) -> History:
-    """All lives of a name, what was taken of them, and who is loading of them now."""
-    with translated(pipeline=pipeline, doing=f"asking for {name}"), one_view(engine) as connection:
+    """All generations of a name, their commits, and the sessions that load them now."""
+    with translated(pipeline=pipeline, doing=f"reading the history of {name}"), one_view(engine) as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "name": name}
         lives = tuple(
             Life(
@@ -402,7 +402,7 @@ def _claims(connection: Connection, binds: dict[str, object]) -> tuple[Held, ...
 
 
 def names_of(engine: Engine, pipeline: str) -> tuple[str, ...]:
-    """The names of a pipeline's producers; of very many, only the first."""
+    """The names of a pipeline's producers, up to a limit."""
     with translated(pipeline=pipeline, doing="reading names"), engine.begin() as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "at_most": _NAMES_MAX}
         return tuple(connection.execute(SQL["names"], binds).scalars())

@@ -2,17 +2,16 @@
 SET TRANSACTION READ ONLY;
 
 -- name: take_time
--- Files are read while the view is open, and the server would take the silence for a worker that hangs.
+-- Files are read while the view is open. The server must not take this for a worker that hangs.
 SET LOCAL idle_in_transaction_session_timeout = 0;
 
 -- name: take_memory
 SET LOCAL work_mem = '256MB';
 
 -- name: rows_that_differ
--- Each receipt whose rows are not all in the target just once, and the rows that no receipt covers, in one pass.
--- Receipts of a producer that overlap, as at_least_once allows, do not say how often a row should be there.
--- What a later generation replaced, or a rewind took back, is covered no more: its rows went in the commit that
--- says so.
+-- Each receipt whose rows are not all in the target exactly once, and the rows that no receipt covers, in one pass.
+-- Overlapping receipts of a producer, as at_least_once allows, do not determine how often a row should exist.
+-- Receipts that a later generation replaced or a rewind undid are ignored: that commit deleted their rows.
 WITH receipt AS (
     SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans, ledger_span.rows
       FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
@@ -51,7 +50,7 @@ WITH receipt AS (
      WHERE coalesce(expected.rows, 0) <> coalesce(found.rows, 0)
         OR (:one_row_each AND found.rows <> found.sequences)
     UNION ALL
-    -- Rows of another pipeline that shares the table are for its own receipts to prove.
+    -- Rows of another pipeline that shares the table are checked with its own receipts.
     SELECT producer_id, NULL, 0, rows, sequences
       FROM found
      WHERE position IS NULL
@@ -72,7 +71,7 @@ SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans
  WHERE pipeline_id = :pipeline_id AND position = :position AND producer_id = :producer_id;
 
 -- name: spans_of
--- All that the receipts of a producer cover, span by span; nothing of one that a later generation replaced.
+-- The spans in the receipts of a producer, none if a later generation replaced it.
 SELECT CAST(receipt.spans AS text) AS spans
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.producer_id = :producer_id AND ledger.kind = 'load'
@@ -81,7 +80,7 @@ SELECT CAST(receipt.spans AS text) AS spans
         WHERE last.pipeline_id = :pipeline_id AND last.producer_id = :producer_id AND last.condition = 'replaced');
 
 -- name: open_spans
--- What comes behind all that is consumed is no gap.
+-- Spans after the last consumed one are no gaps.
 SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, delivery_id, delivery.state
   FROM onceload.claim
   JOIN onceload.delivery USING (delivery_id)
@@ -111,7 +110,7 @@ SELECT sequence_id, state = 'retried' AS is_retried FROM onceload.quarantine
  WHERE producer_id = :producer_id AND CAST(:spans AS int8multirange) @> sequence_id ORDER BY sequence_id;
 
 -- name: quarantine_that_differs
--- Entries whose quarantined records are not all there, each inside of what its entry consumed.
+-- Entries with missing quarantined records. A record counts only inside the spans that its entry consumed.
 SELECT ledger.position, ledger.batch, ledger.quarantined AS expected, coalesce(kept.records, 0) AS found
   FROM onceload.ledger_in_force AS ledger
   LEFT JOIN (
@@ -132,8 +131,8 @@ SELECT record.producer_id, record.sequence_id, record.position
  ORDER BY record.position, record.producer_id, record.sequence_id;
 
 -- name: files
--- What was read of each file up to a position. The ledger is append-only, so the answer does not depend on when it is
--- asked; but whether the file has begun another life since then, or was taken back by a rewind, does.
+-- What was read of each file up to a position. The ledger is append-only, so the result does not change later, except
+-- if the file gets a new generation or is rewound.
 SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
        coalesce(live.generation, max(receipt.generation)) AS generation, max(receipt.size) AS size,
        coalesce(string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position), '') AS digests,
@@ -144,20 +143,20 @@ SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
        NOT EXISTS (SELECT FROM onceload.producer AS later
                     WHERE later.pipeline_id = :pipeline_id AND later.name = coalesce(live.name, max(receipt.producer))
                       AND later.generation > coalesce(live.generation, max(receipt.generation))
-                      -- One that was registered and never came to anything is no life of a file.
+                      -- A generation that was registered but never used does not count.
                       AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
-  -- A producer may have gone on under another name than the one in its first receipts.
+  -- A producer may have another name now than in its first receipts.
   LEFT JOIN onceload.producer AS live ON live.producer_id = receipt.producer_id
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
    AND ledger.kind = 'load'
  GROUP BY receipt.producer_id, live.name, live.generation
--- A packed file that was read to its end, and of which nothing was taken, has a size and no digest.
+-- A compressed file that was read to its end without consuming anything has a size and no digest.
 HAVING sum(length(receipt.digest)) > 0 OR max(receipt.size) IS NOT NULL
  ORDER BY receipt.producer_id LIMIT :at_most;
 
 -- name: copies
--- The names that hold what some producers consumed; of a name that has begun another life since, nothing is known.
+-- The files that are copies of some producers, without those that have a later generation.
 SELECT copy.copy_of, copy.producer_id, copy.name, copy.generation, copy.fingerprint, copy.size
   FROM onceload.producer AS copy
  WHERE copy.pipeline_id = :pipeline_id AND copy.copy_of = ANY(CAST(:producer_ids AS bigint[]))
@@ -175,11 +174,11 @@ SELECT position FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND kind = 'load' AND version <> ALL (CAST(:versions AS integer[]));
 
 -- name: columns_of
--- No row, no table.
+-- No row: the table does not exist.
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped;
 
 -- name: lives
--- Every generation of a name: as it is now, or as its receipts remember it.
+-- Every generation of a name: as it is now or, if forgotten, as its receipts record it.
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, size, condition, advanced_at,
        (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = producer.producer_id) AS quarantined,
        (SELECT shared.name FROM onceload.producer AS shared WHERE shared.producer_id = producer.copy_of) AS copy_of,
@@ -194,8 +193,8 @@ SELECT receipt.producer_id, receipt.producer, receipt.generation, CAST(receipt.s
  ORDER BY 3, 1;
 
 -- name: commits_of
--- Retried and discarded records were consumed before; what became of them is reported as well. Of a producer that went on
--- under this name, also what was taken before.
+-- Includes retried and discarded records, which were consumed before, and the earlier commits of a producer that got
+-- this name later.
 SELECT receipt.position, ledger.committed_at, ledger.batch, ledger.kind, receipt.generation,
        CAST(receipt.spans AS text) AS spans, receipt.rows, length(receipt.digest) > 0 AS is_of_file
   FROM onceload.ledger_span AS receipt JOIN onceload.ledger USING (pipeline_id, position)

@@ -1,12 +1,12 @@
-"""Batches that are staged now and published later, and what audits said of them.
+"""Batches that are staged now and published later, and the results of their audits.
 
-The claim of whoever planned a batch holds what it covers, as long as that process lives. Once all of it is staged, the
-claim names the stage: from then on the batch itself holds it, and any process may audit and publish it.
+The claim of the planner covers the spans of a batch while that process lives. Once everything is staged, the claim
+names the stage: from then on the batch itself holds the claim, and any process may audit and publish it.
 
     claimed ── all is staged ──> kept ── publish (the commit acks the claim) ──> in the ledger
-                                  └── given up, or its time is over and another claims the same ──> planned anew
+                                  └── given up, or expired and claimed by another batch ──> planned again
 
-A later life of the planner (the same batch, run again) plans anew: what an earlier one kept is refused from then on.
+A later epoch of the planner (the same batch, run again) plans again. From then on, what an earlier one kept is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,54 +23,54 @@ from dedup_core.postgres.connection import array, statements, translated
 from dedup_core.postgres.deliveries import session_of
 
 SQL = statements("batches.sql")
-#: How long a batch is held, since it was staged or somebody last worked on it; then another may load the same.
+#: The lease of a staged batch, extended by each use. After it, other batches may load the same records.
 KEPT_S = 3_600.0
 
 
 def planner_of(batch: Batch) -> SessionName:
-    """The session that plans a batch, claims what it covers, and publishes it."""
+    """The session that plans a batch, claims its spans, and publishes it."""
     return session_of(batch, "plan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBatch:
-    """All of a batch, staged, and not published."""
+    """A batch that is completely staged and not published."""
 
     claim: Claim
     stage: str
-    #: What the last audit of this very stage said.
+    #: Whether the last audit of this stage passed.
     has_passed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one expectation came to."""
+    """The result of one expectation."""
 
     expectation: str
-    #: The column, or whatever else it is about.
+    #: The column, or another subject.
     about: str | None
     severity: str
     success: bool
     unexpected: int | None = None
     checked: int | None = None
     observed: str | None = None
-    #: Some of the values that were not expected.
+    #: Some of the unexpected values.
     sample: str | None = None
 
     @property
     def is_refusal(self) -> bool:
-        """Whether nothing may be published because of it: what is not critical warns, and stops nothing."""
+        """Whether it blocks publishing. A failure that is not critical only warns."""
         return self.severity == "critical" and not self.success
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What a suite said of one stage."""
+    """The result of a suite on one stage."""
 
     batch: Batch
     stage: str
     suite: str
-    #: The suite's expectations, in short.
+    #: The suite's expectations, abbreviated.
     asked: str
     rows: int
     findings: tuple[Finding, ...]
@@ -88,7 +88,7 @@ class PostgresBatches:
         self._pipeline = pipeline
 
     def keep(self, claim: Claim, *, stage: str) -> None:
-        """Let the batch hold what its planner claimed; again, for another while."""
+        """Pass the planner's claim to the batch, or extend its lease."""
         binds = {**holder_binds(claim), "stage": stage, "lease_s": KEPT_S}
         with translated(pipeline=self._pipeline, doing="keeping a batch"), self._engine.begin() as connection:
             if connection.execute(SQL["keep_stage"], binds).rowcount != 1:
@@ -98,13 +98,13 @@ class PostgresBatches:
                 )
 
     def find(self, batch: Batch, *, asked: str | None = None) -> KeptBatch | None:
-        """A batch that waits, and what an audit said of it that asked the same."""
+        """A staged batch, and the result of its last audit with the same expectations."""
         binds = {**self._binds(batch), "asked": asked}
         with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
             row = connection.execute(SQL["kept_batch"], binds).one_or_none()
         if row is None:
             return None
-        # What was kept under an earlier version is gone with it.
+        # A new version deletes what earlier ones kept, so this one is in force.
         session = Session(
             pipeline=self._pipeline, name=planner_of(batch), epoch=Epoch(row.epoch), version=Version(row.version)
         )
@@ -112,44 +112,44 @@ class PostgresBatches:
         return KeptBatch(claim=claim, stage=row.stage, has_passed=row.has_passed)
 
     def published_at(self, batch: Batch) -> Position | None:
-        """Where the last run of a batch was published; nothing, if it was not."""
-        with translated(pipeline=self._pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The position at which the last run of a batch was published, if it was."""
+        with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             position = connection.execute(SQL["published_at"], self._binds(batch)).scalar_one()
         return None if position is None else Position(position)
 
     def is_held(self, batch: Batch) -> bool:
-        """Whether an earlier call of the same batch holds something, staged or not."""
+        """Whether an earlier run of the same batch holds a claim, staged or not."""
         with translated(pipeline=self._pipeline, doing="looking for a batch"), self._engine.begin() as connection:
             return bool(connection.execute(SQL["is_held"], self._binds(batch)).scalar_one())
 
     @contextmanager
     def alone_with(self, kept: KeptBatch) -> Iterator[None]:
-        """Nobody else audits or publishes it meanwhile; whoever waits for that for too long may call again."""
+        """Lock the batch against other audits and publishes. A caller whose wait times out may retry."""
         lock = text("SELECT pg_advisory_lock(hashtextextended('onceload.batch ' || :stage, 0))")
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            with translated(pipeline=self._pipeline, doing="waiting for a batch"):
+            with translated(pipeline=self._pipeline, doing="waiting for the lock of a batch"):
                 connection.execute(lock, {"stage": kept.stage})
             yield
         finally:
-            # The lock goes with its connection, however this ends.
+            # Closing the connection releases the lock in all cases.
             connection.invalidate()
             connection.close()
 
     def give_up(self, kept: KeptBatch) -> None:
-        """Let go of a batch, so that the next load plans the same records anew."""
+        """Release a batch, so that the next load plans the same records again."""
         binds = holder_binds(kept.claim)
-        with translated(pipeline=self._pipeline, doing="giving a batch up"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
             connection.execute(SQL["give_up"], binds)
 
     def drop_evidence(self, batch: Batch) -> tuple[str, ...]:
-        """Keep no longer what failed its audit: the stages."""
+        """Stop keeping the stages of failed audits, and return them."""
         binds = {"pipeline": self._pipeline, "batch": batch}
-        with translated(pipeline=self._pipeline, doing="giving a batch up"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
             return tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
 
     def record(self, audit: Audit, *, kept_s: float) -> None:
-        """Write down what an audit said; of a pipeline the stage of the last one that failed is kept for a while."""
+        """Record the result of an audit. Each pipeline keeps the stage of its last failed audit for a while."""
         with translated(pipeline=self._pipeline, doing="recording an audit"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, self._pipeline).pipeline_id
             binds = {

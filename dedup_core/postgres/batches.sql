@@ -1,6 +1,6 @@
 -- name: keep_stage
--- From now on the batch holds what its planner claimed. No row changes if the claim has ended: then somebody else may
--- have what it covered.
+-- From now on the batch holds the claim of its planner. No row changes if the claim has ended: then another session may
+-- hold its spans.
 UPDATE onceload.delivery
    SET stage = :stage, deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
   FROM onceload.session, onceload.pipeline
@@ -9,7 +9,7 @@ UPDATE onceload.delivery
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: kept_batch
--- Only of the last life of whoever planned it: a later one has planned anew.
+-- Only of the latest epoch of its planner: a later epoch has planned again.
 SELECT delivery.delivery_id, delivery.stage, pipeline.version, session.epoch,
        coalesce((SELECT passed FROM onceload.audit
                   WHERE audit.stage = delivery.stage AND audit.asked = :asked ORDER BY audit_id DESC LIMIT 1), false) AS has_passed
@@ -20,7 +20,7 @@ SELECT delivery.delivery_id, delivery.stage, pipeline.version, session.epoch,
    AND delivery.stage IS NOT NULL AND delivery.state = 'held' AND delivery.epoch = session.epoch;
 
 -- name: published_at
--- Where the last life of whoever planned the batch has published it; what a plan notes by itself has read no byte.
+-- The position at which the latest epoch of the planner published the batch. Entries of the plan itself have no bytes.
 SELECT max(ledger.position)
   FROM onceload.ledger
   JOIN onceload.pipeline USING (pipeline_id)
@@ -28,11 +28,11 @@ SELECT max(ledger.position)
        AND session.epoch = ledger.epoch
  WHERE pipeline.name = :pipeline AND session.name = :session AND ledger.batch = :batch
    AND ledger.kind = 'load' AND ledger.bytes > 0
-   -- A name that was forgotten begins at its first epoch again.
+   -- A session that was deleted starts at its first epoch again.
    AND ledger.committed_at >= session.opened_at;
 
 -- name: give_up
--- What a batch keeps falls back; its stage is swept by whoever stages next. What was staged of it since is another's.
+-- Releases the claim of a batch. The next staging deletes its stage. A stage of a later epoch is not touched.
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND delivery.epoch = :epoch AND delivery.stage IS NOT NULL
    AND session.session_id = delivery.session_id AND session.name = :session
@@ -53,7 +53,7 @@ VALUES (:pipeline_id, :batch, :stage, :suite, :asked, :rows, :passed,
 RETURNING audit_id;
 
 -- name: keep_no_other
--- A pipeline that fails every few minutes keeps one stage, not all of them.
+-- A pipeline whose audits fail every few minutes keeps one stage, not all of them.
 UPDATE onceload.audit SET kept_until = NULL
  WHERE pipeline_id = :pipeline_id AND audit_id <> :audit_id AND kept_until IS NOT NULL;
 

@@ -1,4 +1,4 @@
-"""What one commit says to the server, step by step, in the order that the protocol gives."""
+"""The statements of one commit, step by step, in the order of the protocol."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,9 +43,9 @@ SQL = statements("ledger.sql")
 
 @dataclass(frozen=True, kw_only=True)
 class BulkCommit(Commit[Connection]):
-    """A commit that advances more producers than anybody wants to fetch: they stay on the server."""
+    """A commit that advances too many producers to fetch: they stay on the server."""
 
-    #: The table that holds them, as SQL writes its name: `producer_id`, `spans` and `rows`, each producer once.
+    #: Their table, quoted as in SQL: `producer_id`, `spans` and `rows`, each producer once.
     offered: str
 
 
@@ -73,7 +73,7 @@ def take_position(connection: Connection, pipeline: str) -> Record:
 
 
 def lock_pipeline_of(connection: Connection, session: Session) -> Record:
-    """The same for what a session begins: under another version of the declaration it begins nothing."""
+    """The same for a session: refused if another version of the declaration is in force."""
     found = lock_pipeline(connection, session.pipeline)
     refuse_other_version(session.pipeline, session.version, found.version)
     return found
@@ -81,7 +81,7 @@ def lock_pipeline_of(connection: Connection, session: Session) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Untold:
-    """A commit of several rows that do not say which producer they are of, and one of its producers."""
+    """A commit with rows that do not name their producer, and one of its producers."""
 
     name: str
     position: Position
@@ -89,7 +89,7 @@ class Untold:
 
 
 def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]) -> tuple[Untold, ...]:
-    """The commits in force of some producers, as far as rows of theirs carry no producer id."""
+    """The commits in force of some producers whose rows carry no producer id."""
     binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
     rows = connection.execute(SQL["rows_untold"], binds)
     return tuple(Untold(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
@@ -97,7 +97,7 @@ def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """How many rows the receipts in force say that a generation has in the target."""
+    """The number of rows that a generation has in the target, by the receipts in force."""
 
     name: str
     rows: int
@@ -106,7 +106,7 @@ class Promise:
 def rows_promised(
     connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]
 ) -> dict[ProducerId, Promise]:
-    """What the receipts in force say of some generations, by name."""
+    """The rows of some generations by the receipts in force."""
     binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
     rows = connection.execute(SQL["rows_promised"], binds)
     return {row.producer_id: Promise(name=row.name, rows=row.rows) for row in rows}
@@ -120,11 +120,11 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
 
 
 def check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:
-    """Whoever writes the rows must leave the transaction open: the proof has to go into the same one."""
+    """Refuse a write_rows that ended the transaction: rows and receipts must commit together."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
     if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:
-        # Nobody else shall get a connection that was left in such a state.
+        # A connection in this state must not return to the pool.
         connection.invalidate()
         raise TransactionEnded(commit.session.pipeline, commit.batch)
 
@@ -159,7 +159,7 @@ def advance(connection: Connection, turn: Record, commit: Commit[Connection], *,
 def _swap_names(
     connection: Connection, turn: Record, commit: Commit[Connection], *, producer_id: ProducerId, other_id: ProducerId
 ) -> None:
-    """Let a producer go on under a name of which nothing is consumed; that row keeps the old one."""
+    """Give a producer the name of an empty one, which gets the old name."""
     ids = {"producer_id": producer_id, "other_id": other_id}
     binds = {"pipeline_id": turn.pipeline_id, **ids}
     found = {row.producer_id: row for row in connection.execute(SQL["names_to_swap"], binds)}
@@ -167,7 +167,7 @@ def _swap_names(
     if other is None or producer_id not in found or not other.is_empty:
         raise AlreadyConsumed(commit.session.pipeline, (other.name if other else "a forgotten producer",))
     its, theirs = ({"name": found[key].name, "generation": found[key].generation} for key in (producer_id, other_id))
-    # Two of one name are refused also for a moment.
+    # The names are unique at every moment, so the swap needs a spare generation.
     for named in (
         {**theirs, "generation": GENERATION_MAX, "producer_id": other_id},
         {**theirs, "producer_id": producer_id},
@@ -178,7 +178,7 @@ def _swap_names(
 
 
 def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
-    """What a commit offers, in parts: the statement that has it, and its binds."""
+    """The offered producers of a commit in batches: the statement that returns them, and its binds."""
     for some in in_batches(sorted(commit.advances, key=lambda advance: advance.producer_id)):
         yield SQL["offered_in_arrays"], _advance_binds(some)
     if isinstance(commit, BulkCommit):
@@ -243,7 +243,7 @@ NO_ORIGIN = dict.fromkeys(("session", "epoch", "version", "dag_id", "run_id", "t
 
 
 def settle(connection: Connection, turn: Record, settlement: Settlement[Connection]) -> None:
-    """Compare and set each record, and write the receipts: as many as were offered, or nothing."""
+    """Settle each record by compare-and-set, and write the receipts: for all records or none."""
     pipeline = settlement.session.pipeline
     turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "state": settlement.state}
     for some in in_batches(sorted(settlement.records)):
@@ -261,7 +261,7 @@ def settle(connection: Connection, turn: Record, settlement: Settlement[Connecti
             "rows": array(rows),
         }
         if connection.execute(SQL["record_settlement"], binds).rowcount != len(some_spans):
-            raise StateDiffers(pipeline, turn.position, ("the quarantine, which the ledger has no receipts for",))
+            raise StateDiffers(pipeline, turn.position, ("the quarantine: the ledger has no receipts for it",))
 
 
 def _settled(row: Record) -> str:
@@ -298,7 +298,7 @@ def record_entry(connection: Connection, turn: Record, commit: Filling, *, kind:
 def write_entry(connection: Connection, pipeline: str, entry: Mapping[str, object]) -> None:
     if connection.execute(SQL["record_entry"], entry).rowcount != 1:
         position = Position(cast(int, entry["position"]))
-        raise StateDiffers(pipeline, position, ("the pipeline's position, which does not follow its ledger",))
+        raise StateDiffers(pipeline, position, ("the pipeline's position: it does not follow the last ledger entry",))
 
 
 def ack(connection: Connection, session: Session, claim: Claim | None, *, is_last: bool) -> None:
@@ -310,7 +310,7 @@ def ack(connection: Connection, session: Session, claim: Claim | None, *, is_las
 
 
 def hold(connection: Connection, claim: Claim) -> None:
-    """Raise unless the delivery of a claim is still in its hand; until the transaction ends it stays there."""
+    """Raise unless the session still holds the delivery. It cannot be taken away before the transaction ends."""
     if connection.execute(SQL["hold_delivery"], holder_binds(claim)).one_or_none() is None:
         session = claim.session
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")

@@ -1,4 +1,4 @@
-"""How we reach Postgres, and what its refusals mean in our words."""
+"""Connections to Postgres, and the translation of its errors into ours."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from dedup_core.postgres.refusal import Attempt
 from dedup_core.spans import SpanSet
 
 Item = TypeVar("Item")
-#: A row of a result; its columns are those that the statement names.
+#: A row of a result, with the columns that the statement names.
 Record: TypeAlias = Row[*tuple[Any, ...]]
 
 
@@ -31,31 +31,31 @@ _TOLD_FOR_MS = 180_000
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSettings:
-    """How to reach the database, and how long to wait for it."""
+    """The address of the database, and its timeouts."""
 
     dsn: str = field(repr=False)
     connect_timeout_s: int = 10
-    #: Longest wait for the pipeline's commit lock before giving up.
+    #: The longest wait for the pipeline's commit lock.
     lock_timeout_s: float = 30.0
-    #: A worker that stops in mid-transaction holds the commit lock; the server ends it after this.
+    #: A worker that hangs in a transaction holds the commit lock. The server ends its session after this time.
     idle_timeout_s: float = 30.0
 
 
 def connect(settings: LedgerSettings) -> Engine:
-    """An engine whose connections read and write on the primary, one statement's view at a time."""
-    # libpq reads the address itself, so that whatever psql accepts is accepted here.
+    """An engine whose connections use the primary, at READ COMMITTED."""
+    # libpq parses the address, so that everything that psql accepts is accepted here.
     return create_engine(
         "postgresql+psycopg2://",
         creator=lambda: _open(settings),
         isolation_level="READ COMMITTED",
         pool_use_lifo=True,
-        # What is bound are rows and names: they belong into no log.
+        # The parameters are rows and names, which must not get into logs.
         hide_parameters=True,
     )
 
 
 def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
-    # The same for one that vanished while it was told something; it may also be at work, and not listening.
+    # The timeout for unacknowledged data. It is long because the peer may be busy and not reading.
     gone: dict[str, Any] = {} if "tcp_user_timeout" in settings.dsn else {"tcp_user_timeout": _TOLD_FOR_MS}
     connection: psycopg2.extensions.connection = psycopg2.connect(
         settings.dsn,
@@ -63,9 +63,9 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         connect_timeout=settings.connect_timeout_s,
         target_session_attrs="read-write",
         application_name="onceload",
-        # What is copied in binary is UTF-8, whatever the role, the database or PGCLIENTENCODING say.
+        # Binary COPY data is UTF-8, whatever the role, the database or PGCLIENTENCODING set.
         client_encoding="UTF8",
-        # A peer that vanished is noticed within a minute instead of two hours.
+        # A dead peer is detected within a minute instead of two hours.
         keepalives_idle=30,
         keepalives_interval=10,
         keepalives_count=3,
@@ -75,15 +75,15 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false),"
             " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false),"
-            # Business ids and names of producers are texts of values, and have to be the same ones for ever.
+            # Business ids and producer names are values as text. The text must never change.
             " set_config('bytea_output', 'hex', false), set_config('extra_float_digits', '1', false),"
             " set_config('array_nulls', 'on', false),"
-            # A load takes as long as it takes, and who holds a stage is idle for as long as it is filled, whatever
-            # limits the role or the database has for other sessions.
+            # A load may take any time, and the session that holds a stage is idle while it is filled. The limits
+            # of the role or the database for other sessions must not end them.
             " set_config('statement_timeout', '0', false), set_config('idle_session_timeout', '0', false),"
             " CASE WHEN current_setting('server_version_num')::int >= 170000"
             " THEN set_config('transaction_timeout', '0', false) END,"
-            # A role may do without; then a crash or a failover could take back what was reported as loaded.
+            # A role may turn it off. Then a crash or failover could lose rows that were reported as loaded.
             " set_config('synchronous_commit', coalesce("
             "nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local'), 'on'), false)",
             (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
@@ -99,18 +99,18 @@ def statements(name: str, *, package: str = __package__) -> Mapping[str, TextCla
 
 
 def on_table(statement: TextClause, table: str) -> TextClause:
-    """A statement about a table whose name is given as SQL writes it."""
-    # A name is just a name, also where it holds what would pass for a parameter.
+    """Insert the name of a table, quoted as in SQL, into a statement."""
+    # A colon in the name must not be taken for a parameter.
     return text(statement.text.replace("{table}", table.replace(":", "\\:")))
 
 
 _BATCH_ITEMS_MAX = 100_000
-#: A statement of the server's ends at 1 GB, and bytes travel as two digits each.
+#: The server limits a statement to 1 GB, and each byte is sent as two digits.
 _BATCH_BYTES_MAX = 64 * 2**20
 
 
 def in_batches(items: Sequence[Item], *, weigh: Callable[[Item], int] | None = None) -> Iterator[Sequence[Item]]:
-    """Long enough to be worth a round trip, short enough to stay a small message."""
+    """Split items into batches: large enough for a round trip each, small enough for one message."""
     first = weight = 0
     for end, item in enumerate(items):
         weight += weigh(item) if weigh else 0
@@ -122,11 +122,11 @@ def in_batches(items: Sequence[Item], *, weigh: Callable[[Item], int] | None = N
 
 
 def array(values: Iterable[object]) -> str:
-    """A Postgres array literal; one string travels faster than an expression per element."""
+    """A Postgres array literal. One string is sent faster than an expression per element."""
     elements = list(values)
     if all(type(element) is int for element in elements):
         return "{" + ",".join(map(str, elements)) + "}"
-    # unnest fills up what is shorter than its neighbours with NULL, so that nothing need not be sent a million times.
+    # unnest pads shorter arrays with NULL, so a million NULLs need not be sent.
     return "{" + ",".join(map(_element, elements)) + "}" if any(each is not None for each in elements) else "{}"
 
 
@@ -141,7 +141,7 @@ def _element(value: object) -> str:
         case SpanSet():
             return f'"{value}"'
         case _:
-            # Postgres text holds no NUL and no half of a character; a visible stand-in beats a lost reason.
+            # Postgres text cannot hold NUL or lone surrogates. A visible replacement keeps the rest of the text.
             whole = str(value).encode("utf-8", "backslashreplace").decode().replace("\x00", "\u2400")
             escaped = whole.replace("\\", "\\\\").replace('"', '\\"')
             return f'"{escaped}"'
@@ -151,27 +151,27 @@ def _element(value: object) -> str:
 _OUT_OF_RANGE = ("22", "54")
 CONCURRENT_CHANGE = "a concurrent change"
 _BUSY = {"55P03": "a lock", "40P01": "a lock (deadlock)", "40001": CONCURRENT_CHANGE}
-#: Our sessions have no limit of their own for a query.
+#: Our sessions set no limit for a query, so an administrator did.
 QUERY_CANCELED = "57014"
 
 
 @contextmanager
 def translated(*, pipeline: str, doing: str) -> Iterator[None]:
-    """Turn what the database says into what the caller should do next."""
+    """Translate database errors into errors that say what to do next."""
     try:
         yield
     except DBAPIError as error:
         if sqlstate(error).startswith(_OUT_OF_RANGE):
-            # The server repeats the value that it cannot hold, and that may be a row.
-            found = f"one that Postgres cannot hold ({type(error.orig).__name__})"
-            raise SettingRefused("a value", found, f"one that fits its column, while {doing}") from None
+            # The server repeats the value in its message, and it may be a row: do not show it.
+            found = f"one that Postgres cannot store ({type(error.orig).__name__}) while {doing}"
+            raise SettingRefused("a value", found, "one that fits its column") from None
         raise _in_our_words(error, pipeline=pipeline, doing=doing) from error
 
 
 def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
     if constraint == "pipeline_keeps_to_producers_max":
-        return SettingRefused("producers_max", "less than there are producers already", "at least as many as there are")
+        return SettingRefused("producers_max", "fewer than there are producers", "at least as many as there are")
     if constraint in _CONSUMED:
         return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
     if code in _BUSY:
@@ -183,7 +183,7 @@ def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     return DatabaseLost(doing, reason) if is_lost(error) or code.startswith("53") else error
 
 
-#: Constraints that refuse what took effect before.
+#: Constraints that refuse what is already loaded.
 _CONSUMED = {
     "messages_have_no_twins": "a business id",
 }
@@ -197,13 +197,13 @@ def sqlstate(error: DBAPIError) -> str:
 
 
 def severity(error: DBAPIError) -> str:
-    """How the server calls its answer, whatever its language; empty where it gave none."""
+    """The severity of the server's message, independent of its language, or empty."""
     return getattr(getattr(error.orig, "diag", None), "severity_nonlocalized", None) or ""
 
 
 @contextmanager
 def at_once(engine: Engine, pipeline: str, batch: str) -> Iterator[Connection]:
-    """One transaction, whose end is certain or said to be unknown."""
+    """One transaction. If the outcome of its COMMIT is unknown, raise CommitOutcomeUnknown."""
     with engine.connect() as connection:
         yield connection
         try:
@@ -215,8 +215,8 @@ def at_once(engine: Engine, pipeline: str, batch: str) -> Iterator[Connection]:
 
 
 def _refused_for_certain(error: DBAPIError) -> bool:
-    """Whether COMMIT was answered with a refusal; anything else leaves the outcome open."""
-    # The one refusal that says of itself that it does not know is "statement completion unknown".
+    """Whether the server answered COMMIT with a refusal. Otherwise the outcome is unknown."""
+    # 40003 is "statement completion unknown": a refusal with an unknown outcome.
     return severity(error) == "ERROR" and sqlstate(error) != "40003" and not is_lost(error)
 
 
@@ -224,12 +224,12 @@ _PROTOCOL_VIOLATION = "08P01"
 
 
 def is_lost(error: DBAPIError) -> bool:
-    """Whether the connection is gone, or the server is going or not yet there."""
+    """Whether the connection is lost, or the server is shutting down or starting."""
     code = sqlstate(error)
     if code == _PROTOCOL_VIOLATION and severity(error) == "ERROR" and not error.connection_invalidated:
-        # Refused was what a COPY sent; whoever sends it again is refused again.
+        # The server refused the data of a COPY. It would refuse it again.
         return False
-    # A server that is stopped at once leaves the driver with an error of no special kind.
+    # After an immediate shutdown of the server, the driver raises an error without a code.
     gone = error.connection_invalidated or type(error.orig) in _WITHOUT_ANSWER
     return code.startswith(("08", "57P")) or code == "25P03" or (not code and gone)
 
@@ -240,6 +240,6 @@ def _constraint(error: DBAPIError) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The server's own words, without the statement and its values."""
+    """The server's message, without the statement and its values."""
     original = getattr(error, "orig", None) or error
     return (str(original).strip().splitlines() or ["no reason given"])[0]

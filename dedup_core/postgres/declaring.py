@@ -1,4 +1,4 @@
-"""How a version of a declaration is taken: by a load, under the lock that commits take."""
+"""New versions of a declaration: loads take them, under the lock that commits take."""
 
 import json
 
@@ -12,7 +12,7 @@ from dedup_core.postgres.commit import SQL, lock_pipeline
 
 
 def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
-    """The version in force afterwards; what was begun under an earlier one is gone with its deliveries."""
+    """Return the version in force afterwards. A new version deletes the deliveries of earlier ones."""
     # An unchanged declaration needs no lock: a load that takes another version meanwhile fences this one.
     taken = _find_unchanged(connection, pipeline)
     if version is not None and taken is not None:
@@ -24,7 +24,7 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
 
 
 def find_version(connection: Connection, pipeline: Pipeline) -> Version | None:
-    """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
+    """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
     version = _find_unchanged(connection, pipeline)
     found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
     if version is None and found is not None:
@@ -48,9 +48,9 @@ def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration
 
 
 def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
-    """Take the next version, unless another load has just taken this very one."""
+    """Take the next version, unless another load has just taken the same one."""
     connection.execute(SQL["make_pipeline"], _limits(pipeline))
-    # No commit lands between the question what depends on the version in force and the next version.
+    # Under the lock, nothing is committed between the check of the edit and the new version.
     found = lock_pipeline(connection, pipeline.name)
     if version is not None:
         refuse_other_version(pipeline.name, version, found.version)

@@ -1,8 +1,8 @@
-"""The board in Postgres: deliveries that wait, that sessions hold, and that were set aside.
+"""The board in Postgres: deliveries that wait, that sessions hold, and dead letters.
 
-The database is authoritative; `dedup_core.delivery` is the law that its statements keep, and random histories compare
-the two. Whatever is changed here may be lost in a crash of the server and comes to the same: a hand-out that was lost
-is handed out again, and only the commit of a load, which is never lost, ends a delivery.
+The database is authoritative. Its statements implement `dedup_core.delivery`, and random histories compare the two.
+A crash of the server may lose changes made here without harm: a lost hand-out is handed out again, and only the
+commit of a load, which is never lost, ends a delivery.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,17 +22,17 @@ from dedup_core.postgres.connection import array, in_batches, statements, transl
 from dedup_core.spans import SpanSet
 
 SQL = statements("deliveries.sql")
-#: Between the name of a batch and those of its sessions; no batch and no consumer has it in its own name.
+#: Separates the name of a batch from those of its sessions. Names of batches and consumers must not contain it.
 OF_BATCH = "/"
 
 
 def session_of(batch: Batch, name: str) -> SessionName:
-    """The name of a session that only this batch has, so that a later life of the batch finds it."""
+    """The name of a session of a batch, so that a later run of the batch finds it."""
     return SessionName(f"{batch}{OF_BATCH}{name}")
 
 
 def check_own_name(what: str, name: str) -> None:
-    """Refuse a name that could be taken for a session of some batch."""
+    """Refuse a name that could be taken for a session of a batch."""
     check_name(what, name)
     if OF_BATCH in name or not name.isprintable():
         raise SettingRefused(what, repr(name), f"a printable name without {OF_BATCH}")
@@ -40,7 +40,7 @@ def check_own_name(what: str, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Work to be handed out: what it covers, and what a worker has to know."""
+    """Work to hand out: its spans, and the instructions for the worker."""
 
     spans: Mapping[ProducerId, SpanSet]
     work: str
@@ -48,12 +48,12 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Handed:
-    """A delivery in the hands of a session."""
+    """A delivery that a session holds."""
 
     claim: Claim
     batch: Batch
     work: str
-    #: This one included.
+    #: Including this one.
     tries: int
 
     @property
@@ -63,7 +63,7 @@ class Handed:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenWork:
-    """What waits or is in hand."""
+    """The deliveries that wait or are held."""
 
     count: int
     waiting: int
@@ -73,7 +73,7 @@ class OpenWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Dead:
-    """A delivery that failed as often as it may, and why it did last."""
+    """A delivery that has used up its tries, and the reason of the last failure."""
 
     work: str
     tries: int
@@ -89,10 +89,10 @@ class PostgresDeliveries:
         self._session_ids: dict[SessionName, int] = {}
         self.rules = rules
 
-    # What planners do.
+    # For planners.
 
     def offer(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
-        """Hand out what a claim covers: from now on it is everybody's, and the claim has ended."""
+        """Turn a claim into deliveries that any session may take. This ends the claim."""
         with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
             lock_pipeline_of(connection, claim.session)
             if connection.execute(SQL["end_claim"], self._claim_binds(claim)).rowcount != 1:
@@ -102,9 +102,9 @@ class PostgresDeliveries:
                 self._line_up(connection, first_id)
 
     def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
-        """Hand out what is published at once; what was handed out of it before is gone.
+        """Offer the deliveries of a batch that is published at once, instead of those offered before.
 
-        The claim goes on holding all of it.
+        The claim still covers all of it.
         """
         with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
             lock_pipeline_of(connection, claim.session)
@@ -115,27 +115,27 @@ class PostgresDeliveries:
                 self._insert(connection, offers, batch=batch, parent=claim.delivery_id)
 
     def adopt_strays(self) -> None:
-        """In mode session: put what was offered to a session that there is no more into the line of the first."""
-        with translated(pipeline=self._pipeline, doing="lining up"), self._engine.begin() as connection:
+        """In mode session: move deliveries of sessions that no longer exist to the first session."""
+        with translated(pipeline=self._pipeline, doing="reassigning deliveries"), self._engine.begin() as connection:
             binds = {**self._binds, "names": array(self.rules.names)}
             connection.execute(SQL["add_sessions"], binds)
             connection.execute(SQL["adopt_strays"], binds)
 
     def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
         """The dead letters of a batch."""
-        with translated(pipeline=self._pipeline, doing="looking for dead letters"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="reading dead letters"), self._engine.begin() as connection:
             rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
         return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
 
     def set_aside(self, claim: Claim) -> None:
-        """Take the dead letters of a batch out of it, so that they outlive it."""
-        with translated(pipeline=self._pipeline, doing="setting aside"), self._engine.begin() as connection:
+        """Detach the dead letters of a batch from it, so that they outlive it."""
+        with translated(pipeline=self._pipeline, doing="keeping dead letters"), self._engine.begin() as connection:
             connection.execute(SQL["set_aside"], {"delivery_id": claim.delivery_id})
 
     def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
-        """End all sessions of a batch; what they hold falls back, and with a reason that counts as a try.
+        """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try.
 
-        With a life of its planner, only if that is the last one: another has sessions of its own by now.
+        With a session of its planner, only if that is the latest epoch: a later one has sessions of its own.
         """
         with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
             if life is not None:
@@ -152,28 +152,28 @@ class PostgresDeliveries:
                 self._fall_back(connection, "which_of_sessions", reason=reason, **binds)
 
     def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
-        """What waits or is in hand, and whether any of it is of this batch or in the line of this session."""
+        """The deliveries that wait or are held, and whether any is of this batch or for this session."""
         binds = {**self._binds, "batch": batch, "is_staged": is_staged, "session": session}
-        with translated(pipeline=self._pipeline, doing="looking at the board"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
             row = connection.execute(SQL["open_deliveries"], binds).one()
         return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
 
     def is_being_planned(self) -> bool:
-        """Whether somebody has claimed something that is not handed out yet."""
+        """Whether a planner holds a claim that is not offered yet."""
         with translated(pipeline=self._pipeline, doing="looking for planners"), self._engine.begin() as connection:
             return bool(connection.execute(SQL["is_being_planned"], self._binds).scalar_one())
 
     def holders(self) -> Mapping[str, datetime]:
-        """Some of those who hold something, and until when they need not say anything."""
-        with translated(pipeline=self._pipeline, doing="looking at the board"), self._engine.begin() as connection:
+        """Some of the sessions that hold deliveries, and their deadlines."""
+        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
             return {row.name: row.deadline_at for row in connection.execute(SQL["holders"], self._binds)}
 
-    # What workers do.
+    # For workers.
 
     def open_session(self, name: SessionName, *, version: Version | None = None, waits: bool = False) -> Session | None:
-        """Start a life of a session, which takes over from an earlier one; it may wait until the name is free.
+        """Start a new epoch of a session, which takes over from an earlier one, or with `waits` only if that has ended.
 
-        Left out, the version is the one in force.
+        The default version is the one in force.
         """
         check_name("session", name)
         with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
@@ -185,7 +185,7 @@ class PostgresDeliveries:
                 return None
             row = connection.execute(SQL["open_session"], binds).one()
             if before is not None:
-                reason = f"a later life of session {name} took over"
+                reason = f"a later epoch of session {name} took over"
                 self._fall_back(connection, "which_of_sessions", reason=reason, session_ids=array([row.session_id]))
             if self.rules.mode is Mode.KEY_SHARED and not is_alive:
                 connection.execute(SQL["share_out_anew"], binds)
@@ -193,14 +193,14 @@ class PostgresDeliveries:
         return Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
 
     def _checked(self, connection: Connection, version: Version | None) -> Version:
-        """A version that is in force."""
+        """The version in force. Any other one is refused."""
         in_force: Version = connection.execute(SQL["version"], self._binds).scalar_one()
         if version is not None:
             refuse_other_version(self._pipeline, version, in_force)
         return in_force
 
     def renew(self, session: Session) -> None:
-        """Heartbeat: move the lease of a session and the deadlines of what it holds."""
+        """Heartbeat: extend the lease of a session and the deadlines of its deliveries."""
         with translated(pipeline=self._pipeline, doing="renewing a lease"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
             binds = {**self._binds, **self._life(session), "ack_deadline_s": self.rules.ack_deadline_s}
@@ -209,34 +209,34 @@ class PostgresDeliveries:
             connection.execute(SQL["move_deadlines"], binds)
 
     def close_session(self, session: Session) -> None:
-        """Leave in good order: give back what is held, uncounted, and end the lease."""
+        """Exit cleanly: return what is held, without counting a try, and end the lease."""
         self._give_back(session, and_then="end_lease")
 
     def give_back(self, session: Session) -> None:
-        """Give back, uncounted, whatever is held; the session goes on."""
+        """Return what is held, without counting a try. The session continues."""
         self._give_back(session, and_then="move_lease")
 
     def _give_back(self, session: Session, *, and_then: str) -> None:
-        with translated(pipeline=self._pipeline, doing="giving deliveries back"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="returning deliveries"), self._engine.begin() as connection:
             life = self._life(session)
             binds = {**self._binds, **life, "ack_deadline_s": self.rules.ack_deadline_s}
-            # The first asks whether this life is the last one.
+            # The first statement checks that this is the latest epoch.
             if connection.execute(SQL[and_then], binds).rowcount == 1:
                 connection.execute(SQL["give_back"], {**binds, "session_ids": array([life["session_id"]])})
 
     def take(self, session: Session) -> Handed | None:
-        """Hand the next delivery within reach to a session, or nothing: nothing is ready for it."""
+        """Hand the next available delivery to a session, or None if there is none."""
         return self._take(session, _TAKES[self.rules.mode])
 
     def take_staged(self, session: Session, *, lost: Collection[Batch] = ()) -> Handed | None:
-        """The same of batches that are published at once, which have no order inside."""
+        """The same for batches that are published at once. They have no inner order."""
         return self._take(session, _TAKE_STAGED, lost=array(lost))
 
     def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
         binds |= {**self._binds, **self._life(session), "ack_deadline_s": self.rules.ack_deadline_s}
         binds["version"] = session.version
         with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
-            # What is sent in one message is a transaction of its own.
+            # One message to the server is one transaction.
             alone = connection.execution_options(isolation_level="AUTOCOMMIT")
             row = alone.execute(statement, binds).one_or_none()
             if row is None:
@@ -249,20 +249,20 @@ class PostgresDeliveries:
         return Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
 
     def stage(self, handed: Handed) -> None:
-        """Say that all of a delivery is staged."""
+        """Mark a delivery as completely staged."""
         with translated(pipeline=self._pipeline, doing="staging a delivery"), self._engine.begin() as connection:
             if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
                 raise _taken_away(handed.claim)
 
     def note(self, handed: Handed, work: str) -> None:
-        """Write down how far the work is, for the next worker, should this one be gone."""
-        with translated(pipeline=self._pipeline, doing="noting progress"), self._engine.begin() as connection:
+        """Record the progress for the next worker, in case this one is lost."""
+        with translated(pipeline=self._pipeline, doing="recording progress"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
             if connection.execute(SQL["note"], {**self._hand(handed), "work": work}).rowcount != 1:
                 raise _taken_away(handed.claim)
 
     def part_with(self, handed: Handed, part: Offer, *, rest: str, tries: int, reason: str) -> None:
-        """Set a part of a delivery aside as a dead letter of its own; what is left stays in hand, with other tries."""
+        """Turn a part of a delivery into a dead letter. The rest stays held, with a new number of tries."""
         session = handed.claim.session
         binds = {
             **self._hand(handed),
@@ -274,33 +274,33 @@ class PostgresDeliveries:
             "session": session.name,
             "reason": reason[:_REASON_MAX],
         }
-        with translated(pipeline=self._pipeline, doing="setting aside"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="adding a dead letter"), self._engine.begin() as connection:
             if connection.execute(SQL["part_with"], binds).one_or_none() is None:
                 raise _taken_away(handed.claim)
 
     def nack(self, handed: Handed, reason: str) -> None:
-        """Give a failed delivery back, to be delivered again now."""
-        with translated(pipeline=self._pipeline, doing="giving a delivery back"), self._engine.begin() as connection:
+        """Return a failed delivery, to be delivered again at once."""
+        with translated(pipeline=self._pipeline, doing="returning a delivery"), self._engine.begin() as connection:
             if not self._fall_back(connection, "which_one", reason=reason, **self._hand(handed)):
                 raise _taken_away(handed.claim)
 
     def expire(self, *, is_staged: bool = False) -> int:
-        """Let all fall back whose deadline has passed; from fixed sessions nothing is taken away."""
-        reason = "its deadline passed, and whoever held it said nothing"
-        # Where batches are published at once, there are no fixed sessions.
+        """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
+        reason = "its deadline passed without a heartbeat from its session"
+        # Batches that are published at once have no fixed sessions.
         which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
-        with translated(pipeline=self._pipeline, doing="looking for late ones"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="expiring deliveries"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
             return self._fall_back(connection, which, reason=reason, names=array(self.rules.names))
 
-    # What people do.
+    # For people.
 
     def redrive(self, delivery_id: DeliveryId) -> None:
-        """Give a dead letter all its tries again; one of a batch that is long published is planned anew."""
+        """Reset the tries of a dead letter. One of a batch that is already published is planned again."""
         self._by_hand(delivery_id, Event.REDRIVE)
 
     def abandon(self, delivery_id: DeliveryId) -> None:
-        """Give a delivery up, so that what it covers is planned anew."""
+        """Give up a delivery, so that its spans are planned again."""
         self._by_hand(delivery_id, Event.ABANDON)
 
     def _by_hand(self, delivery_id: DeliveryId, event: Event) -> None:
@@ -308,16 +308,18 @@ class PostgresDeliveries:
             row = find_delivery(connection, delivery_id, and_then="FOR UPDATE OF delivery")
             next_state(State(row["state"]), event)
             if row["parent_id"] is not None:
-                found = f"one of batch {row['batch']}, which is being loaded"
-                raise SettingRefused(event, found, "one that stands alone: the batch ends it, published or not")
+                found = f"a delivery of batch {row['batch']}, which is being loaded"
+                raise SettingRefused(
+                    event, found, "a delivery of no running batch: this one ends with its batch, published or not"
+                )
             is_planned_anew = event is Event.ABANDON or row["is_staged"]
             connection.execute(SQL["abandon" if is_planned_anew else "redrive"], {"delivery_id": delivery_id})
 
-    # What all of it comes to.
+    # Internals.
 
     @cached_property
     def _binds(self) -> dict[str, object]:
-        with translated(pipeline=self._pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return {"pipeline_id": get_pipeline(connection, self._pipeline).pipeline_id}
 
     def _claim_binds(self, claim: Claim) -> dict[str, object]:
@@ -373,7 +375,7 @@ _REASON_MAX = 2_000
 
 
 def find_delivery(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:
-    """A delivery as it is."""
+    """One delivery."""
     statement = text(f"{SQL['one_delivery'].text} {and_then}")
     found = connection.execute(statement, {"delivery_id": delivery_id}).mappings().one_or_none()
     if found is None:
@@ -390,7 +392,7 @@ def list_deliveries(engine: Engine, pipeline: str, *, state: State | None, at_mo
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """All that is known of one delivery: what it is, what it covers, and each try that came to nothing."""
+    """Everything known of one delivery: its fields, its spans, and each failed try."""
 
     delivery: dict[str, object]
     spans: list[dict[str, object]]
@@ -398,7 +400,7 @@ class Described:
 
 
 def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Described:
-    """All that is known of one delivery: what it covers, and each try that came to nothing."""
+    """Read everything known of one delivery: its spans, and each failed try."""
     with translated(pipeline="(any)", doing="reading a delivery"), engine.begin() as connection:
         binds = {"delivery_id": delivery_id, "at_most": at_most}
         found = find_delivery(connection, delivery_id)
@@ -414,7 +416,7 @@ def _taken_away(claim: Claim) -> DeliveryTakenAway:
 
 
 def _taking(which: str, *, is_kept: bool) -> TextClause:
-    """One message to the server: what waits for nobody's disk, the lock where there is an order, and the hand-out."""
+    """One message to the server: no wait for the disk, the lock if there is an order, and the hand-out."""
     kept, lock = (SQL[f"kept_{which}"].text, SQL["lock_board"].text) if is_kept else (SQL["kept_none"].text, "")
     statement = SQL["take"].text.replace("{next}", SQL[f"next_{which}"].text).replace("{kept}", kept)
     return text(SQL["without_flush"].text + lock + statement)

@@ -1,9 +1,9 @@
 -- name: lock_board
--- Whoever hands out in order does it alone.
+-- Hand-outs in order are serialized.
 SELECT pg_advisory_xact_lock(hashtextextended('onceload.board ' || CAST(:pipeline_id AS text), 0));
 
 -- name: without_flush
--- What a crash of the server takes back of a hand-out is handed out again; nobody has to wait for the disk.
+-- A hand-out that a crash of the server loses is repeated, so there is no need to wait for the disk.
 SET LOCAL synchronous_commit TO off;
 
 -- name: add_sessions
@@ -11,14 +11,14 @@ INSERT INTO onceload.session (pipeline_id, name) SELECT :pipeline_id, unnest(CAS
 ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO NOTHING;
 
 -- name: end_claim
--- No row goes if the claim ended before.
+-- Deletes no row if the claim has already ended.
 DELETE FROM onceload.delivery USING onceload.session
  WHERE delivery_id = :delivery_id AND state = 'held' AND work IS NULL AND delivery.epoch = :epoch
    AND deadline_at > clock_timestamp() AND session.session_id = delivery.session_id
    AND session.name = :session AND session.epoch = :epoch AND session.pipeline_id = :pipeline_id;
 
 -- name: keep_claim
--- The same question of one that goes on.
+-- The same check for a claim that continues.
 SELECT delivery_id FROM onceload.delivery JOIN onceload.session USING (session_id)
  WHERE delivery_id = :delivery_id AND state = 'held' AND work IS NULL AND delivery.epoch = :epoch
    AND deadline_at > clock_timestamp()
@@ -52,7 +52,7 @@ UPDATE onceload.delivery SET session_id = session.session_id
    AND session.name = CAST(1 + (turn.before + new.number - 1) % :sessions AS text);
 
 -- name: line_up_ordered
--- Behind what somebody keeps.
+-- To the session that keeps the line, if any.
 UPDATE onceload.delivery SET session_id = (
        SELECT session_id FROM onceload.delivery AS older
         WHERE older.pipeline_id = :pipeline_id AND older.delivery_id < :first_id
@@ -75,7 +75,7 @@ UPDATE onceload.delivery SET session_id = (
 DELETE FROM onceload.delivery WHERE parent_id = :delivery_id;
 
 -- name: adopt_strays
--- In mode session: what stands in no line of those that there are goes into the first.
+-- In mode session: deliveries of no existing session go to the first one.
 UPDATE onceload.delivery SET session_id = (
        SELECT session_id FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = '1')
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND work IS NOT NULL AND NOT is_staged
@@ -84,7 +84,7 @@ UPDATE onceload.delivery SET session_id = (
         WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[])));
 
 -- name: set_aside
--- Out of its batch, so that it outlives it.
+-- Detached from its batch, so that it outlives it.
 UPDATE onceload.delivery SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';
 
 -- name: dead_of
@@ -101,7 +101,7 @@ SELECT session_id, lease_until > clock_timestamp() AS is_alive
 SELECT version FROM onceload.pipeline WHERE pipeline_id = :pipeline_id;
 
 -- name: open_session
--- The epoch is a time, as where the ledger opens a session: no failover or restore makes it come again.
+-- The epoch is a time, as in the ledger's open_session: no failover or restore repeats it.
 INSERT INTO onceload.session (pipeline_id, name, epoch, lease_until)
 VALUES (:pipeline_id, :session, CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint),
         clock_timestamp() + make_interval(secs => :ack_deadline_s))
@@ -141,7 +141,7 @@ UPDATE onceload.delivery SET deadline_at = session.lease_until
 UPDATE onceload.session SET lease_until = clock_timestamp() WHERE session_id = :session_id AND epoch = :epoch;
 
 -- name: take
--- No row comes back if a later life of the session took over, or another version of the declaration is in force.
+-- Returns no row if a later epoch of the session took over, or another version of the declaration is in force.
 WITH mine AS (
     UPDATE onceload.session SET lease_until = clock_timestamp() + make_interval(secs => :ack_deadline_s)
      WHERE session_id = :session_id AND epoch = :epoch
@@ -167,7 +167,7 @@ SELECT delivery_id FROM onceload.delivery
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: next_staged
--- Of batches whose stages are there, as far as is known.
+-- Of batches whose stages are not known to be lost.
 SELECT delivery_id FROM onceload.delivery
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged
    AND batch <> ALL (CAST(:lost AS text[]))
@@ -200,7 +200,7 @@ SELECT delivery_id
   FROM onceload.delivery LEFT JOIN onceload.session AS keeper USING (session_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'waiting' AND NOT delivery.is_staged
    AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())
-   -- Nothing of any of its producers is in hand, or waits before it.
+   -- No other delivery of its producers is held or waits before it.
    AND NOT EXISTS (
        SELECT FROM onceload.delivery_span AS its
          JOIN onceload.delivery_span AS theirs USING (producer_id)
@@ -228,7 +228,7 @@ UPDATE onceload.delivery SET session_id = :session_id
         WHERE other.delivery_id <> next.delivery_id)
 
 -- name: fall_back
--- Whoever had it is told in the error history; the last of its tries makes a dead letter of it.
+-- The error history records the session that held it. After the last try it becomes a dead letter.
 WITH fallen AS (
     UPDATE onceload.delivery
        SET state = CASE WHEN tries < :deliveries_max THEN 'waiting' ELSE 'dead' END, epoch = NULL, deadline_at = NULL
@@ -267,16 +267,16 @@ UPDATE onceload.delivery SET state = 'staged', epoch = NULL, deadline_at = NULL
  WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch AND is_staged;
 
 -- name: note
--- What the next worker has to know, should this one be gone; no row changes if it is in another hand by now.
+-- Records progress for the next worker. No row changes if another session holds the delivery now.
 UPDATE onceload.delivery SET work = :work
  WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch;
 
 -- name: part_with
--- A part of what is in hand becomes a dead letter of its own, with all its failures; the rest keeps its place and hand.
+-- A part of a held delivery becomes a dead letter with all its failures. The rest stays in place and held.
 WITH rest AS (
     UPDATE onceload.delivery SET work = :rest, tries = :tries
      WHERE delivery_id = :delivery_id AND state = 'held' AND session_id = :session_id AND epoch = :epoch
-       -- Done already, if the answer was lost: then no row changes, and the session gives the rest back.
+       -- If the answer of an earlier call was lost, no row changes, and the session returns the rest.
        AND work IS DISTINCT FROM :rest
     RETURNING pipeline_id, batch, session_id, parent_id, is_staged
 ), apart AS (
@@ -311,7 +311,7 @@ SELECT count(*) AS all, count(*) FILTER (WHERE state = 'waiting') AS waiting,
 SELECT EXISTS (SELECT FROM onceload.claim WHERE pipeline_id = :pipeline_id AND is_held);
 
 -- name: holders
--- A claim that has ended may still stand there.
+-- Claims that have ended may still have a row.
 SELECT DISTINCT session.name, deadline_at
   FROM onceload.delivery JOIN onceload.session USING (session_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'

@@ -1,8 +1,8 @@
-"""The ledger in Postgres: one transaction holds the rows and the proof of what they were made from.
+"""The ledger in Postgres: one transaction holds the rows and the receipts of what they were made from.
 
-The database is authoritative, and only its primary. A commit exists whole or not at all: whatever fails before
-COMMIT is sent leaves nothing behind; when the answer to COMMIT is lost, the caller judges the same spans again,
-and finds them consumed if it had landed.
+The primary of the database is authoritative. A commit takes effect completely or not at all: a failure before
+COMMIT is sent leaves nothing behind. If the answer to COMMIT is lost, the caller judges the same spans again.
+If the commit took effect, they are consumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ from dedup_core.spans import SpanSet
 
 
 class PostgresLedger:
-    """The append-only list of commits, and the state that it adds up to."""
+    """The append-only list of commits, and the state that results from it."""
 
     def __init__(self, engine: Engine, *, reached: Callable[[CommitStep], None] = unwatched) -> None:
         self._engine = engine
@@ -78,7 +78,7 @@ class PostgresLedger:
         return self._commit(settlement, self._fill_settlement)
 
     def _commit(self, commit: Filling, fill: Callable[[Connection, Filling], Position]) -> Position:
-        """One transaction from BEGIN to COMMIT, whose end is certain or said to be unknown."""
+        """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
         pipeline = commit.session.pipeline
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
             with at_once(self._engine, pipeline, commit.batch) as connection:
@@ -87,7 +87,7 @@ class PostgresLedger:
             return position
 
     def _fill(self, connection: Connection, commit: Commit[Connection]) -> Position:
-        """Everything between BEGIN and COMMIT, in the order that the protocol gives."""
+        """Everything between BEGIN and COMMIT, in the order of the protocol."""
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
         written = commit.write_rows(connection)
@@ -112,7 +112,7 @@ class PostgresLedger:
         return Position(turn.position)
 
     def _fill_settlement(self, connection: Connection, settlement: Settlement[Connection]) -> Position:
-        """The same order, with the quarantine in the producers' place."""
+        """The same order, with the quarantine instead of the producers."""
         transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
         self._reached(CommitStep.BEGUN)
         written = settlement.write_rows(connection)
@@ -130,17 +130,17 @@ class PostgresLedger:
         return Position(turn.position)
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
-        """Make a pipeline known, or take a new version of its declaration; what an earlier one has begun is dropped."""
+        """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped."""
         with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
             return declare(connection, pipeline, version=version)
 
     def find_version(self, pipeline: Pipeline) -> Version | None:
-        """The version in force, if the pipeline is declared just so. An edit that a load would refuse is refused."""
-        with translated(pipeline=pipeline.name, doing="asking the ledger"), self._engine.begin() as connection:
+        """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
+        with translated(pipeline=pipeline.name, doing="reading the ledger"), self._engine.begin() as connection:
             return find_version(connection, pipeline)
 
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
-        """Give each (name, generation) its producer id; it has consumed nothing yet."""
+        """Return the producer id of each (name, generation). New producers have consumed nothing."""
         check_producers(names)
         ids: dict[tuple[str, int], ProducerId] = {}
         with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
@@ -159,7 +159,7 @@ class PostgresLedger:
         return ids
 
     def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
-        """Give each `name` in a table of the server's, where each stands once, its producer id."""
+        """Register each `name` of a table on the server, which holds each name once."""
         with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
             found = lock_pipeline(connection, pipeline)
             binds = {"pipeline_id": found.pipeline_id, "generation": generation}
@@ -167,8 +167,8 @@ class PostgresLedger:
             _count_producers(connection, found, pipeline, found.producers + registered)
 
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
-        """The latest generation of each name that is registered; all claims count, whoever holds them."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The latest generation of each registered name, with the claims of all sessions."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             found: dict[str, ProducerId] = {}
             for some in in_batches(names):
@@ -179,12 +179,12 @@ class PostgresLedger:
         return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
 
     def outlook(self, pipeline: str) -> Outlook:
-        """How far the ledger is, and of which producers anybody is loading something."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The position of the ledger, and the producers that any session is loading."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return _outlook(connection, get_pipeline(connection, pipeline), asking=_NOBODY)
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
-        """Start a life of a session; whatever an earlier life still tries is refused from now on."""
+        """Start a new epoch of a session. From now on, calls of earlier epochs are refused."""
         check_name("session", name)
         with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
             found = get_pipeline(connection, pipeline)
@@ -194,8 +194,8 @@ class PostgresLedger:
             return Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
-        """What to judge by, as this session sees it."""
-        with translated(pipeline=session.pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The input for `judge`, as this session sees it."""
+        with translated(pipeline=session.pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
             return _know(connection, pipeline_id, session.name, producer_ids)
 
@@ -209,9 +209,9 @@ class PostgresLedger:
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
     ) -> Claim:
-        """Hold spans that are neither consumed nor claimed by anybody else."""
+        """Claim spans that are neither consumed nor claimed by another session."""
         with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
-            # Under the commit lock nothing is consumed or claimed between the question and the claim.
+            # Under the commit lock, nothing is consumed or claimed between the check and the claim.
             found = lock_pipeline_of(connection, session)
             pipeline_id = found.pipeline_id
             if unchanged is not None:
@@ -230,7 +230,7 @@ class PostgresLedger:
         return Claim(delivery_id=DeliveryId(delivery_id), session=session, spans=spans)
 
     def renew(self, session: Session, *, lease_s: float) -> None:
-        """Hold what a session still claims for another lease; what fell back meanwhile stays so."""
+        """Extend the claims of a session by another lease. Claims that have expired stay expired."""
         with translated(pipeline=session.pipeline, doing="renewing claims"), self._engine.begin() as connection:
             binds = {"pipeline": session.pipeline, "session": session.name, "epoch": session.epoch}
             session_id = connection.execute(SQL["find_session"], binds).scalar_one_or_none()
@@ -241,18 +241,18 @@ class PostgresLedger:
             )
 
     def drop_ended_claims(self, pipeline: str) -> None:
-        """Let go of what planners left that vanished."""
+        """Drop the expired claims of planners."""
         with translated(pipeline=pipeline, doing="dropping claims"), self._engine.begin() as connection:
             found = lock_pipeline(connection, pipeline)
             connection.execute(SQL["drop_ended_claims"], {"pipeline_id": found.pipeline_id})
 
     def release(self, claim: Claim) -> None:
-        """Give a claim back: its spans fall back to what is consumed."""
+        """Release a claim. What it has not committed can be claimed again."""
         with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
             connection.execute(SQL["release_claim"], holder_binds(claim))
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
-        """What was read of one producer, all its commits together, or those that end before a sequence id."""
+        """What was read of one producer in all its commits, or in those that end before a sequence id."""
         with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "end": end}
@@ -260,13 +260,13 @@ class PostgresLedger:
             return Proof(records=row.records, digests=bytes(row.digests))
 
     def position(self, pipeline: str) -> Position:
-        """The number of the last commit; zero before the first."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The number of the last commit, or zero."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return Position(get_pipeline(connection, pipeline).position)
 
     def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
-        """What a batch has come to since a position."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The sum of what a batch committed since a position."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             found = get_pipeline(connection, pipeline)
             binds = {"pipeline_id": found.pipeline_id, "batch": batch, "after": after}
             row = connection.execute(SQL["outcome"], binds).one()
@@ -274,20 +274,20 @@ class PostgresLedger:
         return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
 
     def all_bad(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
-        """The producers of which a batch has loaded no row since a position: how many of their records are bad."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The number of bad records of each producer of which a batch has loaded no row since a position."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch, "after": after})
             return {row.producer: row.records for row in rows}
 
     def loaded_by(self, pipeline: str, batch: Batch) -> frozenset[str]:
-        """The producers of which a batch has committed something that is still in force."""
-        with translated(pipeline=pipeline, doing="asking the ledger"), self._engine.begin() as connection:
+        """The producers with a commit of a batch that is still in force."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch}
             return frozenset(connection.execute(SQL["loaded_by"], binds).scalars())
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
+        """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
         doing = "forgetting idle producers"
         with translated(pipeline=pipeline, doing=doing), at_once(self._engine, pipeline, doing) as connection:
             turn = take_position(connection, pipeline)
@@ -297,12 +297,12 @@ class PostgresLedger:
             if forgotten:
                 write_entry(connection, pipeline, {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": batch})
             else:
-                # The position goes back, and the ledger stays as it was.
+                # This returns the position. The ledger stays unchanged.
                 connection.rollback()
         return forgotten
 
     def forget_messages(self) -> tuple[str, ...]:
-        """Drop the days of business ids that no pipeline declares to remember, and name them."""
+        """Drop the days of business ids that no pipeline remembers any more, and return them."""
         with translated(pipeline="(any)", doing="dropping business ids"), self._engine.begin() as connection:
             return tuple(connection.execute(SQL["forget_messages"]).scalars())
 
@@ -313,12 +313,12 @@ class PostgresLedger:
             after = page[-1].position
 
     def _page(self, pipeline: str, after: Position) -> list[Entry]:
-        # No transaction stays open while the reader thinks about a page.
+        # No transaction stays open while the caller handles a page.
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return list(page_of_entries(connection, get_pipeline(connection, pipeline).pipeline_id, after))
 
     def states(self, pipeline: str) -> Snapshot:
-        """The live states of all producers that have consumed anything, and the position they are at."""
+        """The live states of all producers that have consumed anything, and their position."""
         with translated(pipeline=pipeline, doing="reading the live states"), one_view(self._engine) as connection:
             found = get_pipeline(connection, pipeline)
             now = connection.execute(SQL["database_now"]).scalar_one()
@@ -327,7 +327,7 @@ class PostgresLedger:
         return Snapshot(pipeline=pipeline, position=found.position, taken_at=now, states=states)
 
     def _prepare_message_days(self) -> None:
-        """Make the partitions of today and tomorrow, so that no commit has to change a table."""
+        """Create the partitions of today and tomorrow, so that no commit needs to alter a table."""
         with self._engine.begin() as connection:
             if connection.execute(SQL["today"]).scalar_one() == self._prepared_on:
                 return
@@ -335,12 +335,12 @@ class PostgresLedger:
         self._prepared_on = prepared_on
 
 
-#: No session has this name, so that nobody's claims are left out.
+#: No session has this name, so the claims of all sessions are returned.
 _NOBODY = SessionName("")
 
 
 def one_view(engine: Engine) -> Connection:
-    """A connection whose statements all see the database as it was at the first of them."""
+    """A connection whose statements all read one snapshot of the database."""
     return engine.connect().execution_options(isolation_level="REPEATABLE READ")
 
 

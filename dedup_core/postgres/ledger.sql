@@ -1,5 +1,5 @@
 -- name: make_pipeline
--- Nothing changes if it is there already; what it says is set under its lock.
+-- Does nothing if the pipeline exists. Its settings are set under its lock.
 INSERT INTO onceload.pipeline (name, guarantee, producers_max, islands_max, forget_idle_after_s, message_keep_days,
                                snapshot_every_commits, snapshot_every_s, snapshots_kept)
 VALUES (:name, :guarantee, :producers_max, :islands_max, :forget_idle_after_s, :message_keep_days,
@@ -7,8 +7,8 @@ VALUES (:name, :guarantee, :producers_max, :islands_max, :forget_idle_after_s, :
 ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO NOTHING;
 
 -- name: set_limits
--- What decides nothing about records changes with the file, and makes no version; the rest is the version's own, so that
--- no load of another version sets it.
+-- Limits that do not affect records follow the file without a new version. A load of another version must not set
+-- them.
 UPDATE onceload.pipeline
    SET guarantee = :guarantee, producers_max = :producers_max, islands_max = :islands_max,
        forget_idle_after_s = :forget_idle_after_s, message_keep_days = :message_keep_days,
@@ -26,7 +26,7 @@ SELECT pipeline.pipeline_id, pipeline.version, declaration.terms, declaration.re
   FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version) WHERE pipeline.name = :pipeline;
 
 -- name: in_use
--- What depends on the terms in force. Asked under the pipeline's lock, no commit comes between.
+-- What depends on the terms in force. Under the pipeline's lock, no commit can change it.
 SELECT EXISTS (
        SELECT FROM onceload.producer
         WHERE pipeline_id = :pipeline_id AND NOT (isempty(consumed) AND fingerprint IS NULL)) AS is_loaded,
@@ -41,37 +41,36 @@ INSERT INTO onceload.declaration (pipeline_id, version, terms, rest)
 VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb));
 
 -- name: end_window
--- Ids of other columns, or of none, are not compared with these.
+-- These ids are not comparable with ids of other columns.
 DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id;
 
 -- name: drop_deliveries
--- Whatever was claimed, handed out, kept or set aside under an earlier version is planned again under this one.
+-- Claims, deliveries, kept batches and dead letters of earlier versions are planned again under this one.
 DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;
 
 -- name: find_pipeline
 SELECT pipeline_id, position, message_keep_days, version FROM onceload.pipeline WHERE name = :pipeline;
 
 -- name: lock_pipeline
--- The lock that commits take by counting up: a transaction that holds it sees a state that does not move.
+-- The lock that commits take when they count up the position: under it, the state does not change.
 -- NO KEY: snapshots (hold_pipeline) and foreign keys do not wait for it, nor it for them.
 SELECT pipeline_id, position, producers, producers_max, version
   FROM onceload.pipeline WHERE name = :pipeline FOR NO KEY UPDATE;
 
 -- name: lock_pipeline_against_snapshots
--- The same for recovery and rewind: they also wait for each snapshot that is being taken, and no snapshot starts
--- before they end.
+-- The same for recovery and rewind: they also wait for running snapshots, and no snapshot starts before they end.
 SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR UPDATE;
 
 -- name: hold_pipeline
--- The other side of it: a recovery or rewind waits for the snapshot that this transaction takes. If it came first, a
--- view that is older than its end gets a serialization error here, so that no snapshot of the state before is kept.
+-- The counterpart for snapshots: a recovery or rewind waits for the snapshot of this transaction. If it came first, a
+-- view that is older than its end gets a serialization error here, so no snapshot of the earlier state is kept.
 SELECT pipeline_id, position FROM onceload.pipeline WHERE name = :pipeline FOR KEY SHARE;
 
 -- name: pipeline_names
 SELECT name FROM onceload.pipeline ORDER BY name;
 
 -- name: register_producers
--- Registering consumes nothing, so it may be repeated.
+-- Registering consumes nothing, so it can be repeated.
 INSERT INTO onceload.producer (pipeline_id, name, generation)
 SELECT :pipeline_id, offered.name, offered.generation
   FROM unnest(CAST(:names AS text[]), CAST(:generations AS integer[])) AS offered (name, generation)
@@ -87,7 +86,7 @@ SELECT producer.name, producer.generation, producer.producer_id
        AND producer.name = asked.name AND producer.generation = asked.generation;
 
 -- name: latest_generations
--- One that was registered and never came to anything is no life of a file, unless there is no other.
+-- A generation that was registered but never used counts only if there is no other.
 SELECT DISTINCT ON (producer.name) producer.name, producer.producer_id
   FROM unnest(CAST(:names AS text[])) AS asked (name)
   JOIN onceload.producer ON producer.pipeline_id = :pipeline_id AND producer.name = asked.name
@@ -100,13 +99,13 @@ SELECT session_id FROM onceload.session JOIN onceload.pipeline USING (pipeline_i
 -- name: renew_claims
 UPDATE onceload.delivery SET deadline_at = clock_timestamp() + make_interval(secs => :lease_s)
  WHERE session_id = :session_id AND epoch = :epoch AND state = 'held' AND work IS NULL
-   -- What a batch keeps has a longer one.
+   -- Kept batches have a longer lease.
    AND stage IS NULL
    AND deadline_at > clock_timestamp();
 
 -- name: open_session
--- A life of its own for each call: a later one fences all earlier ones. Epochs are times in microseconds, because a
--- failover or a restore may take back the life before: counted, two lives that know nothing of each other could be one.
+-- A new epoch for each call, which fences all earlier ones. Epochs are times in microseconds: a failover or restore may
+-- lose the last epoch, and with a counter the next one could get the same number.
 INSERT INTO onceload.session (pipeline_id, name, epoch)
 VALUES (:pipeline_id, :session, CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint))
 ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
@@ -119,7 +118,7 @@ SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, finger
  WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[]));
 
 -- name: claims_of_others
--- A session's own claim is no other's; what is handed out belongs to nobody until it is committed.
+-- Excludes the session's own claims, but not deliveries: they belong to no session until they are committed.
 SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans
   FROM onceload.claim
   LEFT JOIN onceload.session USING (session_id)
@@ -137,22 +136,22 @@ SELECT DISTINCT producer.name
  WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session);
 
 -- name: set_aside
--- The dead letters, by the producers that they hold a part of.
+-- The dead letters, by the producers in them.
 SELECT producer.name, min(delivery.delivery_id) AS delivery_id
   FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)
  WHERE delivery.pipeline_id = :pipeline_id AND delivery.state = 'dead' AND delivery.parent_id IS NULL
  GROUP BY producer.name;
 
 -- name: drop_ended_claims
--- What is left of planners that vanished, with the deliveries of their batches; commits find no claim to ack, and are
--- refused. A delivery that stands alone falls back instead.
+-- Expired claims of planners, with the deliveries of their batches. Their commits find no claim to ack, and are
+-- refused. Deliveries that commit themselves expire instead.
 DELETE FROM onceload.delivery USING onceload.session
  WHERE delivery.session_id = session.session_id AND delivery.work IS NULL
    AND delivery.pipeline_id = :pipeline_id AND delivery.state = 'held'
    AND (delivery.deadline_at <= clock_timestamp() OR delivery.epoch <> session.epoch);
 
 -- name: claim_delivery
--- No row comes back if a later life of the session took over.
+-- Returns no row if a later epoch of the session took over.
 INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, tries, deadline_at)
 SELECT :pipeline_id, :batch, 'held', session_id, epoch, 1, clock_timestamp() + make_interval(secs => :lease_s)
   FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch
@@ -163,7 +162,7 @@ INSERT INTO onceload.delivery_span (delivery_id, producer_id, spans)
 SELECT :delivery_id, * FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:spans AS int8multirange[]));
 
 -- name: release_claim
--- What its batch keeps is no longer its planner's to release.
+-- The planner cannot release what its batch keeps.
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch AND stage IS NULL
    AND session.session_id = delivery.session_id AND session.name = :session
@@ -173,17 +172,17 @@ DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
 SELECT CAST(pg_current_xact_id() AS text);
 
 -- name: take_position
--- Takes the pipeline's commit lock: positions are gapless, because who takes one commits it or gives it back.
+-- Takes the pipeline's commit lock. Positions have no gaps, because a rollback returns the position.
 UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
 RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version;
 
 -- name: check_session
--- The fence: no row comes back if a later life of the session took over.
+-- The fence: changes no row if a later epoch of the session took over.
 UPDATE onceload.session SET last_position = :position
  WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch;
 
 -- name: register_all
--- Nobody registers meanwhile: all who do hold the lock of the pipeline. In the order of the index it grows at its end.
+-- The pipeline's lock excludes other registrations. Sorted by name, so that the index grows at its end.
 INSERT INTO onceload.producer (pipeline_id, name, generation)
 SELECT :pipeline_id, name, :generation FROM {table} AS named
  WHERE NOT EXISTS (
@@ -200,7 +199,7 @@ SELECT producer_id, name, generation, isempty(consumed) AS is_empty FROM onceloa
 UPDATE onceload.producer SET name = :name, generation = :generation WHERE producer_id = :producer_id;
 
 -- name: keep_name
--- Under the name that the producer had, all that was known of it is in.
+-- The old name becomes a copy with all that was known of the producer.
 UPDATE onceload.producer AS kept
    SET copy_of = shared.producer_id, fingerprint = shared.fingerprint, size = shared.size, condition = shared.condition
   FROM onceload.producer AS shared
@@ -220,29 +219,29 @@ SELECT producer_id, spans, rows, 0 AS records, CAST(NULL AS bytea) AS digest,
   FROM {table}
 
 -- name: advance_producers
--- Compare and set, and the receipt in the same statement: a producer that had consumed any part of the spans
--- gets neither, and the count tells.
+-- Compare-and-set, with the receipt in the same statement: a producer that has consumed any part of the spans gets
+-- neither, and the count shows it.
 WITH offered AS (
     {offered}
 ), advanced AS (
     UPDATE onceload.producer
        SET consumed = producer.consumed + offered.spans, advanced_at = clock_timestamp(),
-           -- Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
+           -- Chunks may commit in any order. The one that is furthest in the file determines these columns.
            fingerprint = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.fingerprint ELSE offered.fingerprint END,
            size = CASE WHEN upper(offered.spans) < upper(producer.consumed) THEN producer.size ELSE offered.size END,
-           -- What was read again, and had nothing new, stays sealed: its last line may have no newline.
+           -- A file that was read again without anything new stays sealed: its last line may have no newline.
            condition = CASE WHEN upper(offered.spans) < upper(producer.consumed)
                                  OR (isempty(offered.spans) AND offered.condition = 'open')
                             THEN producer.condition ELSE offered.condition END,
            copy_of = offered.copy_of
       FROM offered
-     -- The bounds say again what the join says, so that a batch reads its part of the producers, not all of them.
+     -- The bounds repeat the join condition, so that a batch reads its part of the producers, not all of them.
      WHERE producer.producer_id = offered.producer_id AND producer.producer_id BETWEEN :first_id AND :last_id
        AND producer.pipeline_id = :pipeline_id
        AND (:repeats_allowed OR NOT producer.consumed && offered.spans)
-       -- Nothing of a producer whose rows went when a later generation took its place comes back.
+       -- A producer that a later generation replaced must not get rows again.
        AND producer.condition <> 'replaced'
-       -- What has consumed something is no copy.
+       -- A producer that has consumed anything cannot become a copy.
        AND (offered.copy_of IS NULL OR isempty(producer.consumed))
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
               offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition, offered.shares_with
@@ -254,13 +253,13 @@ WITH offered AS (
       FROM advanced
 )
 SELECT count(*) AS advanced, (SELECT count(*) FROM offered) AS offered,
-       -- Nearly every producer is one span, and counting costs more than asking whether it is.
+       -- Nearly every producer has one span, and checking for that is cheaper than counting.
        coalesce(max(CASE WHEN consumed <> int8multirange(range_merge(consumed))
                          THEN (SELECT count(*) FROM unnest(consumed)) ELSE 1 END), 0) AS islands
   FROM advanced;
 
 -- name: producers_refused
--- Those of an advance that got no receipt, or were offered twice; a name is missing where the producer is.
+-- The producers of an advance that got no receipt, or were offered twice. The name is null if the producer is missing.
 SELECT producer.name
   FROM ({offered}) AS offered
   LEFT JOIN onceload.producer ON producer.producer_id = offered.producer_id AND producer.pipeline_id = :pipeline_id
@@ -272,8 +271,8 @@ HAVING count(*) > 1 OR NOT EXISTS (
  ORDER BY producer.name LIMIT 6;
 
 -- name: record_messages
--- An id that took effect inside the window is not recorded again, and the count of rows tells.
--- Commits of a pipeline come one after another here, so nobody can record one in between.
+-- An id that was recorded inside the window is not recorded again, and the row count shows it.
+-- Commits of a pipeline are serialized here, so no other commit can record an id in between.
 INSERT INTO onceload.message (pipeline_id, message, day, position)
 SELECT :pipeline_id, offered.message, today.day, :position
   FROM unnest(CAST(:messages AS bytea[])) AS offered (message),
@@ -291,8 +290,8 @@ SELECT :pipeline_id, :position, * FROM unnest(
 ON CONFLICT ON CONSTRAINT quarantined_records_have_no_twins DO NOTHING;
 
 -- name: settle_quarantine
--- Compare and set: what is settled already is not counted, and the count of rows tells. Nothing of a producer whose
--- rows went when a later generation took its place comes back.
+-- Compare-and-set: records that are already settled are not counted, and the row count shows it. Records of a producer
+-- that a later generation replaced must not be loaded.
 UPDATE onceload.quarantine SET state = :state, settled_position = :position
   FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[])) AS offered (producer_id, sequence_id)
  WHERE quarantine.producer_id = offered.producer_id AND quarantine.sequence_id = offered.sequence_id
@@ -302,7 +301,7 @@ UPDATE onceload.quarantine SET state = :state, settled_position = :position
          WHERE producer.producer_id = offered.producer_id AND producer.condition = 'replaced'));
 
 -- name: settlements_refused
--- Those of a settlement that it did not change; no id, no state: there is no such record.
+-- The records that a settlement did not change. Null ids are records that do not exist.
 SELECT quarantine.quarantine_id, quarantine.state, quarantine.settled_position
   FROM unnest(CAST(:producer_ids AS bigint[]), CAST(:sequence_ids AS bigint[])) AS offered (producer_id, sequence_id)
   LEFT JOIN onceload.quarantine ON quarantine.producer_id = offered.producer_id
@@ -311,7 +310,7 @@ SELECT quarantine.quarantine_id, quarantine.state, quarantine.settled_position
  ORDER BY quarantine.quarantine_id LIMIT 6;
 
 -- name: record_settlement
--- Each receipt names its producer as the receipt of the quarantine did, because the producer may be forgotten.
+-- The producer's name comes from the receipt of the quarantine, because the producer may be forgotten.
 INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows, condition)
 SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.generation, offered.spans, offered.rows,
        receipt.condition
@@ -323,7 +322,7 @@ SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.g
        AND receipt.position = quarantine.position AND receipt.producer_id = offered.producer_id;
 
 -- name: record_entry
--- No row is written if the position is taken, or does not follow the last one: then the pipeline's row was changed.
+-- Writes no row if the position exists or does not follow the last one: then the pipeline's row was changed.
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, version, dag_id, run_id, try_number,
                              loaded, duplicate, quarantined, filtered, bytes)
 SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint), CAST(:version AS integer), :dag_id,
@@ -333,15 +332,15 @@ SELECT :pipeline_id, :position, :kind, :batch, :session, CAST(:epoch AS bigint),
 ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
 
 -- name: ack_delivery
--- No row goes if it was taken away before its commit. What is acked is in the ledger, and needs no other record.
+-- Deletes no row if the delivery was taken away before its commit. The ledger is the record of the ack.
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
    AND session.session_id = delivery.session_id AND session.name = :session
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: keep_delivery
--- The same question of a delivery that this commit does not end; nobody takes it away before COMMIT.
--- It has got on, so that the tries before do not count.
+-- The same check for a delivery that this commit does not end. It cannot be taken away before COMMIT.
+-- It has made progress, so the earlier tries no longer count.
 UPDATE onceload.delivery SET tries = 1
   FROM onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
@@ -349,7 +348,7 @@ UPDATE onceload.delivery SET tries = 1
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: hold_delivery
--- The same for a delivery whose pieces are staged: it cannot be taken away before this transaction ends.
+-- The same for a delivery whose parts are staged: it cannot be taken away before this transaction ends.
 SELECT delivery_id FROM onceload.delivery
   JOIN onceload.session USING (session_id) JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch
@@ -357,8 +356,8 @@ SELECT delivery_id FROM onceload.delivery
    FOR SHARE OF delivery;
 
 -- name: forget_producers
--- Only where the pipeline declares it, only what was idle all that time, and never what a live worker claims, nor what
--- has a fingerprint: that is a file, which may still be there, and would be loaded again.
+-- Only if the pipeline declares it, only producers that were idle all that time, never one that a live worker claims,
+-- and never one with a fingerprint: that is a file, which may still exist and would be loaded again.
 WITH forgotten AS (
     DELETE FROM onceload.producer USING onceload.pipeline
      WHERE producer.pipeline_id = :pipeline_id AND pipeline.pipeline_id = :pipeline_id
@@ -394,7 +393,7 @@ SELECT max(position) AS position,
  WHERE pipeline_id = :pipeline_id AND position > :after AND batch = :batch;
 
 -- name: all_bad
--- The producers of which a batch has loaded no row and quarantined records: how many of each.
+-- The producers of which a batch quarantined records and loaded no row, with the number of records.
 SELECT read.producer, count(*) AS records
   FROM (SELECT producer_id, producer, array_agg(position) AS positions
           FROM onceload.ledger JOIN onceload.ledger_span USING (pipeline_id, position)
@@ -415,7 +414,7 @@ SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans
  WHERE pipeline_id = :pipeline_id AND position BETWEEN :first AND :last ORDER BY position, producer_id;
 
 -- name: rows_promised
--- The rows that loads and retries have brought of some producers, less those that a rewind took back.
+-- The rows of some producers that loads and retries wrote, without rewound entries.
 SELECT producer.producer_id, producer.name, CAST(coalesce(sum(receipt.rows), 0) AS bigint) AS rows
   FROM onceload.producer
   LEFT JOIN (SELECT ledger_span.producer_id, ledger_span.rows
@@ -426,7 +425,7 @@ SELECT producer.producer_id, producer.name, CAST(coalesce(sum(receipt.rows), 0) 
  GROUP BY producer.producer_id, producer.name ORDER BY producer.name;
 
 -- name: rows_untold
--- The commits that loaded more rows of some producers than their receipts tell: rows without a producer id.
+-- The commits of some producers that loaded more rows than their receipts count: rows without a producer id.
 WITH mine AS (
     SELECT position, min(producer) AS name
       FROM onceload.ledger_span
@@ -444,7 +443,7 @@ SELECT mine.name, ledger.position, CAST(ledger.loaded - told.rows AS bigint) AS 
  ORDER BY ledger.position;
 
 -- name: proof
--- All of it, or what ends before a sequence id.
+-- All receipts, or those that end before a sequence id.
 SELECT CAST(coalesce(sum(records), 0) AS bigint) AS records,
        coalesce(string_agg(digest, '' ORDER BY position), '') AS digests
   FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)

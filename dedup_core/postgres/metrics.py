@@ -1,4 +1,4 @@
-"""Figures for those who watch: what was committed so far, and what there is now, of every pipeline."""
+"""Metrics of every pipeline: what was committed so far, and the current state."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _SUMS = ("commits", "loaded", "duplicate", "quarantined", "filtered", "bytes")
 
 @dataclass
 class Sums:
-    """What the commits of one pipeline add up to, up to a position: by kind of commit."""
+    """The sums of one pipeline's commits up to a position, by kind of commit."""
 
     position: int = 0
     by_kind: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -28,17 +28,17 @@ class Sums:
 
 
 class Figures:
-    """Reads the ledger once, and from then on what is new of it."""
+    """Reads the whole ledger once, and then only its new entries."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sums: dict[int, Sums] = {}
 
     def look(self) -> Sequence[tuple[Record, Sums]]:
-        """Every pipeline: what there is now, and what its commits add up to."""
-        with translated(pipeline="(any)", doing="reading figures"), self._engine.begin() as connection:
+        """The current state and the sums of commits, for every pipeline."""
+        with translated(pipeline="(any)", doing="reading metrics"), self._engine.begin() as connection:
             now = connection.execute(SQL["now"]).all()
-            # Behind what is known, a database was set back: counting starts anew, as watchers expect of counters.
+            # A lower position means that the database was restored: count from zero, as for a counter reset.
             known = {
                 row.pipeline_id: self._sums[row.pipeline_id]
                 for row in now

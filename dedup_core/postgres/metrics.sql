@@ -1,5 +1,5 @@
 -- name: since
--- What the commits behind a position add up to, by pipeline and kind: as much is read as is new.
+-- The sums of commits after a position, by pipeline and kind. Only new entries are read.
 SELECT pipeline.pipeline_id, entry.*
   FROM onceload.pipeline
   LEFT JOIN unnest(CAST(:pipeline_ids AS bigint[]), CAST(:positions AS bigint[])) AS seen (pipeline_id, position)
@@ -13,7 +13,7 @@ SELECT pipeline.pipeline_id, entry.*
         GROUP BY ledger.kind) AS entry;
 
 -- name: now
--- What there is now, of each pipeline; ages are told by the server's clock.
+-- The current state of each pipeline. Ages are measured by the server's clock.
 SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producers, pipeline.producers_max,
        extract(epoch FROM clock_timestamp() - last.committed_at) AS last_commit_age_s,
        extract(epoch FROM clock_timestamp() - (
@@ -39,7 +39,7 @@ SELECT pipeline.pipeline_id, pipeline.name, pipeline.position, pipeline.producer
               count(*) FILTER (WHERE state = 'staged') AS staged,
               count(*) FILTER (WHERE state = 'dead') AS dead,
               coalesce(sum(greatest(tries - 1, 0)), 0) AS redeliveries,
-              -- A claim that has ended holds nothing, and a dead letter waits for a person.
+              -- Without ended claims, which hold nothing, and dead letters, which wait for a person.
               min(offered_at) FILTER (WHERE state <> 'dead' AND (work IS NOT NULL OR deadline_at > clock_timestamp()))
                   AS oldest_at
          FROM onceload.delivery

@@ -1,4 +1,4 @@
-"""The producer states that the ledger proves: all of it replayed, or what came after a snapshot on top of that."""
+"""The producer states that the ledger proves, replayed from its beginning or from a snapshot."""
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -12,18 +12,18 @@ BEGINNING = Position(0)
 
 
 def get_reach(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position) -> Record:
-    """How far the ledger goes, which must be without a gap from the snapshot on."""
+    """The last position of the ledger. It must have no gap after the snapshot."""
     reach = connection.execute(SQL["ledger_reach"], {"pipeline_id": pipeline_id, "after": after}).one()
     if after > reach.position:
-        # Such a state would call rows consumed that this database never got, or lost to a restore.
-        raise SettingRefused("the snapshot", f"position {after}", f"one up to {reach.position}, the ledger's last")
+        # Such a state counts rows as consumed that this database never had, or lost in a restore.
+        raise SettingRefused("the snapshot", f"position {after}", f"at most {reach.position}, the ledger's last")
     if reach.entries != reach.position - after:
         raise StateDiffers(pipeline, reach.position, ("the ledger itself: positions are missing",))
     return reach
 
 
 def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, after: Position, up_to: Position) -> int:
-    """Put the states that the ledger proves at a position into `rebuilt`, and say how many there are."""
+    """Put the states that the ledger proves at a position into `rebuilt`, and return their number."""
     binds = {"pipeline_id": pipeline_id, "after": after}
     if after:
         _hold_snapshot(connection, pipeline, binds)
@@ -34,16 +34,16 @@ def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, a
 
 
 def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
-    """Keep the snapshot from being dropped meanwhile, and refuse it if a part of it is gone."""
+    """Lock the snapshot against deletion, and refuse it if a part of it is missing."""
     expected = connection.execute(SQL["hold_snapshot"], binds).scalar_one_or_none()
     found = connection.execute(SQL["snapshot_size"], binds).scalar_one()
     if expected != found:
-        whole = f"{expected} producers" if expected is not None else "one that is still kept"
+        whole = f"{expected} producers" if expected is not None else "a snapshot that is still kept"
         raise SnapshotDamaged(f"of {pipeline} at position {binds['after']}", whole, f"{found} producers")
 
 
 def differing_from_rebuilt(connection: Connection, pipeline_id: int) -> tuple[str, ...]:
-    """The producers whose live state is not the one in `rebuilt`."""
+    """The producers whose live state differs from the one in `rebuilt`."""
     differing = _with_proven("differing_producers", "rebuilt")
     return tuple(connection.execute(differing, {"pipeline_id": pipeline_id}).scalars())
 
@@ -51,14 +51,14 @@ def differing_from_rebuilt(connection: Connection, pipeline_id: int) -> tuple[st
 def differing_from_ledger(
     connection: Connection, *, pipeline_id: int, after: Position, up_to: Position
 ) -> tuple[str, ...]:
-    """The same in one statement, which writes nothing."""
+    """The same in one read-only statement."""
     differing = _with_proven("differing_producers", f"({SQL['proven_states'].text})")
     binds = {"pipeline_id": pipeline_id, "after": after, "up_to": up_to}
     return tuple(connection.execute(differing, binds).scalars())
 
 
 def use_memory(connection: Connection) -> None:
-    """Let this transaction sort and join a million states without the disk."""
+    """Allow this transaction to sort and join a million states in memory."""
     connection.exec_driver_sql("SET LOCAL work_mem = '256MB'")
 
 

@@ -1,20 +1,20 @@
 -- name: ledger_reach
--- The last position, and how many entries there are after the snapshot: as many as positions, or there is a gap.
+-- The last position, and the number of entries after the snapshot. If they do not match, there is a gap.
 SELECT (SELECT coalesce(max(position), 0) FROM onceload.ledger WHERE pipeline_id = :pipeline_id) AS position,
        (SELECT count(*) FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND position > :after) AS entries;
 
 -- name: hold_snapshot
--- No other transaction drops it while it is read.
+-- Locked, so that no other transaction deletes it while it is read.
 SELECT producers FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position = :after FOR SHARE;
 
 -- name: snapshot_size
 SELECT count(*) FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :after;
 
 -- name: proven_states
--- Snapshot plus ledger up to a position, or the whole ledger up to it (:after is 0): the law of replay, in one statement.
--- A rewind takes whole entries back: what they consumed counts only if a later entry consumed it again.
--- FULL JOIN also where LEFT JOIN would do. What was just loaded has no statistics, and a full join is never planned as a
--- nested loop over a million rows that were estimated to be one.
+-- Snapshot plus ledger up to a position, or the whole ledger up to it (:after is 0): the replay in one statement.
+-- A rewind undoes whole entries: what they consumed counts only if a later entry consumed it again.
+-- FULL JOIN also where LEFT JOIN would do: new rows have no statistics, and a full join is never planned as a nested
+-- loop over a million rows that were estimated as one.
 WITH entries AS MATERIALIZED (
     SELECT position, kind, NOT EXISTS (
            SELECT FROM onceload.ledger AS rewind
@@ -59,7 +59,7 @@ CREATE TEMPORARY TABLE rebuilt ON COMMIT DROP AS {proven};
 ALTER TABLE rebuilt ADD PRIMARY KEY (producer_id);
 
 -- name: differing_producers
--- The producers whose live state is not the proven one.
+-- The producers whose live state differs from the proven one.
 SELECT coalesce(proven.name, live.name) AS name
   FROM {proven} AS proven
   FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live

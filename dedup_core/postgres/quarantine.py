@@ -1,7 +1,7 @@
-"""The quarantine as people look at it: which records it holds, why, and what became of them.
+"""Reads of the quarantine for people: its records, their reasons, and what became of them.
 
-The ledger is authoritative: a record is held until one commit settles it, and then for good. What is read here may be
-settled a moment later, so that whoever acts on it is checked again by `PostgresLedger.settle`.
+The ledger is authoritative: a record is held until a commit settles it for good. A record that is read here may be
+settled a moment later, so `PostgresLedger.settle` checks it again.
 """
 
 import re
@@ -22,8 +22,8 @@ SQL = statements("quarantine.sql")
 QuarantineId = NewType("QuarantineId", int)
 _RECORDS_PER_READ = 1_000
 _RAW_BYTES_MAX = 2**31 - 1
-#: What makes two reasons of one kind differ: a value as Python or the server quotes it, or a number that stands alone.
-#: The server reads this pattern too, and takes the longest match where Python takes the first one that it finds.
+#: The parts in which two reasons of one kind differ: a value as Python or the server quotes it, or a separate number.
+#: The server uses this pattern too, with the longest match where Python takes the first one.
 VALUES = (
     r"""'(?:[^'\\]|\\.)*'|^"(?:[^"\\]|\\.)*"|(?<=: )"[^"]*"$"""
     r"""|(?<![\w("'-])[-+]?\d[\d.eE+-]*(?![\w)])"""
@@ -32,11 +32,11 @@ VALUES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which quarantined records are meant; what is left out restricts nothing."""
+    """A filter on quarantined records. None restricts nothing."""
 
     pipeline: str | None
     ids: tuple[QuarantineId, ...] | None = None
-    #: A part of the reason, in whatever case, with its values or with `…` in their place.
+    #: A part of the reason, in any case, with its values or with `…` instead.
     reason: str | None = None
     #: The producer's name.
     file: str | None = None
@@ -44,26 +44,26 @@ class Selection:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it names anything more than a pipeline."""
+        """Whether it filters by more than the pipeline."""
         return any(each is not None for each in (self.ids, self.reason, self.file))
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRecord:
-    """A quarantined record, with as much of its bytes as was asked for."""
+    """A quarantined record, with as many of its bytes as requested."""
 
     quarantine_id: QuarantineId
     pipeline: str
-    #: Of the commit that consumed it.
+    #: The position of the commit that consumed it.
     position: Position
     producer_id: ProducerId
     file: str
     generation: int | None
-    #: A later generation took its producer's place, so that its rows may not come back.
+    #: A later generation replaced its producer, so it must not be loaded.
     is_replaced: bool
     sequence_id: int
     raw: bytes
-    #: How many there are.
+    #: The full number of bytes.
     raw_bytes: int
     column: str | None
     reason: str
@@ -82,14 +82,14 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The held records that a selection means, without their bytes; and what it named that is settled already."""
+    """The held records of a selection, without their bytes, and those of its ids that are already settled."""
 
     held: tuple[KeptRecord, ...]
     settled: tuple[KeptRecord, ...] = ()
 
 
 def choose(engine: Engine, selection: Selection, *, at_most: int | None = None) -> Chosen:
-    """Find what may be settled, oldest first; an id that nobody has is refused."""
+    """Find the records that can be settled, oldest first. Unknown ids are refused."""
     selection = replace(selection, state=QuarantineState.HELD)
     held = tuple(find_records(engine, selection, raw_bytes_max=0, at_most=at_most))
     if selection.ids is None:
@@ -106,19 +106,19 @@ def choose(engine: Engine, selection: Selection, *, at_most: int | None = None) 
 def find_records(
     engine: Engine, selection: Selection, *, raw_bytes_max: int = _RAW_BYTES_MAX, at_most: int | None = None
 ) -> Iterator[KeptRecord]:
-    """The selected records, oldest first, of each at most so many of its bytes."""
+    """The selected records, oldest first, each with a limited number of its bytes."""
     for page in _pages(engine, selection, at_most):
         if not raw_bytes_max:
             yield from page
             continue
-        # A page of ids is small; what they hold may be anything, and is read as it fits into memory.
+        # A page of ids is small. The bytes may be large, and are read in parts that fit into memory.
         for some in in_batches(page, weigh=lambda record: min(record.raw_bytes, raw_bytes_max)):
             wanted = Selection(pipeline=None, ids=tuple(each.quarantine_id for each in some), state=selection.state)
             yield from _read(engine, wanted, after=0, at_most=len(some), raw_bytes_max=raw_bytes_max)
 
 
 def get_record(engine: Engine, quarantine_id: QuarantineId, *, raw_bytes_max: int | None = None) -> KeptRecord:
-    """One record, whatever became of it."""
+    """One record in any state."""
     selection = Selection(pipeline=None, ids=(quarantine_id,), state=None)
     wanted = _RAW_BYTES_MAX if raw_bytes_max is None else raw_bytes_max
     for record in find_records(engine, selection, raw_bytes_max=wanted):
@@ -127,27 +127,27 @@ def get_record(engine: Engine, quarantine_id: QuarantineId, *, raw_bytes_max: in
 
 
 def count_by_reason(engine: Engine, selection: Selection, *, at_most: int) -> list[dict[str, object]]:
-    """How many records there are of each kind of reason, the most common first."""
+    """The number of records for each kind of reason, the most common first."""
     with translated(pipeline=selection.pipeline or "(any)", doing="counting reasons"), engine.begin() as connection:
         rows = connection.execute(SQL["reasons"], _binds(selection) | {"at_most": at_most})
         return [dict(row) for row in rows.mappings()]
 
 
 def find_root(engine: Engine, pipeline: str) -> str | None:
-    """The folder that names of files start below, if sequence ids are places in those files and names say where."""
+    """The folder that file names are relative to, if sequence ids are byte positions in the files."""
     with translated(pipeline=pipeline, doing="looking for the source"), engine.begin() as connection:
         root: str | None = connection.execute(SQL["root"], {"pipeline": pipeline}).scalar_one_or_none()
     return root
 
 
 def kind_of(reason: str) -> str:
-    """A reason without the values in it, as the server groups reasons too."""
+    """A reason without its values, as the server groups reasons too."""
     return re.sub(VALUES, "…", reason)
 
 
 def note_reasons(engine: Engine, pipeline: str, refusals: Mapping[QuarantineId, Refusal]) -> None:
-    """Say of records that are still bad why they are so now."""
-    with translated(pipeline=pipeline, doing="noting reasons"), engine.begin() as connection:
+    """Update the reasons of records that are still bad."""
+    with translated(pipeline=pipeline, doing="updating reasons"), engine.begin() as connection:
         for some in in_batches(sorted(refusals)):
             binds = {
                 "ids": array(some),
@@ -158,7 +158,7 @@ def note_reasons(engine: Engine, pipeline: str, refusals: Mapping[QuarantineId, 
 
 
 def _pages(engine: Engine, selection: Selection, at_most: int | None) -> Iterator[Sequence[KeptRecord]]:
-    """Pages of records without their bytes; no transaction stays open while the reader thinks about one."""
+    """Pages of records without their bytes. No transaction stays open while the caller handles one."""
     after, left = 0, at_most
     while left is None or left > 0:
         size = _RECORDS_PER_READ if left is None else min(left, _RECORDS_PER_READ)

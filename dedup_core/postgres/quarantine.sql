@@ -21,7 +21,7 @@ SELECT quarantine.quarantine_id, quarantine.position, quarantine.producer_id, qu
  ORDER BY quarantine.quarantine_id LIMIT :at_most;
 
 -- name: reasons
--- The same records, counted by what is left of their reasons without values; each with its oldest one as an example.
+-- The same records, counted by their reasons without values, each with its oldest record as an example.
 WITH kind AS (
 SELECT count(*) AS records, quarantine.column_name, regexp_replace(quarantine.reason, :values, '…', 'g') AS reason,
        min(quarantine.quarantine_id) AS example_id
@@ -42,12 +42,12 @@ SELECT kind.records, kind.column_name AS column, kind.reason, kind.example_id, e
  ORDER BY kind.records DESC, kind.example_id;
 
 -- name: root
--- The folder that the names of text files start below.
+-- The folder that the names of text files are relative to.
 SELECT declaration.terms ->> 'source.root' FROM onceload.pipeline JOIN onceload.declaration USING (pipeline_id, version)
  WHERE pipeline.name = :pipeline AND declaration.terms ->> 'source.format' <> 'parquet';
 
 -- name: note_reasons
--- Words for people: what is settled meanwhile keeps the reason that it had.
+-- Only for display: records that were settled meanwhile keep their reason.
 UPDATE onceload.quarantine SET reason = noted.reason, column_name = noted.column_name
   FROM unnest(CAST(:ids AS bigint[]), CAST(:reasons AS text[]), CAST(:columns AS text[]))
        AS noted (quarantine_id, reason, column_name)

@@ -1,6 +1,6 @@
-"""Recovery of producer states: what the whole ledger proves is compared with what is live, and swapped in.
+"""Recovery of producer states: the states that the ledger proves replace the live ones that differ.
 
-One owner at a time, under the pipeline's commit lock: nothing is committed between the comparison and the swap.
+One recovery at a time, under the pipeline's commit lock: nothing is committed between the comparison and the swap.
 It is one transaction, so a recovery that is killed has changed nothing.
 """
 
@@ -23,7 +23,7 @@ SQL = statements("recovery.sql")
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """What a recovery found, and whether it changed anything."""
+    """The result of a recovery, and whether it changed anything."""
 
     pipeline: str
     snapshot_position: Position
@@ -40,7 +40,7 @@ class Recovery:
 
 
 def nobody(doing: str) -> None:
-    """Nobody waits for it."""
+    """Ignore progress reports."""
 
 
 def recover_state(
@@ -51,19 +51,19 @@ def recover_state(
     dry_run: bool,
     tell: Callable[[str], None] = nobody,
 ) -> Recovery:
-    """Make the live states what the whole ledger proves; a dry run only says what differs.
+    """Set the live states to those that the ledger proves. A dry run only reports the differences.
 
-    From a snapshot it is faster, and takes for proven what the snapshot says.
+    From a snapshot it is faster, but it trusts the snapshot.
     """
     with (
         translated(pipeline=pipeline, doing="recovering state"),
         recovering(engine, pipeline, doing="recover", dry_run=dry_run, tell=tell) as (connection, found),
     ):
-        tell("replaying the ledger, and comparing")
+        tell("replaying the ledger and comparing the states")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or not recovery.is_different:
             return recovery
-        tell(f"setting {len(recovery.differing):,} producers right, and comparing again")
+        tell(f"repairing {len(recovery.differing):,} producers and comparing again")
         _swap_in(connection, found.pipeline_id, recovery)
         left = differing_from_rebuilt(connection, found.pipeline_id)
         if left:
@@ -75,25 +75,25 @@ def recover_state(
 def recovering(
     engine: Engine, pipeline: str, *, doing: str, dry_run: bool, tell: Callable[[str], None]
 ) -> Iterator[tuple[Connection, Record]]:
-    """One transaction about a pipeline, in which nothing of it moves.
+    """One transaction in which the pipeline does not change.
 
-    A dry run reads one view of the database, and makes nobody wait. All else is alone, and its end is certain or said
-    to be unknown.
+    A dry run reads one snapshot of the database and blocks no other session. Otherwise it runs alone, and if the
+    outcome of its COMMIT is unknown, it raises CommitOutcomeUnknown.
     """
     with one_view(engine) if dry_run else at_once(engine, pipeline, doing) as connection:
         use_memory(connection)
         if dry_run:
             yield connection, get_pipeline(connection, pipeline)
         else:
-            tell("waiting for commits to end")
+            tell("waiting for running commits to end")
             yield connection, _own_recovery(connection, pipeline)
 
 
 def _own_recovery(connection: Connection, pipeline: str) -> Record:
-    """Be the only one who recovers this pipeline, and let nobody commit to it meanwhile."""
+    """Lock the pipeline against other recoveries and against commits."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     if not connection.execute(SQL["own_recovery"], {"pipeline_id": pipeline_id}).scalar_one():
-        raise PipelineBusy(pipeline, "the recovery that is already running")
+        raise PipelineBusy(pipeline, "a recovery that is already running")
     return lock_pipeline_against_snapshots(connection, pipeline)
 
 
@@ -121,12 +121,12 @@ def _swap_in(connection: Connection, pipeline_id: int, recovery: Recovery) -> No
     taken = tuple(connection.execute(SQL["ids_of_others"], binds).scalars())
     if taken:
         raise StateDiffers(recovery.pipeline, recovery.position, taken)
-    # Whoever is at work holds ids and claims of the damaged state.
+    # Running workers hold ids and claims of the damaged state.
     connection.execute(SQL["fence_sessions"], binds)
     connection.execute(SQL["drop_unproven"], binds)
     connection.execute(SQL["forget_copies"], binds)
     connection.execute(SQL["swap_in"], binds)
     connection.execute(SQL["go_on_after"])
     connection.execute(SQL["set_pipeline"], binds)
-    # They were taken of what was damaged, or may have been, and the next recovery would start from them.
+    # They may be snapshots of the damaged state, and the next recovery could start from them.
     connection.execute(SQL["drop_snapshots_after"], binds)

@@ -1,9 +1,9 @@
 -- name: own_recovery
--- One recovery of a pipeline at a time; false: somebody else is at it.
+-- One recovery of a pipeline at a time. False: another one is running.
 SELECT pg_try_advisory_xact_lock(hashtextextended('onceload.recovery of pipeline ' || :pipeline_id, 0));
 
 -- name: drop_unproven
--- What claims to have consumed something that neither snapshot nor ledger knows of, or sits on a name that they do.
+-- Producers with consumed spans that neither snapshot nor ledger has, or with a name that belongs to another producer.
 DELETE FROM onceload.producer
  USING onceload.producer AS live
   LEFT JOIN rebuilt AS by_id ON by_id.producer_id = live.producer_id
@@ -23,7 +23,7 @@ ON CONFLICT (producer_id) DO UPDATE
                          excluded.condition);
 
 -- name: forget_copies
--- Before the state is set: what they are copies of may be loaded in another way from here on, and is compared again.
+-- Before the state is set: their originals may be loaded differently from here on, so copies are compared again.
 UPDATE onceload.producer AS copy SET copy_of = NULL, fingerprint = NULL, size = NULL, condition = 'open'
  WHERE copy.pipeline_id = :pipeline_id AND copy.copy_of IS NOT NULL
    AND NOT EXISTS (
@@ -32,8 +32,8 @@ UPDATE onceload.producer AS copy SET copy_of = NULL, fingerprint = NULL, size = 
           AND rebuilt.fingerprint IS NOT DISTINCT FROM live.fingerprint);
 
 -- name: go_on_after
--- New producers must not get the id of one that is back, and new commits not the position of one that is written.
--- Forgotten producers count as well, and it never goes back: others may have taken ids that they have not committed.
+-- New producers must not get the id of a restored one. Forgotten producers count too.
+-- The sequence never goes back: other transactions may hold ids that are not committed yet.
 SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'), newest.id)
   FROM (SELECT greatest((SELECT max(producer_id) FROM onceload.producer),
                         (SELECT max(producer_id) FROM onceload.ledger_span)) AS id) AS newest,
@@ -41,7 +41,7 @@ SELECT setval(pg_get_serial_sequence('onceload.producer', 'producer_id'), newest
  WHERE newest.id >= given.last_value;
 
 -- name: ids_of_others
--- Producer ids that the ledger knows as this pipeline's, and that another pipeline's producers have.
+-- Producer ids of this pipeline by its ledger that belong to another pipeline's producers.
 SELECT format('%s, whose id producer %s of pipeline %s has', rebuilt.name, producer.name, pipeline.name)
   FROM rebuilt
   JOIN onceload.producer USING (producer_id)
@@ -50,7 +50,7 @@ SELECT format('%s, whose id producer %s of pipeline %s has', rebuilt.name, produ
  ORDER BY 1 LIMIT 6;
 
 -- name: fence_sessions
--- What waits and what is in hand was planned by a state that is no more; dead letters stay for whoever has to look.
+-- Waiting and held deliveries were planned with a state that no longer exists. Dead letters stay for inspection.
 WITH withdrawn AS (
     DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id AND (state <> 'dead' OR parent_id IS NOT NULL)
 )

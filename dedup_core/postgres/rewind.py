@@ -1,8 +1,8 @@
-"""Rewind: a pipeline as it was at an earlier position, rows and all, so that the next load brings the rest again.
+"""Rewind: restore the rows and state of an earlier position, so that the next load brings the rest again.
 
-The ledger is authoritative: its receipts say which rows go, and one more entry says that they went. All of it is one
-transaction under the pipeline's commit lock, so a rewind that is killed anywhere has changed nothing, and a commit
-that was under way finds its session fenced. What deleting rows cannot undo is refused before anything is touched.
+The ledger is authoritative: its receipts determine the rows to delete, and a new entry records the rewind. It is one
+transaction under the pipeline's commit lock, so a rewind that is killed has changed nothing, and the session of a
+running commit is fenced. What deleting rows cannot undo is refused before anything is changed.
 """
 
 from collections.abc import Callable
@@ -22,38 +22,38 @@ SQL = statements("rewind.sql")
 
 
 class TargetRows(Protocol):
-    """The rows of a target; those that are meant are in the temporary table `going` (producer_id, row_spans)."""
+    """The rows of a target. The temporary table `going` (producer_id, row_spans) selects those to delete."""
 
     def count(self, connection: Connection) -> None:
-        """Put into `rows_there` how many of them each producer has."""
+        """Put the number of selected rows of each producer into `rows_there`."""
 
     def delete(self, connection: Connection) -> int:
-        """Delete them, and say how many they were."""
+        """Delete the selected rows, and return their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rewind:
-    """What a rewind takes back, and whether it did."""
+    """What a rewind rolls back, and whether it was applied."""
 
     pipeline: str
     rewound_to: Position
-    #: Of the rewind's own entry; where nothing was changed, the ledger's last.
+    #: The position of the rewind's own entry or, if nothing was changed, the ledger's last.
     position: Position
     entries: int
     producers: int
     rows: int
-    #: Quarantined records that go, and others that are held again.
+    #: Quarantined records that are deleted, and others that are held again.
     quarantined: int
     held_again: int
     message_ids: int
-    #: Where rows and records are not as many as their receipts say.
+    #: Where the numbers of rows and records differ from their receipts.
     differing: tuple[str, ...]
     applied: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """From where to where."""
+    """The start and the end of a rewind."""
 
     pipeline: str
     pipeline_id: int
@@ -75,23 +75,23 @@ def rewind(
     differences_accepted: bool = False,
     tell: Callable[[str], None] = nobody,
 ) -> Rewind:
-    """Make rows and state what they were at a position, by default that of the latest snapshot."""
+    """Restore the rows and state of a position, by default that of the latest snapshot."""
     with (
         translated(pipeline=pipeline, doing="rewinding"),
         recovering(engine, pipeline, doing="rewind", dry_run=dry_run, tell=tell) as (connection, pipeline_found),
     ):
         way = _way(connection, pipeline, pipeline_found, to)
         _refuse_dead_ends(connection, way)
-        tell(f"looking for what came after position {way.to}")
+        tell(f"collecting what was loaded after position {way.to}")
         found = _look(connection, way, target)
         if dry_run or not found.entries:
             return found
         if found.differing and not differences_accepted:
             raise StateDiffers(pipeline, way.position, found.differing)
-        tell(f"deleting {found.rows:,} rows of {found.producers:,} producers, and setting these back")
+        tell(f"deleting {found.rows:,} rows of {found.producers:,} producers and rewinding these producers")
         _delete_rows(connection, way, target, expected=found.rows)
         position = _set_back(connection, way)
-        tell("comparing what is left")
+        tell("comparing the result with the ledger")
         _prove(connection, way, target, position)
         return replace(found, position=position, applied=True)
 
@@ -102,7 +102,7 @@ def _way(connection: Connection, pipeline: str, found: Record, to: Position | No
         binds = {"pipeline_id": found.pipeline_id, "position": position}
         to = connection.execute(SQL["latest_snapshot"], binds).scalar_one()
     if to is None:
-        raise NotFound("snapshot", "the latest; name a position, such as 0: before everything")
+        raise NotFound("snapshot", "the latest", ("none; name a position, such as 0: before everything",))
     if not 0 <= to <= position:
         raise SettingRefused("the position", str(to), f"0 to {position}, the last of pipeline {pipeline}")
     return _Way(pipeline=pipeline, pipeline_id=found.pipeline_id, position=position, to=to)
@@ -112,18 +112,18 @@ def _refuse_dead_ends(connection: Connection, way: _Way) -> None:
     """Refuse a position that cannot be reached by deleting rows."""
     over = connection.execute(SQL["rewind_over"], way.binds).one_or_none()
     if over:
-        found = f"position {way.to}, whose rows the rewind at position {over.position} took back"
+        found = f"position {way.to}, whose rows the rewind at position {over.position} deleted"
         expected = f"a position up to {over.rewound_to}, or from {over.position} on"
-        raise _refused(way, found, f"{expected}: load to have those rows again")
+        raise _refused(way, found, f"{expected}. A load brings the deleted rows again")
     entry = connection.execute(SQL["no_way_back"], way.binds).one_or_none()
     if entry:
         did = "forgot" if entry.kind == "forget" else "replaced the rows of"
-        found = f"position {way.to}, while the entry at position {entry.position} {did} {entry.producer}"
-        raise _refused(way, found, f"a position from {entry.position} on, or {REBUILD}")
+        found = f"position {way.to}, but the entry at position {entry.position} {did} {entry.producer}"
+        raise _refused(way, found, f"a position from {entry.position} on; otherwise {REBUILD}")
 
 
 def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
-    """Collect what goes and what stays, and compare both with what is there."""
+    """Collect what to delete and what to keep, and compare both with the live state."""
     reach = get_reach(connection, way.pipeline, pipeline_id=way.pipeline_id, after=BEGINNING)
     if reach.position != way.position:
         raise StateDiffers(way.pipeline, reach.position, ("the pipeline's position",))
@@ -152,25 +152,25 @@ def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
 
 
 def _refuse_shared_records(connection: Connection, way: _Way) -> None:
-    """Refuse to make a file new whose first records stay loaded under another name."""
+    """Refuse to reset a file whose first records stay loaded under another name."""
     parted = connection.execute(SQL["shared_and_kept"], way.binds).one_or_none()
     if parted:
         found = (
             f"position {way.to}, before {parted.producer} differed from {parted.other}: the records that both share "
-            "stay loaded, and the next load would bring them a second time"
+            "stay loaded, and the next load would load them a second time"
         )
         raise _refused(way, found, f"a position from {parted.position} on, or 0: before everything")
 
 
 def _refuse_untold(connection: Connection, way: _Way, sums: Record) -> None:
-    """Refuse rows that do not tell which entry they came with."""
+    """Refuse rows that do not show which entry loaded them."""
     repeated = tuple(connection.execute(SQL["repeated_producers"]).scalars())
     if repeated:
         found = f"{', '.join(repeated)}, loaded more than once as at_least_once allows"
-        raise _refused(way, found, f"rows of just one entry each: {REBUILD}")
+        raise _refused(way, found, f"rows of one entry each; otherwise {REBUILD}")
     if sums.loaded != sums.rows_of_receipts:
-        found = f"{sums.loaded} rows loaded, and {sums.rows_of_receipts} that tell their producer"
-        raise _refused(way, found, f"rows that all carry _producer_id and _sequence: {REBUILD}")
+        found = f"{sums.loaded} loaded rows, of which {sums.rows_of_receipts} name their producer"
+        raise _refused(way, found, f"_producer_id and _sequence in all rows; otherwise {REBUILD}")
 
 
 def _differing(connection: Connection, sums: Record) -> tuple[str, ...]:
@@ -185,8 +185,8 @@ def _in_words(row: Record) -> str:
 
 
 def _delete_rows(connection: Connection, way: _Way, target: TargetRows, *, expected: int) -> None:
-    """Delete just what was counted."""
-    # Whoever is at work holds ids and claims of what goes.
+    """Delete exactly the rows that were counted."""
+    # Running workers hold ids and claims of what is deleted.
     connection.execute(recovery.SQL["fence_sessions"], way.binds)
     deleted = target.delete(connection)
     if deleted != expected:
@@ -194,7 +194,7 @@ def _delete_rows(connection: Connection, way: _Way, target: TargetRows, *, expec
 
 
 def _set_back(connection: Connection, way: _Way) -> Position:
-    """Set the state back, and write the entry that says so."""
+    """Restore the state, and write the entry of the rewind."""
     position = Position(way.position + 1)
     entry = {**way.binds, "position": position, "batch": f"rewind-{position}-to-{way.to}"}
     connection.execute(recovery.SQL["forget_copies"], way.binds)
@@ -207,7 +207,7 @@ def _set_back(connection: Connection, way: _Way) -> Position:
 
 
 def _prove(connection: Connection, way: _Way, target: TargetRows, position: Position) -> None:
-    """Compare the live state with the one that the ledger proves, and look for rows that are left."""
+    """Compare the live state with the one that the ledger proves, and look for remaining rows."""
     differing = differing_from_rebuilt(connection, way.pipeline_id)
     connection.execute(SQL["empty_rows_there"])
     target.count(connection)
@@ -216,7 +216,7 @@ def _prove(connection: Connection, way: _Way, target: TargetRows, position: Posi
         raise StateDiffers(way.pipeline, position, (*differing, *left))
 
 
-REBUILD = "load all of it anew: `onceload recover rebuild` on a new database"
+REBUILD = "load everything again: `onceload recover rebuild` on a new database"
 
 
 def _refused(way: _Way, found: str, expected: str) -> SettingRefused:

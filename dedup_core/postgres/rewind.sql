@@ -1,5 +1,5 @@
 -- name: latest_snapshot
--- None of what an earlier rewind took back: the rows of such a position are gone.
+-- Without positions that an earlier rewind undid: their rows were deleted.
 SELECT max(position) FROM onceload.snapshot
  WHERE pipeline_id = :pipeline_id AND position <= :position
    AND NOT EXISTS (
@@ -8,13 +8,13 @@ SELECT max(position) FROM onceload.snapshot
           AND rewind.rewound_to < snapshot.position AND snapshot.position < rewind.position);
 
 -- name: rewind_over
--- A rewind that took a position back.
+-- A rewind that undid a position.
 SELECT position, rewound_to FROM onceload.ledger
  WHERE pipeline_id = :pipeline_id AND kind = 'rewind' AND rewound_to < :to AND :to < position
  ORDER BY position DESC LIMIT 1;
 
 -- name: no_way_back
--- The last entry after a position whose effect no deletion of rows undoes.
+-- The last entry after a position that cannot be undone by deleting rows.
 SELECT ledger.position, ledger.kind, ledger_span.producer
   FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
  WHERE ledger.pipeline_id = :pipeline_id AND ledger.position > :to
@@ -23,7 +23,7 @@ SELECT ledger.position, ledger.kind, ledger_span.producer
 
 -- name: shared_and_kept
 -- The last file that became a producer of its own after the position, while the records that it shares stay loaded under
--- the other one: set back, it would be a new file, and they would be loaded again.
+-- the other one. After a rewind it would be a new file, and the shared records would be loaded again.
 SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
   FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
   JOIN rebuilt ON rebuilt.producer_id = ledger_span.shares_with AND rebuilt.consumed && ledger_span.spans
@@ -31,7 +31,7 @@ SELECT ledger_span.position, ledger_span.producer, rebuilt.name AS other
  ORDER BY ledger_span.position DESC, ledger_span.producer LIMIT 1;
 
 -- name: collect_going
--- What the receipts after a position say of each producer: what was consumed, which sequence ids got rows, and how many.
+-- From the receipts after a position, for each producer: the consumed spans, the sequence ids with rows, and the rows.
 CREATE TEMPORARY TABLE going ON COMMIT DROP AS
 WITH receipts AS (
     SELECT ledger.kind, ledger_span.*
@@ -47,14 +47,14 @@ WITH receipts AS (
 )
 SELECT producer_id, coalesce(live.name, counted.name) AS name, coalesce(live.generation, counted.generation) AS generation,
        rows, coalesce(spans, '{}') AS spans, coalesce(row_spans, '{}') AS row_spans, coalesce(ids, 0) AS ids
-  -- A producer that went on under another name keeps that.
+  -- A producer that got another name since then keeps it.
   FROM counted LEFT JOIN covered USING (producer_id) LEFT JOIN onceload.producer AS live USING (producer_id);
 
 -- name: index_going
 ALTER TABLE going ADD PRIMARY KEY (producer_id);
 
 -- name: analyze_going
--- The target may be large, and how it is joined should not be guessed.
+-- The target may be large, so the planner needs statistics for the join.
 ANALYZE going;
 
 -- name: make_rows_there
@@ -64,7 +64,7 @@ CREATE TEMPORARY TABLE rows_there (producer_id bigint PRIMARY KEY, rows bigint N
 TRUNCATE rows_there;
 
 -- name: sums
--- What the entries count, and what is there of it.
+-- The numbers by the entries, and the numbers found.
 SELECT entries.entries, entries.quarantined, entries.loaded, going.producers, going.rows AS rows_of_receipts,
        (SELECT coalesce(sum(rows), 0) FROM rows_there) AS rows,
        (SELECT count(*) FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND position > :to) AS kept,
@@ -77,7 +77,7 @@ SELECT entries.entries, entries.quarantined, entries.loaded, going.producers, go
        (SELECT count(*) AS producers, coalesce(sum(rows), 0) AS rows FROM going) AS going;
 
 -- name: repeated_producers
--- Whose receipts overlap: a row of theirs does not tell which of them it belongs to.
+-- Producers with overlapping receipts: their rows cannot be assigned to one receipt.
 SELECT going.name
   FROM going LEFT JOIN rebuilt USING (producer_id)
  WHERE going.spans && coalesce(rebuilt.consumed, '{}')
@@ -85,7 +85,7 @@ SELECT going.name
  ORDER BY going.name LIMIT 6;
 
 -- name: differing_elsewhere
--- Producers that did nothing since, and yet are not as they were.
+-- Producers without entries since then whose state differs all the same.
 SELECT coalesce(rebuilt.name, live.name) AS name
   FROM rebuilt
   FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live
@@ -97,7 +97,7 @@ SELECT coalesce(rebuilt.name, live.name) AS name
  ORDER BY 1;
 
 -- name: differing_rows
--- Producers with more or fewer rows than their receipts say.
+-- Producers with more or fewer rows than their receipts count.
 SELECT going.name, going.rows AS expected, coalesce(rows_there.rows, 0) AS found
   FROM going LEFT JOIN rows_there USING (producer_id)
  WHERE going.rows <> coalesce(rows_there.rows, 0) ORDER BY going.name LIMIT 100;
@@ -117,8 +117,8 @@ UPDATE onceload.quarantine SET state = 'held', settled_position = NULL
 DELETE FROM onceload.message WHERE pipeline_id = :pipeline_id AND position > :to;
 
 -- name: drop_later_generations
--- They began after the position, so that the generation before is the one that a file is compared with again.
--- A copy of what stays loaded remains a copy, whenever that was noted.
+-- Generations that began after the position: files are compared with the generation before again.
+-- A copy of a file that stays loaded remains a copy, whenever it was found.
 DELETE FROM onceload.producer USING going
  WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id AND producer.generation > 1
    AND producer.copy_of IS NULL
@@ -132,7 +132,7 @@ UPDATE onceload.producer
  WHERE producer.producer_id = going.producer_id AND producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;
 
 -- name: keep_names
--- What is live goes by the names that producers have come to.
+-- Live producers keep their current names.
 UPDATE rebuilt SET name = going.name, generation = going.generation FROM going WHERE going.producer_id = rebuilt.producer_id;
 
 -- name: record_rewind
@@ -140,7 +140,7 @@ INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, rewound_to)
 VALUES (:pipeline_id, :position, 'rewind', :batch, :to);
 
 -- name: record_receipts
--- The spans that went, the rows that went with them, and the state that was set.
+-- The undone spans, the deleted rows, and the restored state.
 INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
                                   fingerprint, size, condition)
 SELECT :pipeline_id, :position, producer_id, going.name, going.generation, going.spans, coalesce(rows_there.rows, 0),

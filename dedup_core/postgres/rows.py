@@ -1,4 +1,4 @@
-"""Rows of the ledger's tables as the core's values."""
+"""Conversion of rows of the ledger's tables into values of the core."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -1,9 +1,9 @@
 """Snapshots in Postgres.
 
-Exact at their position, while commits, claims and registrations go on: position and states change in one transaction,
-and a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither. Only a recovery and
-a rewind wait for it, and it for them.
-The ledger is authoritative: states that it does not add up to are refused, and no snapshot is kept of them.
+They are exact while commits, claims and registrations continue: position and states change in one transaction, and
+a snapshot reads both in one view (REPEATABLE READ on the primary), so it sees both or neither. Only recoveries and
+rewinds wait for snapshots, and snapshots for them.
+The ledger is authoritative: no snapshot is taken of states that differ from its replay.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _TRIES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotSummary:
-    """A line in the list of snapshots."""
+    """A row in the list of snapshots."""
 
     position: Position
     producers: int
@@ -36,18 +36,18 @@ class SnapshotSummary:
 
 
 class PostgresSnapshots:
-    """Where snapshots are kept."""
+    """The store of snapshots."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def take(self, pipeline: str) -> Position:
-        """Keep the states as they are now; one snapshot of a position is enough."""
+        """Store the current states, unless there is a snapshot of this position."""
         for _ in range(_TRIES):
             try:
                 return self._take(pipeline)
             except PipelineBusy as busy:
-                # Another snapshot of this position came between: the next view shows it.
+                # Another session took a snapshot of this position. The next view shows it.
                 if busy.waited_for != CONCURRENT_CHANGE:
                     raise
         return self._take(pipeline)
@@ -65,8 +65,8 @@ class PostgresSnapshots:
         return Position(found.position)
 
     def take_if_due(self, pipeline: str, *, now: datetime) -> Position | None:
-        """What a loader calls after its commits."""
-        with translated(pipeline=pipeline, doing="asking for the last snapshot"), self._engine.begin() as connection:
+        """Take a snapshot if one is due. Loaders call it after their commits."""
+        with translated(pipeline=pipeline, doing="reading the last snapshot"), self._engine.begin() as connection:
             pipeline_id = get_pipeline(connection, pipeline).pipeline_id
             need = connection.execute(SQL["snapshot_need"], {"pipeline_id": pipeline_id}).one()
         policy = SnapshotPolicy(
@@ -80,7 +80,7 @@ class PostgresSnapshots:
         )
 
     def list(self, pipeline: str) -> tuple[SnapshotSummary, ...]:
-        """The snapshots that are kept, newest first."""
+        """The kept snapshots, newest first."""
         with translated(pipeline=pipeline, doing="listing snapshots"), self._engine.begin() as connection:
             return _list(connection, get_pipeline(connection, pipeline).pipeline_id)
 
@@ -96,7 +96,7 @@ class PostgresSnapshots:
         return Snapshot(pipeline=pipeline, position=summary.position, taken_at=summary.taken_at, states=states)
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot that comes from elsewhere, if it is one of this very ledger."""
+        """Store an imported snapshot, if it matches this ledger."""
         with translated(pipeline=snapshot.pipeline, doing="importing a snapshot"), self._engine.begin() as connection:
             found = lock_pipeline(connection, snapshot.pipeline)
             pipeline_id = found.pipeline_id
@@ -110,11 +110,11 @@ class PostgresSnapshots:
 
 
 def _refuse_unproven(connection: Connection, pipeline: str, found: Record) -> None:
-    """Refuse states that the ledger does not add up to: a snapshot would pass the damage on."""
+    """Refuse states that differ from the replay of the ledger: a snapshot would pass on the damage."""
     use_memory(connection)
     before = connection.execute(SQL["snapshot_before"], {"pipeline_id": found.pipeline_id, "position": found.position})
     differing: tuple[str, ...] = ()
-    # If the states do not follow from the snapshot before, that one may be damaged: the whole ledger decides.
+    # If the states do not follow from the last snapshot, it may be damaged: the whole ledger decides.
     for after in dict.fromkeys((Position(before.scalar_one()), BEGINNING)):
         try:
             reach = get_reach(connection, pipeline, pipeline_id=found.pipeline_id, after=after)

@@ -2,7 +2,7 @@
 SELECT coalesce(max(position), 0) FROM onceload.snapshot WHERE pipeline_id = :pipeline_id AND position <= :position;
 
 -- name: take_snapshot
--- No row comes back if there is a snapshot of this position already.
+-- Returns no row if there is already a snapshot of this position.
 INSERT INTO onceload.snapshot (pipeline_id, position, producers)
 SELECT :pipeline_id, :position, count(*) FROM onceload.producer
  WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)
@@ -16,7 +16,7 @@ SELECT pipeline_id, :position, producer_id, name, generation, consumed, fingerpr
   FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed);
 
 -- name: drop_old_snapshots
--- All but the newest; the ledger keeps everything, so that one is enough. What a recovery reads is left to the next.
+-- All but the newest: the ledger keeps everything. Snapshots that a recovery reads are left for the next call.
 WITH old AS (
     DELETE FROM onceload.snapshot
      WHERE pipeline_id = :pipeline_id AND position IN (
@@ -32,7 +32,7 @@ DELETE FROM onceload.snapshot_producer USING old
  WHERE snapshot_producer.pipeline_id = :pipeline_id AND snapshot_producer.position = old.position;
 
 -- name: snapshot_need
--- What the policy asks: how many commits, and how long, since the last snapshot or else the first commit.
+-- Input of the policy: commits and time since the last snapshot or else the first commit.
 SELECT pipeline.snapshot_every_commits, pipeline.snapshot_every_s, pipeline.snapshots_kept,
        pipeline.position - coalesce(last.position, 0) AS commits_since,
        coalesce(last.taken_at, (SELECT min(committed_at) FROM onceload.ledger

@@ -1,6 +1,6 @@
-"""What nobody needs any more: old names, old audits, business ids beyond their window, producers idle beyond theirs.
+"""Deletion of old sessions, old audits, business ids beyond their window and producers idle beyond theirs.
 
-All of it may be called at any time, by several at once, and never: nothing depends on it but the room that it frees.
+It may run at any time, concurrently, or never: it only frees space.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from dedup_core.postgres.deliveries import OF_BATCH
 from dedup_core.postgres.ledger import PostgresLedger
 
 SQL = statements("upkeep.sql")
-#: A process that was stopped for longer, and then goes on, could take a later life for its own.
+#: A process that was suspended for longer could take a later epoch for its own.
 SESSIONS_KEPT_S = 30 * 86_400.0
 AUDITS_KEPT_S = 365 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gone:
-    """What was let go of a pipeline."""
+    """What was deleted of a pipeline."""
 
     pipeline: str
     sessions: int
@@ -29,11 +29,11 @@ class Gone:
 
 
 def tidy(engine: Engine, pipeline: str) -> Gone:
-    """Let go of what has ended: claims of planners that vanished, sessions of old batches, old audits, idle devices."""
+    """Delete expired claims of planners, sessions of old batches, old audits and idle producers."""
     ledger = PostgresLedger(engine)
     ledger.drop_ended_claims(pipeline)
     producers = len(ledger.forget_idle(pipeline))
-    with translated(pipeline=pipeline, doing="tidying up"), engine.begin() as connection:
+    with translated(pipeline=pipeline, doing="deleting old sessions and audits"), engine.begin() as connection:
         binds = {"pipeline_id": lock_pipeline(connection, pipeline).pipeline_id}
         of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
         sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
@@ -42,5 +42,5 @@ def tidy(engine: Engine, pipeline: str) -> Gone:
 
 
 def pipelines(engine: Engine) -> tuple[str, ...]:
-    with translated(pipeline="(any)", doing="looking for pipelines"), engine.begin() as connection:
+    with translated(pipeline="(any)", doing="listing pipelines"), engine.begin() as connection:
         return tuple(connection.execute(SQL["pipelines"]).scalars())

@@ -2,7 +2,7 @@
 SELECT name FROM onceload.pipeline ORDER BY name;
 
 -- name: drop_ended_sessions
--- What was called so long ago that no life of it can still be there; whoever holds anything stays.
+-- Sessions of old batches whose processes cannot be running any more. Sessions that hold anything stay.
 DELETE FROM onceload.session
  WHERE pipeline_id = :pipeline_id AND strpos(name, :of_batch) > 0
    AND greatest(opened_at, lease_until) < clock_timestamp() - make_interval(secs => :kept_s)

@@ -1,4 +1,4 @@
-"""What people ask of the ledger: rows to show, never to decide by."""
+"""Views of the ledger for people. No code may decide by them."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ def look(
     batch: Batch | None = None,
     at_most: int,
 ) -> list[dict[str, object]]:
-    """The rows of a view, or what it has of one batch; a pipeline that nobody declared is an error, no empty table."""
+    """The rows of a view, or those of one batch. An unknown pipeline is an error, not an empty table."""
     with translated(pipeline=pipeline or "(any)", doing=f"reading {view}"), engine.begin() as connection:
         if pipeline is not None:
             get_pipeline(connection, pipeline)
@@ -29,7 +29,7 @@ def look(
 
 
 def is_audited_elsewhere(engine: Engine, *, pipeline: str, suite: str, batch: Batch) -> bool:
-    """Whether a suite of that name was also asked about a batch of that name by another pipeline."""
-    with translated(pipeline=pipeline, doing="looking for audits"), engine.begin() as connection:
+    """Whether another pipeline has an audit with the same names of suite and batch."""
+    with translated(pipeline=pipeline, doing="reading audits"), engine.begin() as connection:
         binds = {"pipeline": pipeline, "suite": suite, "batch": batch}
         return bool(connection.execute(SQL["audited_elsewhere"], binds).scalar_one())

@@ -60,6 +60,6 @@ SELECT audit.batch, audit.passed, result.expectation, result.about, result.sever
  ORDER BY audit.audit_id DESC, result.number LIMIT :at_most;
 
 -- name: audited_elsewhere
--- Whether a suite of the same name was asked about a batch of the same name, of another pipeline.
+-- Whether another pipeline has an audit with the same names of suite and batch.
 SELECT EXISTS (SELECT FROM onceload.audit JOIN onceload.pipeline USING (pipeline_id)
                 WHERE suite = :suite AND batch = :batch AND pipeline.name <> :pipeline);

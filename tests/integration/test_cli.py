@@ -214,7 +214,7 @@ def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(empty_dsn, t
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "run `onceload init`" in done.stderr or "snapshot file" in done.stderr
+    assert "Run `onceload init`" in done.stderr or "snapshot file" in done.stderr
 
 
 SAMPLE = str(Path(__file__).parents[2] / "pipelines" / "events.yaml")
@@ -283,7 +283,7 @@ def test_an_audit_is_of_a_batch_and_only_a_draft_goes_to_a_file(dsn, wrong):
     done = onceload("audit", SAMPLE, *wrong, ONCELOAD_DSN=dsn)
 
     assert done.returncode == 2
-    assert "expected --batch NAME, or --suggest" in done.stderr
+    assert "Expected --batch NAME, or --suggest" in done.stderr
 
 
 def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, tmp_path):
@@ -317,7 +317,7 @@ def test_an_unknown_pipeline_ends_with_2_and_the_ones_there_are(loaded, dsn):
 
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"] == "NotFound"
-    assert "no pipeline is called 'evnets'; known: events" in done.stderr
+    assert "pipeline not found: 'evnets'. Nothing was changed. Known: events." in done.stderr
 
 
 def test_where_there_are_several_pipelines_one_must_be_named(loaded, dsn):
@@ -326,7 +326,7 @@ def test_where_there_are_several_pipelines_one_must_be_named(loaded, dsn):
     done = onceload("ledger", ONCELOAD_DSN=dsn)
 
     assert done.returncode == 2
-    assert "--pipeline: expected one of events, orders, found no name" in done.stderr
+    assert "--pipeline: found no name. Nothing was changed. Expected one of events, orders." in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_damaged_snapshot_file_needs_a_person(loaded, dsn, tmp_path):
     done = onceload("snapshot", "import", str(tmp_path / "events.snapshot"), ONCELOAD_DSN=dsn)
 
     assert done.returncode == 4
-    assert "use another copy" in done.stderr
+    assert "Use another copy" in done.stderr
 
 
 def test_a_table_that_is_cut_says_so(loaded, dsn):
@@ -463,7 +463,7 @@ def test_doctor_looks_at_everything_and_says_how_to_mend_it(empty_dsn):
     after = onceload("doctor", "--json", ONCELOAD_DSN=empty_dsn)
 
     assert before.returncode == 2
-    assert "run `onceload init`" in before.stderr
+    assert "Run `onceload init`" in before.stderr
     assert [check["name"] for check in json.loads(after.stdout)["checks"]] == [
         "python", "java", "disk", "database", "clock", "schema",
     ]  # fmt: skip

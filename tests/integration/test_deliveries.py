@@ -322,7 +322,7 @@ class StagedTwins(Twins):
         there = [each.id for each in self.model.deliveries.values() if each.state is State.DEAD]
         chosen = there[number % len(there)] if there else None
         if chosen in self.in_batch:
-            with pytest.raises(SettingRefused, match="one that stands alone"):
+            with pytest.raises(SettingRefused, match="a delivery of no running batch"):
                 self.board.redrive(self.ids[chosen])
         elif chosen is not None:
             self.board.redrive(self.ids[chosen])

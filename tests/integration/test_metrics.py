@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_refused(folder, dsn, capsys):
         code = call(dsn, "metrics", "--port", str(taken.getsockname()[1]))
 
     assert code == 2
-    assert "expected a free port, such as --port 9188" in capsys.readouterr().err
+    assert "Expected a free port, such as --port 9188" in capsys.readouterr().err
 
 
 def expressions():

@@ -183,7 +183,7 @@ def test_a_connection_that_ends_before_commit_means_that_nothing_happened(engine
 def test_a_commit_lock_that_stays_held_is_waited_for_with_a_bound(engine, ledger):
     with engine.connect() as other:
         other.execute(text("UPDATE onceload.pipeline SET position = position"))
-        with pytest.raises(PipelineBusy, match="call again"):
+        with pytest.raises(PipelineBusy, match="Retry"):
             load(ledger)
 
 
@@ -299,7 +299,7 @@ def test_an_upkeep_whose_commit_is_not_answered_has_an_unknown_outcome(engine, l
 def test_a_declaration_below_what_is_there_is_refused(ledger):
     ledger.register("events", [("a", 1), ("b", 1), ("c", 1)])
 
-    with pytest.raises(SettingRefused, match="producers_max: expected at least as many as there are"):
+    with pytest.raises(SettingRefused, match=r"producers_max: .*Expected at least as many as there are"):
         ledger.declare(Pipeline(name="events", producers_max=1))
 
 

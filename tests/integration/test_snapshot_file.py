@@ -90,7 +90,7 @@ def test_something_else_is_refused(tmp_path, content):
 
 
 def test_a_place_that_cannot_be_written_is_refused_and_left_as_it_was(tmp_path):
-    with pytest.raises(SettingRefused, match="nothing was changed"):
+    with pytest.raises(SettingRefused, match="Nothing was changed"):
         write_snapshot(SNAPSHOT, tmp_path / "no such folder" / "events.snapshot")
     with pytest.raises(SettingRefused, match="a readable file"):
         read_snapshot(tmp_path / "no such file")

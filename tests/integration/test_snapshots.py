@@ -66,7 +66,7 @@ def test_a_snapshot_that_was_begun_before_a_recovery_ended_is_taken_again(engine
     with ThreadPoolExecutor(1) as thread:
 
         def take_now(doing):
-            if doing.startswith("setting"):
+            if doing.startswith("repairing"):
                 taken.append(thread.submit(PostgresSnapshots(engine).take, "events"))
                 wait_until_blocked()
 

@@ -40,7 +40,7 @@ _DELIVERIES_MAX = 1_000
 #: Nothing gets on for so long: then the run is over, and what is missing is told.
 _PATIENCE_S = 180.0
 _CALL_AGAIN = (1, 3)
-_WAS_DOWN = "should have let us in"
+_WAS_DOWN = "the database cannot be reached"
 
 
 class Way(StrEnum):

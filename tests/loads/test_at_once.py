@@ -109,7 +109,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
         loads.write("later.jsonl", later)
         with monkeypatch.context() as patched:
             patched.setattr(offering, "make_plan", lambda *_, **__: planned)
-            with pytest.raises(NotAlone, match=r"another session is loading first\.jsonl.*call again"):
+            with pytest.raises(NotAlone, match=r"another session has started to load first\.jsonl.*Retry"):
                 loads.load()
 
     load_with(loads, Meanwhile(after=load_what_was_planned))

@@ -260,7 +260,7 @@ def test_too_many_bad_records_stop_the_batch(loads):
 
     loads.write("a.jsonl", line(1) + "{\n{\n")
 
-    with pytest.raises(TooManyQuarantined, match="allows 1 records, but 2 of 3 are bad"):
+    with pytest.raises(TooManyQuarantined, match="2 of 3 records are bad, and quarantined_max allows 1 records"):
         loads.load(quarantine_limit=QuarantineLimit(records=1))
 
     assert loads.ask("SELECT * FROM onceload.ledger") == []

@@ -386,7 +386,7 @@ def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_anot
 @pytest.mark.parametrize("to", [1, 2, 3])
 def test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays(logs, to):
     copies_that_part(logs, at=to)
-    expected = r"before y.log differed from x.log.*would bring them a second time"
+    expected = r"before y.log differed from x.log.*would load them a second time"
 
     with pytest.raises(SettingRefused, match=expected):
         rewind(logs.declared, logs.engine, to=Position(to), dry_run=False)

@@ -259,7 +259,7 @@ def test_state_that_is_damaged_is_recovered_first(grown, is_in_a_snapshot):
             " FROM onceload.producer AS live WHERE live.producer_id = snapshot_producer.producer_id",
         )
 
-    with pytest.raises(StateDiffers, match=r"differs for b.jsonl; .*recover state"):
+    with pytest.raises(StateDiffers, match=r"differs for b.jsonl\. .*recover state"):
         back(grown, 3)
 
     assert grown.ledger.position("events") == 4
@@ -269,7 +269,7 @@ def test_state_that_cannot_be_set_back_is_recovered_first(grown):
     with grown.engine.begin() as connection:
         connection.execute(text("DELETE FROM onceload.producer WHERE name = 'a.jsonl'"))
 
-    with pytest.raises(StateDiffers, match=r"differs for a.jsonl; .*recover state"):
+    with pytest.raises(StateDiffers, match=r"differs for a.jsonl\. .*recover state"):
         back(grown, 1)
 
     assert grown.rows() == [1, 2, 3, 4]
@@ -313,7 +313,7 @@ def test_what_was_loaded_before_rows_had_a_lineage_is_refused(grown):
     execute(grown.admin_dsn, "ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only")
     execute(grown.admin_dsn, "UPDATE onceload.ledger SET loaded = loaded + 1 WHERE position = 2")
 
-    with pytest.raises(SettingRefused, match="all carry _producer_id"):
+    with pytest.raises(SettingRefused, match="_producer_id and _sequence in all rows"):
         back(grown, 0, differences_accepted=True)
 
 
@@ -680,7 +680,7 @@ def test_a_target_that_still_has_rows_is_not_loaded_over(loads, exported, new_ds
         connection.execute(text("INSERT INTO target VALUES (1)"))
     engine.dispose()
 
-    with pytest.raises(SettingRefused, match=r"a target without rows.* found table .*target.* with rows"):
+    with pytest.raises(SettingRefused, match=r"found table .*target.* with rows.*Expected a target without rows"):
         anew(loads, new_dsn, exported)
 
 
@@ -696,7 +696,7 @@ def test_a_database_that_has_the_pipeline_is_not_rebuilt_over(loads, exported):
 def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
     loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, name="others"))
 
-    with pytest.raises(SettingRefused, match="expected one of others, found one of pipeline events"):
+    with pytest.raises(SettingRefused, match=r"found one of pipeline events.*Expected one of others"):
         anew(loads, new_dsn, exported)
 
 

@@ -136,7 +136,7 @@ def test_rows_that_do_not_tell_their_record_are_refused(request, tasks, who, tra
     loads = request.getfixturevalue(who)
     loads.write("a.jsonl", record("d1", 0, ["a"]) + record("d1", 0, ["a"]))
 
-    with pytest.raises(SettingRefused, match=r"expected _producer_id and _sequence among its columns"):
+    with pytest.raises(SettingRefused, match=r"Expected _producer_id and _sequence among its columns"):
         load_by_spark(loads, tasks, transform=transform)
 
     assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]

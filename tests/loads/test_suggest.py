@@ -193,7 +193,7 @@ def test_too_few_rows_say_nothing_of_what_is_ordinary(loads):
     loads.write("a.jsonl", line(1))
     loads.load()
 
-    with pytest.raises(SettingRefused, match="expected at least 100"):
+    with pytest.raises(SettingRefused, match="Expected at least 100"):
         drafted(loads)
     with pytest.raises(SettingRefused, match="nothing is staged"):
         drafted(loads, batch=Batch("none"))

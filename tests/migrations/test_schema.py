@@ -105,7 +105,7 @@ def test_four_upgrades_at_once_make_one_schema(empty_dsn):
 
 
 def test_a_missing_schema_is_refused_with_the_command_that_makes_it(engine):
-    with pytest.raises(SchemaRefused, match="missing; nothing was changed: run `onceload init`"):
+    with pytest.raises(SchemaRefused, match=r"missing .*Nothing was changed\. Run `onceload init`"):
         schema.check(engine)
 
 
@@ -205,7 +205,7 @@ def test_somebody_elses_schema_of_the_same_name_is_refused_and_not_touched(engin
     before = catalog(engine)
 
     for use in (schema.check, schema.upgrade):
-        with pytest.raises(SchemaRefused, match=r"of another application \(it contains pipeline\).*rename that schema"):
+        with pytest.raises(SchemaRefused, match=r"of another application \(it contains pipeline\).*Rename that schema"):
             use(engine)
 
     assert catalog(engine) == before
@@ -220,7 +220,7 @@ def test_somebody_elses_version_table_is_not_taken_for_ours(engine, columns):
         connection.execute(text("INSERT INTO onceload.schema_version VALUES ('flyway')"))
 
     for use in (schema.check, schema.upgrade):
-        with pytest.raises(SchemaRefused, match="rename that schema"):
+        with pytest.raises(SchemaRefused, match="Rename that schema"):
             use(engine)
 
 

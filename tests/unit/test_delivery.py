@@ -112,7 +112,9 @@ def test_every_state_but_the_first_is_reached_and_only_acked_and_abandoned_are_f
 
 
 def test_an_event_that_the_table_does_not_know_is_refused_with_the_states_that_allow_it() -> None:
-    with pytest.raises(SettingRefused, match="abandon: expected one that is waiting or dead, found a delivery that is"):
+    with pytest.raises(
+        SettingRefused, match=r"abandon: found a delivery that is.*Expected one that is waiting or dead"
+    ):
         next_state(State.ACKED, Event.ABANDON)
 
 
@@ -183,9 +185,9 @@ def test_a_session_that_leaves_in_good_order_gives_back_what_it_holds_and_that_i
 
 def test_an_unknown_session_or_delivery_is_not_found() -> None:
     desk = Desk(Mode.SHARED, "a")
-    with pytest.raises(NotFound, match="no session is called 'b'; known: a"):
+    with pytest.raises(NotFound, match=r"session not found: 'b'.*Known: a"):
         take(desk.board, SessionName("b"), Epoch(1), 0.0)
-    with pytest.raises(NotFound, match="no delivery is called '7'"):
+    with pytest.raises(NotFound, match="delivery not found: '7'"):
         desk.ack("a", 7)
 
 
@@ -226,7 +228,7 @@ def test_a_straggler_of_the_same_life_cannot_ack_what_was_taken_away(mode: Mode)
     desk.take("a")
     desk.wait(DEADLINE_S)
 
-    with pytest.raises(DeliveryTakenAway, match="held by session a in epoch 1, but it is waiting"):
+    with pytest.raises(DeliveryTakenAway, match="session a held it in epoch 1, but now it is waiting"):
         desk.ack("a", 0)
     desk.take("b")
     with pytest.raises(DeliveryTakenAway):
@@ -313,7 +315,7 @@ def test_a_person_can_neither_abandon_what_is_in_hand_nor_redrive_what_is_not_de
     desk.take("a")
     with pytest.raises(SettingRefused, match=r"abandon: .*found a delivery that is held"):
         abandon(desk.board, DeliveryId(0))
-    with pytest.raises(SettingRefused, match="redrive: expected one that is dead"):
+    with pytest.raises(SettingRefused, match=r"redrive: .*Expected one that is dead"):
         redrive(desk.board, DeliveryId(0))
 
 
@@ -373,7 +375,7 @@ def test_session_ends_for_each_session_by_itself_once_the_board_is_sealed() -> N
 
 
 def test_session_needs_sessions_before_an_offer() -> None:
-    with pytest.raises(SettingRefused, match="offer: expected sessions"):
+    with pytest.raises(SettingRefused, match=r"offer: .*Expected sessions"):
         Desk(Mode.SESSION).offer((1,))
 
 

@@ -30,7 +30,7 @@ def test_a_snapshot_is_due_by_count_or_by_time_but_never_for_nothing(commits_sin
     ],
 )
 def test_a_declaration_that_cannot_be_meant_is_refused(wrong):
-    with pytest.raises(SettingRefused, match=r"expected .*, found .*; nothing was changed"):
+    with pytest.raises(SettingRefused, match=r"found .*\. Nothing was changed\. Expected .*"):
         Pipeline(**wrong)
 
 

@@ -54,7 +54,7 @@ def test_several_hosts_are_left_to_libpq():
     ],
 )
 def test_another_address_is_refused_without_showing_it(dsn):
-    with pytest.raises(SettingRefused, match="ONCELOAD_DSN: expected postgresql://") as refused:
+    with pytest.raises(SettingRefused, match=r"ONCELOAD_DSN: .*Expected postgresql://") as refused:
         read_settings({"ONCELOAD_DSN": dsn})
 
     assert SECRET not in str(refused.value)

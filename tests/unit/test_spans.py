@@ -64,7 +64,7 @@ def test_the_last_sequence_id_can_be_consumed_at_the_very_end_of_int8():
     ("first", "end"), [(-1, 5), (5, 5), (5, 4), (0, SEQUENCE_END + 1), (SEQUENCE_END, SEQUENCE_END + 1)]
 )
 def test_a_span_outside_its_bounds_is_refused_with_what_was_expected(first, end):
-    with pytest.raises(NotASpan, match=f"expected 0 <= first < end <= {SEQUENCE_END}"):
+    with pytest.raises(NotASpan, match=f"Expected 0 <= first < end <= {SEQUENCE_END}"):
         Span(first, end)
 
 

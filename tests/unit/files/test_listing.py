@@ -95,7 +95,7 @@ def test_any_root_may_be_given_that_leads_to_the_files(tmp_path, monkeypatch, ro
 
 @pytest.mark.parametrize("root", ["other", "s3://landing", "landing/below"])
 def test_a_pattern_that_leads_out_of_its_root_is_refused(root):
-    with pytest.raises(SettingRefused, match=r"source\.path: expected a pattern of files below"):
+    with pytest.raises(SettingRefused, match=r"source\.path: .*Expected a pattern of files below"):
         list_files("landing/*.csv", root=root)
 
 

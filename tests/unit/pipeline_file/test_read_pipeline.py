@@ -219,5 +219,5 @@ def test_the_pipelines_of_a_folder_come_in_order(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(NotFound, match="no folder of pipeline files is called"):
+    with pytest.raises(NotFound, match="folder of pipeline files not found"):
         find_pipelines(tmp_path / "nowhere")
