@@ -1,1 +1,1 @@
-"""The data plane: read, parse, stage, hand over."""
+"""The data plane: read files, parse records, stage rows, publish."""

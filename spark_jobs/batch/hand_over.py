@@ -1,7 +1,7 @@
-"""What a stage holds besides its rows and proofs, so that another process may audit and publish it.
+"""The data of a staged batch, besides rows and proofs, that another process needs to audit and publish it.
 
-The claim of its batch names the stage from then on. The ledger is authoritative: whoever publishes a second time finds
-the claim gone and the batch in the ledger; whoever finds neither has lost nothing, as the next load plans the same
+The claim of the batch then names the stage. The ledger is authoritative: a process that publishes a second time finds
+the claim gone and the batch in the ledger. If it finds neither, nothing is lost, because the next load plans the same
 records again.
 """
 
@@ -27,9 +27,9 @@ from spark_jobs.write.patience import answered
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """What whoever planned a batch leaves for whoever publishes it."""
+    """What the planner of a batch leaves for the process that publishes it."""
 
-    #: How many deliveries must be there, whole.
+    #: The number of deliveries that must be complete.
     deliveries: int
     written: tuple[Column, ...]
     has_lineage: bool
@@ -38,7 +38,7 @@ class Word:
 
 
 def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: int, notes: Sequence[Note]) -> None:
-    """Leave word, and let the batch hold what its planner claimed."""
+    """Store the word, and keep the stage with the claim of the batch."""
     word = Word(
         deliveries=deliveries,
         written=job.written,
@@ -53,7 +53,7 @@ def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: in
             write_word(connection, stage, _written(word))
         batches.keep(claim, stage=stage.name)
 
-    # Said twice, because an answer was lost, it is the same.
+    # Idempotent, because it is retried when an answer was lost.
     answered(keep_now)
 
 

@@ -1,4 +1,4 @@
-"""What a session works on: the pipeline, the batch and how its rows are written."""
+"""The job of a session: the pipeline, the batch and how its rows are written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,31 +19,31 @@ from spark_jobs.pipeline.declared import Declared
 
 @dataclass(eq=False)
 class TransformRefused(NeedsAPerson):
-    """What a transform makes has no bytes of its own, so that none of it can be quarantined."""
+    """The rows of a transform do not fit; without raw bytes, none of them can be quarantined."""
 
     pipeline: str
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: the transform should have made rows that fit the target, but: {self.reason}; "
-            "nothing of the batch was loaded: mend the SQL of the transform, the declared column or the records"
+            f"pipeline {self.pipeline}: the rows of the transform do not fit the target: {self.reason}. Nothing of the "
+            "batch was loaded. Fix the SQL of the transform, the declared column or the records."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """A generation whose rows go when those of a later one come."""
+    """A generation whose rows are deleted when those of a later one are committed."""
 
     old: ProducerId
     name: str
-    #: What is to be read of the later one; empty where only reading tells.
+    #: The spans to read of the later one; empty if its end is only known after reading.
     planned: SpanSet
 
     def is_whole(self, advance: Advance) -> bool:
-        """Whether all of the later one was read; its size is noted by nobody who was stopped.
+        """Whether all of the later one was read; a reader that was stopped records no size.
 
-        Nothing takes the place of nothing: a packed file that is empty inside deletes no rows, as a plain one does not.
+        An empty file replaces nothing: a compressed file without content deletes no rows, as a plain one does not.
         """
         is_read = advance.spans.covers(self.planned) if self.planned else advance.spans.is_without_holes
         return advance.size is not None and bool(advance.spans) and is_read
@@ -51,41 +51,41 @@ class Replacement:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that a task has to know; it travels to wherever the task runs."""
+    """Everything a task needs; it is pickled and sent to the task."""
 
     declared: Declared
-    #: What is read of the records, and what is written of them: another, where a transform makes it.
+    #: The columns that are read and those that are written; a transform may make them different.
     columns: tuple[Column, ...]
     written: tuple[Column, ...]
     ledger: LedgerSettings
     session: Session
     batch: Batch
     run: Run | None = None
-    #: How long to wait for what others hold, since they were last seen to get on.
+    #: How long to wait for other sessions after they last made progress.
     wait_s: float = 600.0
-    #: Generations whose rows go when those of a later one come, by the later one's id.
+    #: Generations whose rows are deleted with the commit of a later one, by the id of the later one.
     replaced: Mapping[ProducerId, Replacement] = field(default_factory=dict)
-    #: Rows are replaced also where they are not as many as their receipts say.
+    #: Replace rows even if their number differs from the receipts.
     differences_accepted: bool = False
-    #: Somebody may have committed a part of what is in hand.
+    #: Another worker may have committed a part of this delivery.
     is_redelivered: bool = False
-    #: What cannot be read now is not handed out again.
+    #: The last try: what cannot be read now is not handed out again.
     is_last_try: bool = True
-    #: Left out, every piece commits itself.
+    #: If None, each piece is committed directly.
     stage: Stage | None = None
-    #: Whether staged rows know which record they were made from; only a transform may lose that.
+    #: Whether staged rows know their record; only a transform may drop that.
     has_lineage: bool = True
-    #: How to get into the store of the files.
+    #: Credentials for the object store of the files.
     access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def names_records(self) -> bool:
-        """Whether records say themselves who they are."""
+        """Whether the records name their own producer and sequence id."""
         return self.declared.producer is not None or self.declared.message_id is not None
 
 
 def engine_of(job: Job) -> Engine:
-    """The pool of this process; the next task finds it open."""
+    """Return the connection pool of this process, shared by its tasks."""
     return _engine(job.ledger)
 
 

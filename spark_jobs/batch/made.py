@@ -1,4 +1,4 @@
-"""The rows that a transform made, each try in a table of its own."""
+"""The rows of a transform, with one table for each try of a task."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from spark_jobs.write.sql import run
 
 @dataclass(frozen=True)
 class Made:
-    """What one try at a partition of a transform's rows has written."""
+    """The rows that one try wrote for a partition."""
 
     partition: int
     token: str
@@ -22,7 +22,7 @@ class Made:
 
 
 def stage_made(engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
-    """Keep what one try makes, whole or not at all, in a table of its own; nothing if there is nothing."""
+    """Store the rows of one try in a table of its own, completely or not at all; None if there are none."""
     token, rows = token_hex(8), 0
     writer = replace(stage.writer, table=stage.made(token))
     with still_there(stage), engine.connect() as connection, connection.begin():
@@ -36,7 +36,7 @@ def stage_made(engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, part
 
 
 def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
-    """Count what those tries made that Spark says came first, and nothing of any other."""
+    """Count the rows of the tries that Spark reports as first, and of no others."""
     with still_there(stage), engine.connect() as connection, connection.begin():
         for each in made:
             part = StagedPart(
@@ -49,6 +49,6 @@ def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
                 bytes=0,
                 records=0,
             )
-            # Asked again after an answer that was lost, it is there already.
+            # On a retry after a lost answer, it is already attached.
             if keep_part(connection, stage, part):
                 run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")

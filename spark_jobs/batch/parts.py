@@ -1,4 +1,4 @@
-"""The pieces that are staged, and what each proves once it is published."""
+"""The staged pieces, and what each proves when it is published."""
 
 import json
 from base64 import b64decode, b64encode
@@ -26,9 +26,9 @@ from spark_jobs.write.writer import Writer
 
 @dataclass(frozen=True, kw_only=True)
 class StagedPart:
-    """What a piece of a delivery will prove, once its rows are published."""
+    """What a piece of a delivery proves once its rows are published."""
 
-    #: Below zero: rows that a transform made, and that prove nothing by themselves.
+    #: Negative for rows that a transform made, which prove nothing by themselves.
     delivery: int
     number: int
     is_last: bool
@@ -36,9 +36,9 @@ class StagedPart:
     rows: int
     quarantined: tuple[QuarantinedRecord, ...]
     bytes: int
-    #: How many good records were read; a transform may make more rows of them, or fewer.
+    #: How many good records were read; a transform may make more or fewer rows of them.
     records: int
-    #: Of the last of a delivery: what could not be read of it.
+    #: In the last piece of a delivery: the files that could not be read.
     notes: tuple[Note, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ class StagedPart:
 
 
 def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> None:
-    """Delete what earlier tries have staged of a delivery; from now on they stage nothing more of it."""
+    """Delete what earlier tries staged of a delivery, and fence them off."""
     with still_there(stage), engine.begin() as connection:
         hold(connection, claim)
         rest = text(f"DELETE FROM {stage.parts} WHERE delivery = :delivery RETURNING proof")
@@ -82,7 +82,7 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
 
 
 def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer, claim: Claim) -> None:
-    """Keep a piece and its rows, unless this try has done so already and the answer was lost."""
+    """Stage a piece and its rows, unless this try already did and the answer was lost."""
     with engine.connect() as connection, connection.begin() as transaction:
         if not keep_part(connection, stage, part):
             transaction.rollback()
@@ -92,17 +92,17 @@ def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *
 
 
 def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
-    """Keep what a piece proves while its rows go elsewhere; read again, it must be the same piece."""
+    """Stage the proof of a piece whose rows are written elsewhere; a repeated read must give the same piece."""
     with engine.connect() as connection, connection.begin():
         if not keep_part(connection, stage, part):
             rows = _staged_rows(connection, stage)
             (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == part.place)
             if kept != part:
-                raise DatabaseLost(f"reading piece {part.place} again", "its file has changed since it was first read")
+                raise DatabaseLost(f"reading piece {part.place} again", "its file changed after it was first read")
 
 
 def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
-    # Names of stages are ours, so no colon in them passes for a parameter.
+    # Stage names are generated, so no colon in them is taken for a parameter.
     statement = text(
         f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
         " ON CONFLICT DO NOTHING"
@@ -121,10 +121,10 @@ def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
 
 
 def staged_parts(engine: Engine, stage: Stage) -> tuple[StagedPart, ...]:
-    """All that was staged, in order."""
+    """Return all staged pieces in order."""
     with engine.begin() as connection:
         rows = _staged_rows(connection, stage)
-    # Many bad records take long to decode, and the server ends a transaction that is idle meanwhile.
+    # Decoding many bad records takes long, and the server ends transactions that are idle for that time.
     return tuple(map(_read, rows))
 
 
@@ -137,7 +137,7 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
 
 
 def write_word(connection: Connection, stage: Stage, word: str) -> None:
-    """Leave word with the stage for whoever publishes it; what empties the one empties the other."""
+    """Store the word in the stage, so that a crash that empties the stage also removes the word."""
     with still_there(stage):
         statement = text(f"UPDATE {stage.parts} SET proof = :word WHERE delivery = {OPENED}")
         if connection.execute(statement, {"word": word}).rowcount != 1:
@@ -155,18 +155,18 @@ def read_word(connection: Connection, stage: Stage) -> str:
 
 
 def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
-    """Refuse, inside the commit, a stage that was emptied since its pieces were counted: proof needs its rows."""
+    """Refuse, inside the commit, a stage that lost pieces since they were counted: a proof needs its rows."""
     with still_there(stage):
-        # A late try at a task stages nothing between this count and the rows that are read after it.
+        # Lock, so that a late try stages nothing between this count and the read of the rows.
         run(connection, f"LOCK TABLE {stage.parts} IN SHARE MODE")
         kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
-    # One more is there from the start.
+    # Every stage starts with one extra piece.
     if kept != parts + 1:
         raise StageLost(stage.parts)
 
 
 def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
-    """Whether every piece of every delivery is there; a delivery's pieces count up to the one that says it is last."""
+    """Whether each delivery has all of its pieces, from 0 to the one marked as last."""
     numbers: dict[int, list[StagedPart]] = {}
     for part in (part for part in parts if part.delivery >= 0):
         numbers.setdefault(part.delivery, []).append(part)

@@ -1,15 +1,15 @@
-"""Where the rows of a batch wait until all of them are there: two tables that live as long as the batch.
+"""The staging tables of a batch: two unlogged tables that live as long as the batch.
 
-One holds rows, the other which pieces they came from. A piece and its rows are written in one transaction, while the
-delivery is in the hand of whoever reads it. Whoever takes a delivery next deletes what an earlier try has staged of
-it, so that all pieces of a delivery are of one try. Both tables are unlogged, so a crash of the server empties both,
-and whoever publishes finds that the piece is gone which is there from the start.
+One holds the rows, the other the pieces that they came from. A piece and its rows are written in one transaction while
+the delivery is held. The next holder of a delivery first deletes what earlier tries staged of it, so that all pieces
+of a delivery come from one try. A crash of the server empties both tables. The publisher detects this because the
+piece that exists from the start is missing.
 
-A stage goes with the process that opened it, unless a claim names it: then the batch keeps it, for whoever publishes
-it, and with it what that has to know. One that an audit refused is kept for a while as well, to be looked at.
+A stage is dropped with the process that opened it, unless a claim names it. Then the batch keeps the stage for its
+publisher, with the data that publishing needs. The stage of a failed audit is also kept for a while, for inspection.
 
-Rows that a transform made are no piece that every try makes alike: each try has a table of its own, and Spark decides
-whose counts. Those tables are joined to the first by inheritance.
+A transform may make different rows in each try, so each try has a table of its own, and Spark decides which one counts.
+These tables are attached to the first one by inheritance.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,34 +32,34 @@ from spark_jobs.write.writer import Writer
 SCHEMA = "onceload_stage"
 SQL = statements("stage.sql", package=__package__)
 _UNDEFINED_TABLE = "42P01"
-#: The delivery of the piece that is there from the start; those that a transform made come behind it.
+#: The delivery of the piece that exists from the start; rows of a transform use the numbers after it.
 OPENED = -(2**31)
 
 
 @dataclass(eq=False)
 class StageLost(CallAgain):
-    """The server crashed and emptied the stage, or ended the connection that held it: all has to be staged again."""
+    """The server crashed and emptied the stage, or closed its connection: the batch must be staged again."""
 
     stage: str
 
     def __str__(self) -> str:
         return (
-            f"stage {self.stage} should hold all pieces of its batch until they are published, but the server lost it; "
-            "nothing was committed: call again"
+            f"the server lost stage {self.stage}, which held the rows of an unpublished batch. Nothing was committed. "
+            "Retry."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The two tables of one attempt at a batch, as SQL writes them."""
+    """The two tables of one attempt at a batch, quoted for SQL."""
 
     name: str
     rows: str
     parts: str
-    #: The table that its rows go to.
+    #: The target table of the rows.
     target: str
     columns: tuple[Column, ...]
-    #: Rows know which record they were made from; only a transform may lose that.
+    #: Whether rows know their record; only a transform may drop that.
     lineage: bool
 
     @classmethod
@@ -74,11 +74,11 @@ class Stage:
         )
 
     def beside(self, name: str) -> str:
-        """Another table of the same stage, which goes with it."""
+        """Another table of the same stage, dropped with it."""
         return self.rows.removesuffix(' rows"') + f' {name}"'
 
     def made(self, token: str) -> str:
-        """The table of one try to make rows, as SQL writes it."""
+        """The table of one try to make rows, quoted for SQL."""
         return self.beside(f"made {token}")
 
     @property
@@ -88,12 +88,12 @@ class Stage:
 
 @contextmanager
 def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> Iterator[Stage]:
-    """Two empty tables for as long as the block runs; what processes left behind that were killed goes first."""
-    # Of its own for each staging, so that a task of one that was given up finds no table to write to.
+    """Create two empty tables for the duration of the block, after dropping those of killed processes."""
+    # Each staging has its own name, so that a task of an abandoned one finds no table to write to.
     name = token_hex(8)
     stage = Stage.called(name, columns, target, lineage=lineage)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
-        # Held by the connection, so that a stage whose owner is gone can be told from one in use.
+        # The lock of this connection shows that the stage is in use; it ends with the process.
         holder.execute(SQL["hold"], {"name": name})
         _sweep(holder)
         _create_rows(holder, stage, target)
@@ -113,7 +113,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
 
 
 def drop_stage(engine: Engine, name: str) -> None:
-    """Drop a stage, unless somebody keeps it; whoever opens the next one sweeps what could not be dropped now."""
+    """Drop a stage that no batch keeps; the next stage sweeps what cannot be dropped now."""
     with suppress(DBAPIError), engine.begin() as connection:
         for _, tables in connection.execute(SQL["stages"], {"name": name}).all():
             _drop(connection, tables)
@@ -125,7 +125,7 @@ def _drop(connection: Connection, tables: Iterable[str]) -> None:
 
 
 def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
-    """Like the target, so that what it would refuse is found row by row while there is time to quarantine it."""
+    """Create the rows like the target, so that rows it would refuse are found in time to quarantine them."""
     run(
         holder,
         f"CREATE UNLOGGED TABLE {stage.rows} (LIKE {table_name(target)} INCLUDING GENERATED INCLUDING CONSTRAINTS)",
@@ -136,7 +136,7 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
     changes += [f"ADD COLUMN {field.name} bigint" for field in LINEAGE if field.name not in there]
     for column in stage.columns:
         if is_cast([column]):
-            # Not cast yet, so that what is said of its values cannot be checked here.
+            # These values are not cast yet, so constraints on them cannot be checked here.
             of_type = travels_as(column)
             changes += [f"DROP COLUMN {quoted(column.name)} CASCADE", f"ADD COLUMN {quoted(column.name)} {of_type}"]
     if changes:
@@ -144,7 +144,7 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
 
 
 def sweep(engine: Engine) -> int:
-    """Drop the stages that nobody holds or keeps: how many."""
+    """Drop the stages that are neither held nor kept, and return how many."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
         return _sweep(holder)
 
@@ -153,9 +153,9 @@ def _sweep(holder: Connection) -> int:
     swept = 0
     for name, _ in holder.execute(SQL["stages"], {"name": None}).all():
         if holder.execute(SQL["try_hold"], {"name": name}).scalar_one():
-            # Asked again, as whoever held it may have let go because it is kept now.
+            # Look again, because its holder may have released it to be kept.
             for _, tables in holder.execute(SQL["stages"], {"name": name}).all():
-                # A worker that has not noticed yet that this stage is given up may hold it: the next sweep drops it.
+                # A worker of the abandoned stage may still lock it; then the next sweep drops it.
                 with suppress(DBAPIError):
                     _drop(holder, tables)
                     swept += 1
@@ -165,11 +165,11 @@ def _sweep(holder: Connection) -> int:
 
 @contextmanager
 def still_there(stage: Stage) -> Iterator[None]:
-    """Say of a stage that is gone that it is: another load has swept it, because nobody held it any more."""
+    """Raise StageLost if another load swept the stage, because no process held it any more."""
     try:
         yield
     except DBAPIError as error:
-        # The server says which table; another one that is missing has nothing to do with this.
+        # Only a missing table of a stage counts; any other missing table is another error.
         if sqlstate(error) != _UNDEFINED_TABLE or SCHEMA not in first_line(error):
             raise
         raise StageLost(stage.parts) from error

@@ -1,5 +1,5 @@
 -- name: hold
--- Held by the connection, so that a stage whose owner is gone can be told from one in use.
+-- Held by the connection, to distinguish a stage in use from one whose owner is gone.
 SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0));
 
 -- name: try_hold

@@ -1,1 +1,1 @@
-"""Content that is loaded under another name, or twice at once."""
+"""Content that is loaded under another name, or that appears in several files."""

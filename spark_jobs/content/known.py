@@ -1,7 +1,7 @@
-"""The same content under another name: a file that was copied, renamed or rotated away.
+"""Find the same content under another name: a file that was copied, renamed or rotated.
 
-A name is never proof, and neither are a file's edges: they only point at what it may be a copy of. That it is one
-is shown by reading it, and comparing it with the digests of all that was loaded of the other.
+Neither a name nor the edges of a file are proof; they only point to candidates. The proof is to read the whole file
+and to compare it with the digests of everything that was loaded of the other one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,47 +31,47 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """What is noted of a file of which something is in already, without reading any record of it."""
+    """What to record about a file that is partly or completely loaded, without reading its records."""
 
-    #: What it is in as.
+    #: The name under which it is loaded.
     name: str
     fingerprint: bytes | None
     size: int | None
     condition: Condition
-    #: What it consumes under its own name, where it goes on in another way than what it is in as.
+    #: What it consumes under its own name, if it continues differently from that other file.
     consumed: SpanSet = field(default_factory=SpanSet)
     digest: bytes = b""
     records: int = 0
     #: How many of its records were not counted yet.
     duplicates: int = 0
-    #: The producer that loaded these.
+    #: The producer that loaded these records.
     shares_with: ProducerId | None = None
-    #: The producer whose content its name holds.
+    #: The producer whose content this name holds.
     copy_of: ProducerId | None = None
-    #: The file holds all that is in of it.
+    #: The file contains everything that was loaded of that producer.
     is_whole: bool = False
-    #: Its consumed set has holes, and nothing shows yet that the file holds what will fill them.
+    #: The consumed set of that producer has holes, so the file is not yet proven to contain what will fill them.
     has_holes: bool = False
-    #: That producer goes on under this name.
+    #: That producer continues under this name.
     takes_over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """A producer of which a file holds all that is in."""
+    """A producer whose loaded content a file contains completely."""
 
     producer_id: ProducerId
     state: ProducerState
-    #: How many records were read of it, under whatever name.
+    #: How many of its records were read, under any name.
     records: int
-    #: The file ends where what is in does.
+    #: The file ends where the loaded content ends.
     is_all: bool
-    #: Of the file, as far as that.
+    #: The fingerprint of the file up to that end.
     fingerprint: bytes
 
 
 def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Resemblance:
-    """What a file is to one that was loaded, under the same name or another."""
+    """Compare a file with one that was loaded, under the same or another name."""
     fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
     if source.format is Format.PARQUET:
         return compare_whole(listed, fingerprint)
@@ -82,10 +82,10 @@ def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Rese
 
 
 def ends_a_line(source: Source, url: str, end: int) -> bool:
-    """Whether more may follow: a last line that was taken without its newline must not go on."""
+    """Whether more may follow: a last line that was loaded without its newline must not continue."""
     if end == 0:
         return True
-    # In a multiline file the next newline may belong to a value whose quote is still open.
+    # In a multiline file the next newline may be inside an open quote.
     size = 1 if source.format is Format.CSV and source.csv.multiline else 3
     if Compression.of(url) is Compression.NONE:
         return _has_ended(read_at(url, offset=end - 1, size=size))
@@ -95,23 +95,23 @@ def ends_a_line(source: Source, url: str, end: int) -> bool:
 
 
 def _has_ended(last_and_next: bytes) -> bool:
-    """Whether a line ends with the first of these bytes, or behind it with the newline that it lacked."""
+    """Whether a line ends with the first of these bytes, or with the newline after it that was missing."""
     return last_and_next[:1] == b"\n" or last_and_next[1:].startswith((b"\n", b"\r\n"))
 
 
 class Twins:
-    """All that was loaded, by how it begins when it is unpacked; asked for as soon as a file is new."""
+    """All loaded producers, indexed by the beginning of their unpacked content; used once a file is new."""
 
     def __init__(self, declared: Declared, ledger: Ledger[Any]) -> None:
         self._declared = declared
         self._ledger = ledger
 
     def find(self, listed: Listed) -> Shared | None:
-        """The producer of which this file holds all that is in, if there is one; the longest of several."""
+        """The producer whose loaded content this file contains completely; the longest of several."""
         return self._find(listed, Resemblance.SAME, Resemblance.GROWN)
 
     def find_continued(self, listed: Listed) -> Shared | None:
-        """The same, of a producer whose last line was taken without its newline, and goes on in this file."""
+        """The same for a producer whose last line was loaded without its newline and continues in this file."""
         return self._find(listed, Resemblance.CONTINUED)
 
     def _find(self, listed: Listed, *meant: Resemblance) -> Shared | None:
@@ -126,10 +126,10 @@ class Twins:
         return None
 
     def shared(self, listed: Listed, producer_id: ProducerId, state: ProducerState) -> Shared | None:
-        """Whether a file holds all that is in of a producer: read, and compared with its receipts."""
+        """Check that a file contains all loaded content of a producer, by comparing it with the receipts."""
         source, proof = self._declared.source, self._ledger.proof_of(self._declared.name, producer_id)
         if not proof.records:
-            # Any file may begin so: with the same header, or with nothing.
+            # Many files begin like this: with the same header, or with nothing.
             return None
         lay_there = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
         try:
@@ -151,7 +151,7 @@ class Twins:
         )
 
     def alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
-        """The producers that a file begins like, so that it may hold their content."""
+        """The producers that begin like this file, so the file may contain their content."""
         edges = sorted({length for length, _ in self._by_edge}, reverse=True)
         begins = _beginning(listed) if edges else b""
         for length in edges:
@@ -162,7 +162,7 @@ class Twins:
     def _by_edge(self) -> dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]]:
         by_edge: dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]] = {}
         for producer_id, state in _states(self._ledger, self._declared.name).items():
-            # What was replaced has none any more.
+            # A replaced producer has no content any more.
             if state.fingerprint is not None and state.consumed:
                 marks = Fingerprint.from_bytes(state.fingerprint).stream
                 by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), []).append((producer_id, state))
@@ -172,29 +172,29 @@ class Twins:
 def holds_what_was_loaded(
     declared: Declared, ledger: Ledger[Any], listed: Listed, producer_id: ProducerId, *, end: int | None = None
 ) -> bool:
-    """Read all of a file, and compare it with what the receipts hold of it, or of it up to a sequence id."""
+    """Read the whole file, and compare it with the receipts, optionally up to a sequence id."""
     return _is_what_was_loaded(declared.source, listed, ledger.proof_of(declared.name, producer_id, end=end).digests)
 
 
 @lru_cache(maxsize=10_000)
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
-    """Remembered, as the store calls another content otherwise: who looks every minute does not read it each time."""
+    """Cached by ETag, so that a load every minute does not read the file each time."""
     with told(listed.url):
         found = _compared(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
-        raise WrittenAnew(listed.url, "its store says that it was written anew while it was compared")
+        raise WrittenAnew(listed.url, "the object store reports that it was rewritten while it was compared")
     return found
 
 
 class _End(Enum):
-    """Where a file ends that holds all that was loaded of another."""
+    """Where a file ends that contains all loaded content of another."""
 
     OF_FILE = "there"
     LATER = "later"
 
 
 def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
-    """Whether a file holds all that has these digests, and ends with it."""
+    """Whether a file contains all content with these digests, and whether it ends there."""
     if source.format is Format.PARQUET:
         return _compared_row_groups(source, listed, digests)
     with open_stream(listed.url) as stream:
@@ -233,7 +233,7 @@ def _states(ledger: Ledger[Any], pipeline: str) -> Mapping[ProducerId, ProducerS
 
 
 def _beginning(listed: Listed) -> bytes:
-    """A file's first bytes, as far as they can be unpacked."""
+    """The first bytes of a file, as far as they can be unpacked."""
     try:
         with open_stream(listed.url) as stream:
             return stream.read(EDGE_BYTES)
@@ -242,7 +242,7 @@ def _beginning(listed: Listed) -> bytes:
 
 
 def _read_up_to(stream: Any, digests: bytes) -> int | None:  # noqa: ANN401 - whatever opens a source.
-    """Read all that has these digests, and say how far that was; nothing, where it is something else."""
+    """Read all content with these digests, and return its end; None if the content differs."""
     at = 0
     for span, expected in sorted(digests_in(digests), key=_first_of):
         _feed(stream, span.first - at)

@@ -1,4 +1,4 @@
-"""Where a file parts from another one with the same beginning: behind the last record that both of them hold."""
+"""Find where a file differs from another one with the same beginning: after the last record that both contain."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,17 +27,17 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """What a file has in common with another."""
+    """What a file has in common with another one."""
 
     end: int
-    #: Records in it, from where they were counted.
+    #: Records in it, from where counting started.
     records: int
     digest: bytes
     fingerprint: bytes
 
 
 def common_beginning(one: Listed, other: Listed) -> tuple[int, bool]:
-    """How many bytes two files share, and whether the first of them goes on behind these."""
+    """How many bytes two files share, and whether the first file continues after them."""
     end = 0
     with told(one.url), open_stream(one.url) as stream, open_stream(other.url) as beside:
         while block := stream.read(_READ_BYTES):
@@ -52,7 +52,7 @@ def common_beginning(one: Listed, other: Listed) -> tuple[int, bool]:
 
 
 def part_from(declared: Declared, listed: Listed, *, common: int, counted_from: int, is_stream: bool) -> Parting:
-    """Cut what two files share behind its last whole record; the records before `counted_from` are known."""
+    """Cut the shared bytes after their last whole record; the records before `counted_from` are known."""
     first = counted_from if counted_from <= common else 0
     starts = np.sort(np.array([*_starts(declared, listed, first=first, common=common, is_stream=is_stream)], np.int64))
     end = int(starts[-1]) if len(starts) else first
@@ -67,7 +67,7 @@ def part_from(declared: Declared, listed: Listed, *, common: int, counted_from: 
 
 
 def _starts(declared: Declared, listed: Listed, *, first: int, common: int, is_stream: bool) -> Iterator[int]:
-    """Where records start that are shared, and the first that is not."""
+    """The starts of the shared records, and the first start after them."""
     source, size = declared.source, listed.size
     end = None if is_stream else complete_end(listed.url, first=first, size=size)
     chunk = Chunk(
@@ -79,7 +79,7 @@ def _starts(declared: Declared, listed: Listed, *, first: int, common: int, is_s
         size=size,
         header=_header(declared, source, listed),
     )
-    # What keeps the rest of it from being read is said when that is loaded.
+    # An error that prevents reading the rest is reported when the rest is loaded.
     with suppress(OnceloadError):
         for each in read_parts(chunk, source):
             if each.part.first > common:

@@ -1,7 +1,7 @@
-"""Files that are being copied: what is there of them is, so far, no more than the beginning of another file.
+"""Files that are still being copied: so far they only contain the beginning of another file.
 
-What such a file is shows when it is whole, or goes on in another way. Until then it waits: if it were loaded as a
-file of its own, all that comes behind its beginning would be loaded twice.
+Whether such a file is a copy is known when it is complete or continues differently. Until then it waits. If it were
+loaded as a file of its own, everything after its beginning would be loaded twice.
 """
 
 from bisect import bisect_right
@@ -21,15 +21,15 @@ _READ_BYTES = 2**20
 
 
 def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
-    """The new files that wait, each with the file that it is the beginning of.
+    """Find the new files that wait, each with the file whose beginning it is.
 
-    Of those that hold the same, only the first by name is loaded: the next load finds that the others are copies.
+    Of files with equal content, only the first by name is loaded. The next load finds that the others are copies.
     """
     heads = {each: _head(each) for each in new}
     by_head: dict[bytes, list[Listed]] = {}
     for each, head in heads.items():
         by_head.setdefault(head, []).append(each)
-    # A file without any content begins all others, and is a copy of none.
+    # An empty file begins all others, and is a copy of none.
     by_head.pop(b"", None)
     in_order = sorted(by_head)
     waiting: dict[Listed, Listed] = {}
@@ -49,9 +49,9 @@ def _head(listed: Listed) -> bytes:
 
 
 def _beginnings(head: bytes, *, among: Sequence[bytes]) -> Iterator[bytes]:
-    """Those of some texts, given in order, that this one begins with.
+    """Those of some sorted texts that this one begins with.
 
-    Whatever stands between a beginning and the text itself begins in the same way, so each step skips all the others.
+    All texts sorted between a beginning and the text itself have the same beginning, so each step skips them.
     """
     while at := bisect_right(among, head):
         before = among[at - 1]
@@ -67,7 +67,7 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
 
 
 def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
-    """Whether another file holds all of this one, and is loaded before it: it is known, longer or first."""
+    """Whether another file contains all of this one and is loaded first: it is known, longer or sorts first."""
     with suppress(OnceloadError), told(each.url), open_stream(each.url) as stream, open_stream(other.url) as whole:
         for block in _blocks(stream):
             if whole.read(len(block)) != block:
@@ -77,7 +77,7 @@ def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """What is in a file as far as it came."""
+    """The blocks of a file, as far as it is complete."""
     with suppress(Incomplete):
         while block := stream.read(_READ_BYTES):
             yield block

@@ -1,1 +1,1 @@
-"""Files and objects: where they are, what they are called, how their bytes are read."""
+"""Files and objects: addresses, names and reading."""

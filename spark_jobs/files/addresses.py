@@ -1,4 +1,4 @@
-"""Addresses of files: here or with any backend of fsspec, and what is said of one that cannot be read."""
+"""Addresses of files, local or with any backend of fsspec, and errors for files that cannot be read."""
 
 import os
 import re
@@ -12,10 +12,10 @@ from typing import Any, cast
 from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 
 _LOGIN = re.compile(r"[^/]*@")
-#: Schemes whose addresses start as `container@account`.
+#: Schemes with addresses that start with `container@account`.
 _WITH_CONTAINER = frozenset({"abfs", "abfss"})
 _OF_S3 = re.compile(r"(?:^|::)(s3a?)://")
-#: How to get into a store that speaks S3, by the names that its tools give to it, and what fsspec calls the same.
+#: Environment variables with credentials of S3 stores, and the fsspec options for them.
 _ACCESS = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "secret",
@@ -36,7 +36,7 @@ class Unreadable(CallAgain):
 
 
 def local_path(url: str) -> str | None:
-    """Where a URL lies on this machine, if it does."""
+    """Return the local path of a URL, or None if it is not local."""
     if url.startswith("/"):
         return url
     scheme, path = split_address(url)
@@ -44,21 +44,21 @@ def local_path(url: str) -> str | None:
 
 
 def shown(url: str) -> str:
-    """Write a URL for people and logs: without the password that it may hold."""
+    """Format a URL for messages and logs, without its password."""
     first, *rest = url.split("://")
     return "://".join([first, *(part.removeprefix(login) for part, login in zip(rest, _logins(url), strict=True))])
 
 
 def with_login(url: str, *, of: str) -> str:
-    """A URL as it was before it was shown: with the user and password of the address that it was found by."""
+    """Restore the user and password that `shown` removed, from the address that the URL was found by."""
     first, *rest = url.split("://")
-    # A chained address holds several, each with its own.
+    # A chained address has several logins.
     logins = _logins(of)[: len(rest)]
     return "://".join([first, *(f"{login}{part}" for login, part in zip_longest(logins, rest, fillvalue=""))])
 
 
 def _logins(url: str) -> list[str]:
-    """Who logs in to each store of an address; what stands in the place of a user may be a container."""
+    """The login of each store in an address; for some schemes, the part before `@` is a container instead."""
     logins = []
     for before, part in pairwise(url.split("://")):
         found = _LOGIN.match(part)
@@ -67,8 +67,8 @@ def _logins(url: str) -> list[str]:
     return logins
 
 
-#: Where nothing else was said, the environment says; each task of a process that has many has its own.
-_access: ContextVar[Mapping[str, str] | None] = ContextVar("how to get into a store", default=None)
+#: Without credentials here, the environment is used; each task of a shared process has its own.
+_access: ContextVar[Mapping[str, str] | None] = ContextVar("access to a store", default=None)
 
 
 def is_of_s3(url: str) -> bool:
@@ -76,12 +76,12 @@ def is_of_s3(url: str) -> bool:
 
 
 def use_access(access: Mapping[str, str]) -> None:
-    """Get into stores by this from now on, in this context alone: others of this process have theirs."""
+    """Use these credentials from now on, in this context only."""
     _access.set(access or None)
 
 
 def known_access() -> Mapping[str, str]:
-    """What somebody elsewhere has to be told to get in as we do."""
+    """The credentials that a worker elsewhere needs to open the same files."""
     return _access.get() or {name: os.environ[name] for name in (*_ACCESS, _REGION) if os.environ.get(name)}
 
 
@@ -97,7 +97,7 @@ def _options_of(url: str) -> dict[str, Any]:
 
 @contextmanager
 def told(url: str) -> Iterator[None]:
-    """Every backend raises errors of its own; tell them all in our words."""
+    """Translate the errors of every backend into our own."""
     try:
         yield
     except OnceloadError:
@@ -120,7 +120,7 @@ def split_address(url: str) -> tuple[str, str]:
     return ("", path) if scheme.startswith(("file:", "local:")) else (scheme, path)
 
 
-#: Stores without folders of their own: there, an empty folder is one that no file has come to yet.
+#: Stores without real folders: an empty folder is one without files so far.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 
 
@@ -130,13 +130,13 @@ def is_object_store(backend: Any) -> bool:  # noqa: ANN401 - fsspec ships no typ
 
 
 def etag_of(backend: Any, facts: Mapping[str, Any]) -> str | None:  # noqa: ANN401 - fsspec ships no types.
-    """What a store calls the content of an object, if no other content is ever called so under the same name."""
-    # Web servers make theirs of the time and the size, which a quick rewrite leaves alone.
+    """The ETag of an object, if the store never gives the same ETag to other content of the same name."""
+    # Web servers derive the ETag from time and size, which a quick rewrite may leave unchanged.
     etag = facts.get("ETag") or facts.get("etag") if is_object_store(backend) else None
-    # A gateway before something else may call all of it alike.
+    # A gateway may give all content the same weak ETag.
     if not etag or str(etag).startswith("W/"):
         return None
-    # Azure's listing leaves out the quotes that its answer about a single one has.
+    # Azure omits the quotes in listings, but not in single answers.
     return f'"{str(etag).strip(chr(34))}" {facts["size"]}'
 
 
@@ -149,10 +149,10 @@ def path_below(root: str, name: str) -> str:
 
 
 def backend_of(url: str) -> tuple[Any, str]:
-    # The import takes longer than most runs over local files.
+    # Imported late: the import takes longer than most runs over local files.
     from fsspec.core import url_to_fs
 
     try:
         return cast("tuple[Any, str]", url_to_fs(url, **_options_of(url)))
     except (ValueError, ImportError) as error:
-        raise path_refused(url, f"an address that fsspec can open, not one that says: {error}") from error
+        raise path_refused(url, f"an address that fsspec can open (error: {error})") from error

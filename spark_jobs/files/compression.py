@@ -1,4 +1,4 @@
-"""What is in a compressed file, member after member."""
+"""Read compressed files, member by member."""
 
 import io
 import zlib
@@ -18,7 +18,7 @@ _PACKED_BYTES = 64 * 2**10
 _UNPACKED_BYTES = 2**20
 
 
-#: Four bytes of zstd may stand for 128 KiB, so that a larger step could not bound what comes out of it.
+#: Four bytes of zstd may expand to 128 KiB, so a larger step could expand without bound.
 _ZSTD_BYTES = 512
 
 
@@ -29,7 +29,7 @@ class Compression(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> "Compression":
-        """A name's last suffix decides, as it does for gzip and zstd themselves."""
+        """Decide by the last suffix of the name, as gzip and zstd do."""
         if name.endswith(".gz"):
             return cls.GZIP
         return cls.ZSTD if name.endswith(".zst") else cls.NONE
@@ -43,8 +43,8 @@ class Incomplete(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"{shown(self.url)} should end where its compression does, but breaks off after {self.end} unpacked bytes; "
-            "call again when it is whole"
+            f"{shown(self.url)} is incomplete: its compressed data breaks off after {self.end} unpacked bytes, as in a "
+            "file that is still being written. Load again when it is complete."
         )
 
 
@@ -57,13 +57,13 @@ class Damaged(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"{shown(self.url)} should unpack, but is damaged after {self.end} unpacked bytes ({self.reason}); "
-            "only whole records before that are loaded: put a whole copy in its place"
+            f"{shown(self.url)} is damaged after {self.end} unpacked bytes ({self.reason}). Only whole records before "
+            "that are loaded. Replace the file with an intact copy."
         )
 
 
 def unpacked(url: str, opened: BinaryIO) -> BinaryIO:
-    """What a file holds that was opened as it lies there."""
+    """The unpacked content of an opened file."""
     match Compression.of(url):
         case Compression.NONE:
             return opened
@@ -71,16 +71,16 @@ def unpacked(url: str, opened: BinaryIO) -> BinaryIO:
             stream = _Unpacked(url, opened, _gunzip(opened))
         case Compression.ZSTD:
             stream = _Unpacked(url, opened, _unzstd(opened))
-    # The typing module counts no class of io's as a BinaryIO but those that open() returns.
+    # The typing module accepts only classes that open() returns as BinaryIO.
     return cast("BinaryIO", stream)
 
 
 class _BreaksOff(Exception):
-    """The packed bytes end before what they pack does."""
+    """The packed bytes end before their content does."""
 
 
 class _Unpacked(io.RawIOBase):
-    """What is in a compressed file; a failure is told only after all that came before it was read."""
+    """The content of a compressed file; a failure is raised only after all content before it was read."""
 
     def __init__(self, url: str, packed: BinaryIO, blocks: Iterator[bytes]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def _gunzip(packed: BinaryIO) -> Iterator[bytes]:
-    """Unpack member after member; like gzip itself, skip zeros that pad a file behind them."""
+    """Unpack member by member; like gzip, skip zero padding after them."""
     member, rest = None, packed.read(_PACKED_BYTES)
     while rest:
         member = member or zlib.decompressobj(wbits=31)
@@ -156,13 +156,13 @@ def _gunzip(packed: BinaryIO) -> Iterator[bytes]:
 
 
 def _unzstd(packed: BinaryIO) -> Iterator[bytes]:
-    """Unpack frame after frame."""
+    """Unpack frame by frame."""
     unpacker, frame = zstandard.ZstdDecompressor(), None
     while block := packed.read(_PACKED_BYTES):
         for at in range(0, len(block), _ZSTD_BYTES):
             step = block[at : at + _ZSTD_BYTES]
             while step:
-                # A buffer of the default size would be mapped anew for every step.
+                # A buffer of the default size would be mapped again for every step.
                 frame = frame or unpacker.decompressobj(write_size=_PACKED_BYTES)
                 if unpacked := frame.decompress(step):
                     yield unpacked

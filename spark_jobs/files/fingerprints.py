@@ -1,9 +1,9 @@
-"""How a file is recognised: by the first and the last bytes of what was loaded of it, never by its time.
+"""Recognise a file by the first and last bytes that were loaded of it, never by its time.
 
-A fingerprint is marks of the unpacked stream, up to where it was consumed. That of a compressed file may hold
-marks of the packed file too, as it lay there when its stream was read to the end: while they hold, nothing in it
-can be new, and nobody has to unpack it to know. Leave them out while more of the stream is to come. Where a store names
-contents (ETag), the fingerprint holds that name too: as long as the store says the same, nothing is read to know.
+A fingerprint holds marks of the unpacked stream up to the consumed end. For a compressed file whose stream was read to
+the end, it also holds marks of the packed file: while these match, the file has no new content and need not be
+unpacked. They are omitted while more of the stream is expected. If a store reports an ETag, the fingerprint includes
+it: while the ETag is the same, nothing has to be read.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,13 +17,13 @@ from spark_jobs.files.compression import Compression, Incomplete
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import open_stream, read_at
 
-#: The length of the footer, and the magic bytes behind it.
+#: The end of a Parquet file: the length of the footer, and the magic bytes.
 END_BYTES = 8
 MAGIC, ENCRYPTED = b"PAR1", b"PARE"
 MAGICS = (MAGIC, ENCRYPTED)
 
 
-#: By whether a name of the content comes before the marks.
+#: The version byte: with or without an ETag before the marks.
 _VERSIONS = {False: b"\x01", True: b"\x02"}
 _NAME_BYTES = 16
 EDGE_BYTES = 4096
@@ -32,22 +32,22 @@ _MARKS = Struct(">Q16s16s")
 
 
 class Resemblance(StrEnum):
-    """What became of a file since it was loaded."""
+    """How a file compares with what was loaded of it."""
 
     SAME = "same"
-    #: It starts with what was loaded, and there is more of it.
+    #: It begins with the loaded content, and there is more.
     GROWN = "grown"
-    #: Its last record was taken without a newline, because it was complete, and goes on now.
+    #: Its last record was loaded without a newline, because the file was complete, but now it continues.
     CONTINUED = "continued"
-    #: It ends before what was loaded does.
+    #: It is shorter than the loaded content.
     SHORTER = "shorter"
-    #: Something else stands where that was.
+    #: It has other content where the loaded content was.
     CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The bytes `[0, end)` of something, told by their edges."""
+    """The bytes `[0, end)` of a stream, identified by their edges."""
 
     end: int
     head: bytes
@@ -55,7 +55,7 @@ class Marks:
 
     @classmethod
     def of(cls, *, end: int, head: bytes, tail: bytes) -> "Marks":
-        # Most files are small, and then both edges are the same bytes.
+        # In small files, both edges are the same bytes.
         digest = _digest(head)
         return cls(end, digest, digest if tail == head else _digest(tail))
 
@@ -63,13 +63,13 @@ class Marks:
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
     stream: Marks
-    #: The packed file: only where its whole stream was read.
+    #: The packed file, only if its whole stream was read.
     packed: Marks | None = None
-    #: The name that the store has for the content, in short.
+    #: A digest of the ETag.
     content: bytes | None = None
 
     def named(self, etag: str | None) -> "Fingerprint":
-        """The same, of a content that a store names so."""
+        """The same fingerprint with this ETag."""
         return replace(self, content=_digest(etag.encode()) if etag else None)
 
     def to_bytes(self) -> bytes:
@@ -82,17 +82,17 @@ class Fingerprint:
         first = 1 + _NAME_BYTES if stored[:1] == _VERSIONS[True] else 1
         is_known = stored[:1] in _VERSIONS.values()
         if not is_known or len(stored) - first not in {_MARKS.size, 2 * _MARKS.size}:
-            raise ValueError(f"no fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
+            raise ValueError(f"not a fingerprint of version 1 or 2: {stored[:8].hex()}… of {len(stored)} bytes")
         stream, *packed = (Marks(*values) for values in _MARKS.iter_unpack(stored[first:]))
         if any(marks.end > SEQUENCE_END for marks in (stream, *packed)):
-            raise ValueError(f"a fingerprint of more bytes than there are sequence ids: {stored.hex()}")
+            raise ValueError(f"a fingerprint with more bytes than there are sequence ids: {stored.hex()}")
         content = stored[1:first] or None
         return cls(stream=stream, packed=packed[0] if packed else None, content=content)
 
 
 @dataclass
 class StreamMarks:
-    """Marks of a stream that is read once: feed it block after block, and ask at the end of any."""
+    """The marks of a stream that is read once: feed it block by block, and ask after any block."""
 
     end: int = 0
     _head: bytes = field(default=b"", repr=False)
@@ -110,17 +110,17 @@ class StreamMarks:
 
 
 def fingerprint_of(url: str, *, end: int) -> Fingerprint:
-    """Recognise a file that is not compressed, or not read as a stream, by its bytes `[0, end)`."""
+    """Fingerprint a file that is not compressed, or not read as a stream, by its bytes `[0, end)`."""
     return Fingerprint(stream=_get_marks(url, end=end))
 
 
 def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
-    """Recognise a file that is written once, as Parquet files are: by its first bytes, and by all of its footer."""
+    """Fingerprint a file that is written once, such as Parquet, by its first bytes and its whole footer."""
     return read_whole(url, size=size)[0]
 
 
 def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
-    """The same, and the last bytes that it was taken of, which hold the footer."""
+    """Also return the last bytes that were read, which contain the footer."""
     found = _find_edges(url, end=size, tail_bytes=_footer_bytes(url, size=size))
     if found is None:
         raise _too_short(url, end=size)
@@ -129,7 +129,7 @@ def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
 
 
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
-    """Tell what became of a file that grows; a compressed one is unpacked only if its packed bytes cannot tell."""
+    """Compare a file that may grow; unpack a compressed one only if its packed bytes do not decide."""
     if Compression.of(listed.url) is Compression.NONE:
         if _is_named_alike(listed, fingerprint):
             return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
@@ -143,7 +143,7 @@ def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> R
 
 
 def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
-    """Tell what became of a file that is written once, as Parquet files are: any difference is a change."""
+    """Compare a file that is written once, such as Parquet: any difference is a change."""
     marks = fingerprint.stream
     if listed.size != marks.end:
         return Resemblance.CHANGED
@@ -155,23 +155,23 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
 
 
 def lies_there(listed: Listed, lying: bytes) -> bool:
-    """Whether a file still begins with the bytes that lay there, packed or not; more may have come behind them."""
+    """Whether a file still begins with these stored bytes, packed or not; more may follow them."""
     marks = Fingerprint.from_bytes(lying).stream
     return listed.size >= marks.end and _find_marks(listed.url, end=marks.end) == marks
 
 
 def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
-    """Whether the store calls the content otherwise than when the fingerprint was taken, whatever its edges say."""
+    """Whether the store reports another ETag than in the fingerprint."""
     return fingerprint.content is not None and not is_vouched_for(listed, fingerprint)
 
 
 def is_vouched_for(listed: Listed, fingerprint: Fingerprint) -> bool:
-    """Whether the store says that the content is what it was; of one that names none, edges have to do."""
+    """Whether the store reports the same ETag; without an ETag, the edges decide."""
     return listed.etag is None or _is_named_alike(listed, fingerprint)
 
 
 def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
-    """Whether the store says that the content is the one that the fingerprint was taken of."""
+    """Whether the store reports the ETag of the fingerprint."""
     return fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint
 
 
@@ -191,7 +191,7 @@ def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblan
     with open_stream(url) as stream:
 
         def read_to(end: int) -> bool:
-            """An upload that breaks off counts as far as it came, as a plain file would."""
+            """Read a truncated upload as far as it goes, like a plain file."""
             try:
                 while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
                     seen.feed(block)
@@ -209,7 +209,7 @@ def _compare_unpacked(url: str, marks: Marks, *, consumed_end: int) -> Resemblan
 
 
 def _footer_bytes(url: str, *, size: int) -> int:
-    """How long the footer of a Parquet file is; what it says of the values may stand anywhere in it."""
+    """The length of the footer of a Parquet file, whose metadata about values may be anywhere in it."""
     end = read_at(url, offset=max(0, size - END_BYTES), size=END_BYTES)
     length = int.from_bytes(end[:4], "little") + END_BYTES if end[4:] in MAGICS else 0
     return min(size, max(EDGE_BYTES, length))
@@ -232,7 +232,7 @@ def _find_marks(url: str, *, end: int, tail_bytes: int = EDGE_BYTES) -> Marks | 
 
 
 def _find_edges(url: str, *, end: int, tail_bytes: int) -> tuple[bytes, bytes] | None:
-    """Read the edges of `[0, end)`; a file that is smaller by now has none."""
+    """Read the edges of `[0, end)`; None if the file is shorter now."""
     head_bytes, tail_bytes = min(end, EDGE_BYTES), min(end, tail_bytes)
     head = read_at(url, offset=0, size=head_bytes)
     is_one = tail_bytes == head_bytes == end

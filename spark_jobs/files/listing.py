@@ -1,6 +1,6 @@
-"""Which files there are.
+"""List the files of a source.
 
-Local folders go a short way past fsspec, which alone would take seconds to look at ten thousand files.
+Local folders are listed directly, because fsspec takes seconds for ten thousand files.
 """
 
 import errno
@@ -34,21 +34,21 @@ from spark_jobs.files.patterns import Pattern
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as it was when its folder was read."""
+    """A file at the time its folder was listed."""
 
     #: Its path below the source's root.
     name: str
     url: str
     size: int
-    #: Seconds since 1970, where the store tells; it never decides whether a file is the same.
+    #: Seconds since 1970, if the store reports it; never used to decide whether a file is the same.
     modified_at: float | None
-    #: What the store calls its content.
+    #: Its ETag.
     etag: str | None = None
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Name:
-    """One of several names of a file; those that are no symbolic links sort first."""
+    """One of several names of a file; names that are not symbolic links sort first."""
 
     is_link: bool
     name: str
@@ -57,15 +57,15 @@ class Name:
 @dataclass(frozen=True)
 class Listing:
     files: tuple[Listed, ...]
-    #: What the pattern means and nobody should read: the name as `repr` writes it, and why.
+    #: Matches that must not be read: the name as `repr` writes it, and why.
     refused: tuple[tuple[str, str], ...] = ()
-    #: Files that neither the ledger nor an address can name, told in the same way.
+    #: Files with names that the ledger or an address cannot hold, in the same form.
     misnamed: tuple[tuple[str, str], ...] = ()
-    #: What might be read with other rights, told in the same way.
+    #: Files that may be readable later or with other rights, in the same form.
     unreadable: tuple[tuple[str, str], ...] = ()
-    #: Folders whose names the pattern means too: they may have been files.
+    #: Folders that also match the pattern: they may have been files.
     folders: tuple[str, ...] = ()
-    #: For each file of this machine that is listed under several names, all of them.
+    #: The names of each local file that is listed under several names.
     names_of_one: tuple[tuple[Name, ...], ...] = ()
 
     @property
@@ -74,25 +74,25 @@ class Listing:
 
 
 def root_of(pattern: str, *, root: str | None = None) -> str:
-    """The folder that the names of a pattern's files start below: the one before the first wildcard, or a given one."""
+    """The folder that file names start below: the one before the first wildcard, or a given root."""
     return Pattern.parse(pattern, root=root).root
 
 
 def list_files(pattern: str, *, root: str | None = None) -> Listing:
-    """Find a pattern's files, by their names below its root; what vanishes meanwhile was never there."""
+    """List the files of a pattern with their names below its root; files that vanish meanwhile are ignored."""
     parsed = Pattern.parse(pattern, root=root)
     return _list_local(parsed) if local_path(parsed.folder) else _list_remote(parsed)
 
 
 def _fault_of(name: str) -> str | None:
-    """Names go into the ledger and into messages, and some would fit into neither."""
+    """Why the ledger or a message cannot hold a name."""
     if "\0" in name or "\n" in name:
-        return "its name holds a NUL or a newline"
+        return "its name contains a NUL or a newline"
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not valid UTF-8"
-    return f"its name has {size} bytes, and at most {NAME_BYTES_MAX} are kept" if size > NAME_BYTES_MAX else None
+    return f"its name has {size} bytes; at most {NAME_BYTES_MAX} are allowed" if size > NAME_BYTES_MAX else None
 
 
 def _list_local(pattern: Pattern) -> Listing:
@@ -102,7 +102,7 @@ def _list_local(pattern: Pattern) -> Listing:
         walk.into(folder, below="", places=pattern.start)
     except FileNotFoundError as error:
         if pattern.prefix and Path(local_path(pattern.root) or ".").expanduser().is_dir():
-            # Today's folder comes with its first file.
+            # The folder of today is created with its first file.
             return Listing(())
         raise NotFound("source folder", folder) from error
     except OSError as error:
@@ -114,7 +114,7 @@ def _list_local(pattern: Pattern) -> Listing:
 
 @dataclass
 class _Found:
-    """What a walk has met so far, in any order."""
+    """What a walk found so far, unsorted."""
 
     files: list[Listed] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
@@ -135,7 +135,7 @@ class _Found:
         )
 
     def _names_of_one(self) -> Iterator[tuple[Name, ...]]:
-        """What a link leads to need not be listed."""
+        """The target of a link need not be listed itself."""
         listed = {file.name for file in self.files} if self.linked else set[str]()
         for names in self.linked.values():
             there = tuple(sorted(each for each in names if each.name in listed))
@@ -145,7 +145,7 @@ class _Found:
 
 @dataclass
 class _Walk:
-    """Goes through the folders that a pattern can lead to, and through no other."""
+    """Walks only the folders that a pattern can match."""
 
     pattern: Pattern
     root: str
@@ -187,10 +187,10 @@ class _Walk:
     def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
         found, full_name = entry.stat(), self.pattern.prefix + name
         if not stat.S_ISREG(found.st_mode):
-            self.found.refused.append((repr(full_name), "it is no regular file"))
+            self.found.refused.append((repr(full_name), "it is not a regular file"))
             return
         self.found.files.append(Listed(full_name, path_below(self.root, name), found.st_size, found.st_mtime))
-        # Some disks number no files.
+        # Some file systems have no inode numbers.
         if found.st_ino and (found.st_nlink > 1 or entry.is_symlink()):
             names = self.found.linked.setdefault((found.st_dev, found.st_ino), set())
             names.add(Name(entry.is_symlink(), full_name))
@@ -202,18 +202,18 @@ class _Walk:
         target = os.path.realpath(entry.path)
         if target != self.real_root and not target.startswith(path_below(self.real_root, "")):
             return "it is a symbolic link that leaves the source's root"
-        # Following it would load the same files under two names, or walk in a circle.
-        return "it is a symbolic link to a folder; name that folder itself" if entry.is_dir() else None
+        # Following it would load the same files under two names, or never end.
+        return "it is a symbolic link to a folder. Name that folder itself" if entry.is_dir() else None
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:
-        """One file that cannot be looked at does not hide the others; one that vanished was never there."""
+        """Record a file that cannot be read, and go on; ignore one that vanished."""
         try:
             yield
         except FileNotFoundError:
             pass
         except OSError as error:
-            # A link that leads to itself stays one; all else may be readable when somebody calls again.
+            # A link to itself is permanent; everything else may be readable later.
             told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable
             told.append((repr(self.pattern.prefix + name), in_words(error)))
 
@@ -222,11 +222,11 @@ def _list_remote(pattern: Pattern) -> Listing:
     listing = _Found()
     with told(pattern.folder):
         backend, base = backend_of(pattern.folder)
-        # A backend remembers listings for as long as the process lives.
+        # A backend caches listings for the life of the process.
         backend.invalidate_cache()
         try:
             if pattern.is_deep and is_object_store(backend):
-                # Pages of a thousand names, whatever their folders.
+                # List pages of a thousand names across all folders.
                 found = _by_name(base, backend.find(base, detail=True).values())
                 missing = not found and not _exists(backend, base)
             else:
@@ -237,7 +237,7 @@ def _list_remote(pattern: Pattern) -> Listing:
             found, missing = {}, not (is_object_store(backend) and _exists(backend, base))
         if missing and not (pattern.prefix and _exists(*backend_of(pattern.root))):
             raise NotFound("source folder", shown(pattern.folder))
-        # Of a million files that is a gigabyte, and nobody asks for it again.
+        # With a million files this cache is a gigabyte, and it is not used again.
         backend.invalidate_cache()
     meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.means(name)}
     for name, facts in meant.items():
@@ -256,9 +256,9 @@ def _walk_remote(
     pattern: Pattern,
     unreadable: list[tuple[str, str]],
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Go through the folders that a pattern can lead to.
+    """Walk the folders that a pattern can match.
 
-    fsspec's own walk leaves out a folder that cannot be listed, and says nothing.
+    The walk of fsspec silently skips folders that cannot be listed.
     """
     folders = [("", pattern.start)]
     while folders:
@@ -274,7 +274,7 @@ def _walk_remote(
         for name, facts in _by_name(base, entries).items():
             inside = name.removeprefix(below).strip("/")
             reached = reduce(pattern.after, inside.split("/"), places) if inside else frozenset()
-            # A link to a folder would lead to the same files under another name, or in a circle.
+            # A link to a folder would give the same files another name, or never end.
             if facts["type"] == "directory" and reached - {pattern.end}:
                 folders.append((name.rstrip("/") + "/", reached))
             elif _is_file(facts) and pattern.end in reached:
@@ -286,13 +286,13 @@ def _by_name(base: str, entries: Iterable[dict[str, Any]]) -> Mapping[str, dict[
 
 
 def _fault_of_address(name: str) -> str | None:
-    """Names become part of an address, in which these would lead elsewhere."""
+    """Refuse names that would change the meaning of an address."""
     found = next((each for each in ("::", "://") if each in name), None)
-    return None if found is None else f"its name holds {found!r}, which leads elsewhere in an address"
+    return None if found is None else f"its name contains {found!r}, which would change the address"
 
 
 def _folder_refused(folder: str, error: OSError) -> SettingRefused:
-    return path_refused(folder, f"a folder that can be read, not one that says: {in_words(error)}")
+    return path_refused(folder, f"a readable folder (error: {in_words(error)})")
 
 
 def _is_file(facts: dict[str, Any]) -> bool:
@@ -300,14 +300,14 @@ def _is_file(facts: dict[str, Any]) -> bool:
 
 
 def _find_size(backend: Any, facts: dict[str, Any]) -> str | None:  # noqa: ANN401 - fsspec ships no types.
-    """Ask for a size that the listing, as that of a web server, does not tell; say why if nobody knows it."""
+    """Ask for a size that the listing did not include, as with web servers; return why it is unknown."""
     if facts.get("size") is None:
         try:
             with told(facts["name"]):
                 facts["size"] = backend.info(facts["name"]).get("size")
         except Unreadable as error:
             return error.reason
-    return "its server does not say how large it is" if facts["size"] is None else None
+    return "its server does not report its size" if facts["size"] is None else None
 
 
 def _exists(backend: Any, base: str) -> bool:  # noqa: ANN401 - fsspec ships no types.

@@ -1,4 +1,4 @@
-"""What there is to say of a file that is not loaded, or not all of it."""
+"""Reports about files that are not loaded, or not completely."""
 
 from dataclasses import dataclass, replace
 
@@ -8,16 +8,16 @@ from spark_jobs.files.addresses import Unreadable
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A file that is not read, or not whole, and why."""
+    """A file that is not read, or not completely, and why."""
 
     name: str
     reason: str
     needs_a_person: bool = False
-    #: It could not be read, and may be readable when somebody calls again.
+    #: It could not be read, but a later load may be able to read it.
     is_unreadable: bool = False
-    #: Somebody else is loading it, or something that decides what is new of it.
+    #: Another run is loading it, or loads something that decides what is new in it.
     is_busy: bool = False
-    #: There is more of it than what they have: it is to be planned once they are done with that.
+    #: It contains more than the other run loads: plan it again when that run is done.
     has_more: bool = False
 
     @classmethod
@@ -30,4 +30,4 @@ class Note:
         )
 
     def of_no_replacement(self) -> "Note":
-        return replace(self, reason=f"{self.reason}; nothing of it replaces what was loaded of it before")
+        return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")

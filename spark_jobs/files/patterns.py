@@ -1,4 +1,4 @@
-"""Which paths a pattern means."""
+"""Match paths with patterns."""
 
 import posixpath
 import re
@@ -13,13 +13,13 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A pattern as an automaton over the parts of a path: how far each way into it has come."""
+    """A pattern as an automaton over the parts of a path; its places are the positions reached so far."""
 
     root: str
-    #: Where listing starts, and what leads there from the root.
+    #: The folder where listing starts, and the path from the root to it.
     folder: str
     prefix: str
-    #: One part of the path each; None stands for `**`: any number of folders.
+    #: One entry for each part of the path; None stands for `**`: any number of folders.
     steps: tuple[re.Pattern[str] | None, ...]
     is_one_name: bool
 
@@ -51,11 +51,11 @@ class Pattern:
 
     @property
     def is_deep(self) -> bool:
-        """Whether a file may be any number of folders below."""
+        """Whether files may be any number of folders below."""
         return None in self.steps
 
     def after(self, places: frozenset[int], part: str) -> frozenset[int]:
-        """Where one more part of a path leads from these places; nowhere, and no file below it is meant."""
+        """The places after one more part of a path; none if nothing below can match."""
         hidden = part.startswith(".")
         reached = set()
         for place in places:
@@ -75,7 +75,7 @@ class Pattern:
         return self.end in places
 
     def _closed(self, places: set[int]) -> frozenset[int]:
-        """`**` may also stand for no folder at all."""
+        """Add the places after `**`, which may also match no folder."""
         for place in range(self.end):
             if place in places and self.steps[place] is None:
                 places.add(place + 1)
@@ -95,5 +95,5 @@ def _step(pattern: str, part: str) -> re.Pattern[str] | None:
         return None
     if "**" in part:
         raise path_refused(pattern, "`**` only as a whole part of the path, as in a/**/b")
-    # Writers hide what is not finished behind a dot: only a pattern that spells the dot means it.
+    # Writers hide unfinished files with a leading dot: they match only if the pattern spells the dot.
     return re.compile(("" if part.startswith(".") else r"(?!\.)") + translate(part))

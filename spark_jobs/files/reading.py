@@ -1,4 +1,4 @@
-"""The bytes in files, wherever they are and whether they are packed or not."""
+"""Read the bytes of files, local or remote, packed or not."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ _REMOTE_BLOCK_BYTES = 8 * 2**20
 
 
 def open_stream(url: str) -> BinaryIO:
-    """Open a file at the start of its unpacked stream; each `read(size)` is whole until the stream ends."""
+    """Open a file at the start of its unpacked stream; `read(size)` returns fewer bytes only at the end."""
     with told(url):
         path = local_path(url)
         opened = _open_local(path) if path else _open_remote(url)
@@ -21,7 +21,7 @@ def open_stream(url: str) -> BinaryIO:
 
 
 def read_at(url: str, *, offset: int, size: int) -> bytes:
-    """Read from the middle of a file as it lies there; fewer bytes come back only at its end."""
+    """Read a range of a stored file, without unpacking; fewer bytes are returned only at its end."""
     if size <= 0:
         return b""
     with told(url):
@@ -31,21 +31,21 @@ def read_at(url: str, *, offset: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """A file as it lies there now."""
+    """The stored state of a file at this moment."""
 
     size: int
-    #: What the store calls its content.
+    #: Its ETag.
     etag: str | None = None
 
 
 def look_at(url: str) -> Lying:
-    """Say how a file lies there."""
+    """Return the stored state of a file."""
     with told(url):
         path = local_path(url)
         if path:
             return Lying(size=Path(path).stat().st_size)
         backend, place = backend_of(url)
-        # It may be another one than when somebody listed it.
+        # It may have changed since it was listed.
         backend.invalidate_cache(place)
         facts = backend.info(place)
         return Lying(size=int(facts["size"]), etag=etag_of(backend, facts))
@@ -75,6 +75,6 @@ def _read_remote(url: str, *, offset: int, size: int) -> bytes:
     backend, path = backend_of(url)
     block = bytes(backend.cat_file(path, start=offset, end=offset + size))
     if len(block) > size:
-        # Some web servers answer with the whole file, whatever part is asked for.
-        raise OSError(errno.ENOTSUP, "its server cannot read from the middle of it")
+        # Some web servers ignore the range and answer with the whole file.
+        raise OSError(errno.ENOTSUP, "its server does not support range requests")
     return block

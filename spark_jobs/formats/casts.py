@@ -1,6 +1,6 @@
-"""From what was read to the declared types, all values of a column at once.
+"""Cast the values that were read to the declared types, a whole column at once.
 
-One value that breaks its contract makes the server refuse a whole COPY, so none gets past here.
+A single value that breaks its contract makes the server refuse a whole COPY, so none may pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from spark_jobs.formats.records import Indices, Mask, ValueRefused
 from spark_jobs.formats.values import DAYS, MICROSECONDS, from_text
 from spark_jobs.pipeline.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 
-#: What an Arrow decimal of 256 bits holds.
+#: The digits of an Arrow decimal of 256 bits.
 DIGITS_MAX = 76
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """Columns in their Arrow types, and which of their rows the slow tier must decide."""
+    """Columns in their Arrow types, and the rows that the slow tier must decide."""
 
     rows: pa.Table
     doubted: Mask
 
 
 def settle(read: Sequence[pa.Array], columns: tuple[Column, ...], *, count: int) -> Settled:
-    """Cast and check columns, in which texts may stand for values of every type."""
+    """Cast and check columns; values of every type may arrive as text."""
     doubted = np.zeros(count, np.bool_)
     arrays = []
     for array, column in zip(read, columns, strict=True):
@@ -40,7 +40,7 @@ def settle(read: Sequence[pa.Array], columns: tuple[Column, ...], *, count: int)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece; most come in one already."""
+    """Return a column in one piece; most columns already are."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
@@ -64,7 +64,7 @@ def _cast(read: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
 
 
 def cast_texts(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
-    """Cast all texts at once; if one of them does not take that, each by itself."""
+    """Cast all texts at once, or one by one if that fails."""
     for cast in () if column_type.is_array else _CASTS.get(column_type.kind, ()):
         try:
             values = cast(texts, arrow_type(column_type))
@@ -77,7 +77,7 @@ def cast_texts(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask
 
 
 def _may_be_out_of_range(texts: pa.Array, floats: pa.Array) -> bool:
-    """Whether one is too large to be finite, or too small to be anything but zero."""
+    """Whether a value overflowed to infinity, or underflowed to zero."""
     zeros = texts.filter(pc.equal(floats, 0))
     return bool(
         mask_of(pc.invert(pc.is_finite(floats))).any() or mask_of(pc.match_substring_regex(zeros, "^[^eE]*[1-9]")).any()
@@ -101,7 +101,7 @@ def _simply(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _integers(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    # Arrow reads 0xff too, and takes it for -1 where it fills the type.
+    # Arrow also reads 0xff, and takes it for -1 where it fills the type.
     octets = octets_of(texts)
     if (octets == ord("x")).any() or (octets == ord("X")).any():
         raise pa.ArrowInvalid("hexadecimal digits")
@@ -109,11 +109,11 @@ def _integers(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def numerics(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Texts without an exponent and short enough that Arrow, which overflows in silence, has room for their digits."""
+    """Cast texts without an exponent that are short enough for Arrow, which overflows silently."""
     octets = octets_of(texts)
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest > DIGITS_MAX - target.scale or (octets == ord("e")).any() or (octets == ord("E")).any():
-        raise pa.ArrowInvalid("more digits than there is room for, or an exponent")
+        raise pa.ArrowInvalid("too many digits, or an exponent")
     if longest <= PRECISION_MAX - target.scale:
         return texts.cast(target)
     return texts.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
@@ -130,7 +130,7 @@ def _without_zone(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _have_times_of_arrow(texts: pa.Array) -> bool:
-    """Whether one has an hour without minutes, or a zone up to 23:59: that is a time for Arrow only."""
+    """Whether a text has an hour without minutes, or a zone up to 23:59, which only Arrow accepts."""
     octets, offsets = octets_of(texts), _offsets_of(texts)
     starts, ends = offsets[:-1], offsets[1:]
     has_time = ends - starts > len("2024-01-01")
@@ -149,7 +149,7 @@ def _far_zones(octets: npt.NDArray[np.uint8], at: Indices) -> Mask:
 
 
 def _times(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    # An hour alone is a time for Arrow only.
+    # Only Arrow accepts an hour alone as a time.
     if (pc.min(pc.binary_length(texts)).as_py() or 0) < len("00:00"):
         raise pa.ArrowInvalid("hours alone")
     return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp("us")).cast(target)
@@ -187,7 +187,7 @@ _CASTS: dict[Kind, tuple[Callable[[pa.Array, pa.DataType], pa.Array], ...]] = {
 
 
 def breaks_contract(values: pa.Array, column: Column) -> Mask:
-    """Which rows hold a value that the column does not take."""
+    """The rows with a value that the column does not accept."""
     broken = mask_of(values.is_null()) if column.not_null and values.null_count else np.zeros(len(values), np.bool_)
     if pa.types.is_list(values.type):
         return broken | rows_of(_breaks_type(values.values, column.type.element), values)
@@ -235,7 +235,7 @@ def _outside(numbers: pa.Array, bounds: tuple[int, int]) -> Mask:
 
 
 def octets_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    """The bytes of all texts, one after the other."""
+    """The bytes of all texts in sequence."""
     _, offsets, octets = texts.buffers()
     if octets is None or not len(texts):
         return np.zeros(0, np.uint8)
@@ -244,7 +244,7 @@ def octets_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _offsets_of(texts: pa.Array) -> Indices:
-    """Where each of the texts starts in their bytes, and the last one ends."""
+    """The offset of each text in these bytes, and the end of the last one."""
     if not len(texts):
         return np.zeros(1, np.int64)
     bounds = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -253,7 +253,7 @@ def _offsets_of(texts: pa.Array) -> Indices:
 
 
 def mask_of(booleans: pa.Array) -> Mask:
-    """Null is not true."""
+    """Convert to a mask in which null counts as false."""
     return np.asarray(pc.fill_null(booleans, fill_value=False).to_numpy(zero_copy_only=False), np.bool_)
 
 

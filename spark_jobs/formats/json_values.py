@@ -1,4 +1,4 @@
-"""Values inside JSON: where they end, and what `jsonb` takes."""
+"""Values inside JSON: where they end, and what `jsonb` accepts."""
 
 import json
 import re
@@ -10,30 +10,30 @@ from spark_jobs.formats.records import ValueRefused
 
 
 def string_of(raw: str) -> str:
-    """What a JSON string says; half a surrogate pair is no character."""
+    """Decode a JSON string; refuse unpaired surrogates."""
     if "\\" not in raw:
         return raw[1:-1]
     text: str = json.loads(raw)
     if _SURROGATE.search(text):
-        raise ValueRefused("half a surrogate pair is no character")
+        raise ValueRefused("an unpaired surrogate is no character")
     return text
 
 
 def end_of_value(text: str, start: int) -> int:
-    """Where the JSON value ends that starts here."""
+    """Return the end of the JSON value that starts here."""
     try:
         return _scan(text, start)[1]
     except (StopIteration, ValueError, RecursionError):
-        # The slow scanner knows no depth that is too deep, and `Inf`, which Arrow takes for a number.
+        # The slow scanner has no depth limit, and accepts `Inf`, which Arrow reads as a number.
         return _end_of_any_value(text, start)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-#: Postgres gives up where its stack ends; this is far before.
+#: Postgres fails when its stack is full; this is well below.
 DEPTH_MAX = 1000
-#: Digits that a numeric has at most before and after its point.
+#: The maximum digits of a numeric before and after its point.
 _DIGITS_MAX, _FRACTION_MAX = 131_072, 16_383
 _WS = r"[ \t\r\n]*+"
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
@@ -47,7 +47,7 @@ _FOLLOWING = re.compile(rf"{_WS}(?:(?P<closing>[\]}}])|,(?P<name>{_WS}{_STRING}{
 _LEAF = re.compile(rf"(?P<string>{_STRING})|(?P<number>{_BARE_NUMBER})|(?P<not_finite>{_BARE_NOT_FINITE})")
 _SUSPECT = re.compile(r"\\u|NaN|Inf|[0-9][eE][+-]?[0-9]{4}")
 BLANK = re.compile(_WS)
-# An integer beyond 4300 digits is valid JSON, but Python refuses to make an int of it.
+# An integer of more than 4300 digits is valid JSON, but Python refuses to convert it.
 _DECODER: Any = json.JSONDecoder(parse_int=float)
 _scan: Callable[[str, int], tuple[object, int]] = make_scanner(_DECODER)
 
@@ -63,7 +63,7 @@ def _end_of_any_value(text: str, start: int, *, depth_max: int | None = None) ->
         if opening["array"] or opening["object"]:
             awaited.append("]" if opening["array"] else "}")
             if depth_max is not None and len(awaited) > depth_max:
-                raise ValueRefused(f"jsonb is taken up to {depth_max} levels deep")
+                raise ValueRefused(f"the JSON is nested deeper than {depth_max} levels")
             continue
         at = _end_of_containers(text, at, awaited)
         if not awaited:
@@ -71,7 +71,7 @@ def _end_of_any_value(text: str, start: int, *, depth_max: int | None = None) ->
 
 
 def _end_of_containers(text: str, at: int, awaited: list[str]) -> int:
-    """After a value: close what ends here, up to where the next value starts."""
+    """After a value, close the containers that end here, and return the start of the next value."""
     while awaited:
         following = _FOLLOWING.match(text, at)
         if following is None:
@@ -87,7 +87,7 @@ def _end_of_containers(text: str, at: int, awaited: list[str]) -> int:
 
 
 def check_jsonb(raw: str) -> None:
-    """Refuse the valid JSON that jsonb cannot hold."""
+    """Refuse valid JSON that jsonb cannot hold."""
     if "\0" in raw:
         raise ValueRefused("jsonb takes no NUL character")
     if raw.count("[") + raw.count("{") > DEPTH_MAX:
@@ -106,7 +106,7 @@ def check_jsonb(raw: str) -> None:
 def _check_range(written: str) -> None:
     mantissa, _, exponent = written.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("-").partition(".")
-    # Python refuses to make a number of very many digits, and no exponent in range has so many.
+    # Python refuses to convert very many digits, and no exponent in range has that many.
     shift = int(exponent or "0") if len(exponent) < 12 else 2 * _DIGITS_MAX
     if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > _FRACTION_MAX:
         raise ValueRefused(f"{written[:57]} is out of the range of numbers in jsonb")

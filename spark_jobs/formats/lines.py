@@ -1,4 +1,4 @@
-"""The records of text formats: lines, mostly."""
+"""The records of text formats, which are mostly lines."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,14 +13,14 @@ from spark_jobs.formats.records import KEPT_BYTES, BadRecord, Indices, Mask, Ori
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """The records of some parts, which lie in one block of bytes; blank ones are left out."""
+    """The records of some parts in one block of bytes, without blank ones."""
 
     block: bytes
     record_bytes_max: int
-    #: Each record with all its bytes but the newline …
+    #: Each record without its newline …
     raw_starts: Indices
     raw_ends: Indices
-    #: … and without a byte order mark and the blanks around it.
+    #: … and without a byte order mark and surrounding blanks.
     starts: Indices
     ends: Indices
     producer_ids: Indices
@@ -32,7 +32,7 @@ class Lines:
 
     @cached_property
     def too_long(self) -> Mask:
-        """Which records are beyond record_bytes_max, with their newlines."""
+        """The records longer than record_bytes_max, including their newlines."""
         if len(self.block) < self.record_bytes_max:
             return np.zeros(self.count, np.bool_)
         too_long: Mask = self.raw_ends - self.raw_starts >= self.record_bytes_max
@@ -48,7 +48,7 @@ class Lines:
 
     @cached_property
     def firsts(self) -> npt.NDArray[np.uint8]:
-        """The byte that each record starts with."""
+        """The first byte of each record."""
         return self.octets[self.starts]
 
     @cached_property
@@ -59,7 +59,7 @@ class Lines:
         count = int(np.count_nonzero(kept))
         if count == self.count:
             return self
-        # Mostly it is the block's end alone that goes, and then nothing need be copied.
+        # Usually only the end of the block is cut off, and nothing is copied.
         chosen = slice(count) if kept[:count].all() else kept
         arrays = {
             each.name: getattr(self, each.name)[chosen] for each in fields(self) if each.name not in _OF_ALL_LINES
@@ -78,13 +78,13 @@ class Lines:
             return self.content(index).decode()
         except UnicodeDecodeError as error:
             at = int(self.starts[index] - self.raw_starts[index]) + error.start
-            raise RecordRefused(f"no valid UTF-8 at byte {at} of the record") from None
+            raise RecordRefused(f"invalid UTF-8 at byte {at} of the record") from None
 
     def together(self, group: Indices) -> pa.Buffer:
-        """The bytes of a group of records, without a copy if nothing else lies between them."""
+        """The bytes of a group of records, without a copy if they are contiguous."""
         first, end = int(self.starts[group[0]]), int(self.raw_ends[group[-1]]) + 1
         # At the end of all bytes, Arrow takes an empty last value for a quoted one if the value before it was quoted;
-        # so there is always a newline.
+        # a final newline prevents that.
         if group[-1] - group[0] + 1 == len(group) and end <= len(self.block):
             return pa.py_buffer(self.block).slice(first, end - first)
         return pa.py_buffer(b"".join(self.content(index) + b"\n" for index in group.tolist()))
@@ -93,7 +93,7 @@ class Lines:
         return Origins(producer_ids=self.producer_ids, sequence_ids=self.sequence_ids, raw=self.raw)
 
     def within(self, octet_positions: Indices) -> Mask:
-        """Which records hold one of these positions of the block."""
+        """The records that contain one of these positions of the block."""
         found = np.zeros(self.count, np.bool_)
         at = np.searchsorted(self.starts, octet_positions, "right") - 1
         inside = (at >= 0) & (octet_positions < self.ends[at]) if self.count else np.zeros(len(at), np.bool_)
@@ -111,16 +111,16 @@ def lines_of(
     record_bytes_max: int,
     record_ends: Callable[[Part], Indices] | None = None,
 ) -> Lines:
-    """Join parts, because thousands of small ones cost little only together, and find their records.
+    """Join parts, because thousands of small ones are cheap only together, and find their records.
 
-    A record ends at every newline, unless `record_ends` says where in a part.
+    A record ends at every newline, unless `record_ends` returns the ends in a part.
     """
     block = parts[0].raw if len(parts) == 1 else b"\n".join(part.raw for part in parts)
     part_starts = np.cumsum([0, *(len(part.raw) + 1 for part in parts)])
     newlines = positions_of(b"\n", block) if record_ends is None else _found_by(record_ends, parts, part_starts)
     starts = np.concatenate([[0], newlines + 1])
     counts = np.diff(np.searchsorted(starts, part_starts))
-    # What starts behind the last part is nothing at all.
+    # After the last part there is nothing.
     starts, ends = starts[: counts.sum()], np.append(newlines, len(block))[: counts.sum()]
     shifts = np.array([part.first for part in parts], np.int64) - part_starts[:-1]
     found = Lines(
@@ -137,7 +137,7 @@ def lines_of(
 
 
 def _found_by(record_ends: Callable[[Part], Indices], parts: Sequence[Part], part_starts: Indices) -> Indices:
-    """The newlines that end records, and the one behind each part."""
+    """The newlines that end records, and the one after each part."""
     within = (
         np.append(record_ends(part), len(part.raw)) + start
         for part, start in zip(parts, part_starts.tolist(), strict=False)
@@ -146,9 +146,9 @@ def _found_by(record_ends: Callable[[Part], Indices], parts: Sequence[Part], par
 
 
 def positions_of(octet: bytes, block: bytes) -> Indices:
-    """Where a byte occurs."""
+    """The positions of a byte."""
     octets = np.frombuffer(block, np.uint8)
-    # A slab and what is computed of it fit in the processor's cache.
+    # A slab and its intermediate results fit into the processor's cache.
     slabs = range(0, len(octets), _SLAB_BYTES)
     found = (np.flatnonzero(octets[at : at + _SLAB_BYTES] == octet[0]) + at for at in slabs)
     return np.concatenate([np.zeros(0, np.int64), *found])
@@ -161,7 +161,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def _trimmed(lines: Lines, blanks: bytes) -> Lines:
-    """Leave out the blanks around lines, and then the blank lines."""
+    """Remove the blanks around lines, and then the blank lines."""
     marked = [at for at in np.flatnonzero(lines.sequence_ids == 0) if lines.block.startswith(BOM, lines.starts[at])]
     is_blank = np.zeros(256, np.bool_)
     is_blank[list(blanks)] = True
@@ -171,7 +171,7 @@ def _trimmed(lines: Lines, blanks: bytes) -> Lines:
     padded[marked] = True
     if not padded.any() and not returns.any():
         return lines
-    # A carriage return goes from all lines at once, more blanks from each line that has them.
+    # A carriage return is removed from all lines at once, more blanks from each line that has them.
     starts = lines.starts.copy()
     for at in np.flatnonzero(padded & (starts < ends)).tolist():
         line = lines.block[starts[at] : ends[at]].removeprefix(BOM if at in marked else b"")
@@ -199,7 +199,7 @@ def _too_long(size: int) -> str:
 
 
 def not_utf8(lines: Lines) -> Mask:
-    """Which records are no valid UTF-8."""
+    """The records that are not valid UTF-8."""
     broken = np.zeros(lines.count, np.bool_)
     if lines.block.isascii() or _is_utf8(lines.block):
         return broken

@@ -1,4 +1,4 @@
-"""What the formats have in common: parts of files in, rows with their sequence ids and bad records out."""
+"""Common types of the formats: parts of files in, rows with sequence ids and bad records out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class ValueRefused(Exception):
-    """A value that its column does not take; the text says why."""
+    """A value that its column does not accept, with the reason."""
 
 
 class RecordRefused(Exception):
-    """A record that cannot be a row; the text says why."""
+    """A record that cannot become a row, with the reason."""
 
     def __init__(self, reason: str, *, column: str | None = None) -> None:
         super().__init__(reason)
@@ -30,20 +30,20 @@ class RecordRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """Where each record comes from, by the record's index."""
+    """The origin of each record, by its index."""
 
     producer_ids: Indices
     sequence_ids: Indices
     raw: Callable[[int], bytes]
 
 
-#: How much of a record that is too long is kept, so that a person can recognise it.
+#: How much of an oversized record is kept, so that people can recognise it.
 KEPT_BYTES = 2**20
 
 
 @dataclass(eq=False)
 class FileRefused(NeedsAPerson):
-    """A file of which no record can be read, or no more records."""
+    """A file of which no record, or no further record, can be read."""
 
     url: str
     expected: str
@@ -52,18 +52,21 @@ class FileRefused(NeedsAPerson):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why, by the file's address."""
+        """The reason, by the address of the file."""
         return {self.url: str(self)}
 
     def __str__(self) -> str:
-        return f"{shown(self.url)} should {self.expected}, but {self.found}; nothing more of it is loaded: {self.fix}"
+        return (
+            f"{shown(self.url)} was refused: {self.found}; expected {self.expected}. Nothing more of it is loaded. "
+            f"{self.fix}."
+        )
 
 
 @dataclass(eq=False)
 class LastLineOpen(CallAgain):
-    """All whole records of a file were read, and it goes on behind them."""
+    """All whole records of a file were read, and an incomplete one follows."""
 
-    #: How many bytes of the last line are there.
+    #: How many bytes the last line has so far.
     size: int
     #: What it lacks.
     why: str = "has no newline yet"
@@ -74,36 +77,36 @@ class LastLineOpen(CallAgain):
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A span of one file that one task reads; it starts and ends between records."""
+    """A span of a file that one task reads; it starts and ends between records."""
 
     producer_id: ProducerId
-    #: The file's path below the source's root, for people.
+    #: The file's path below the source's root, for messages.
     name: str
     url: str
     first: int
-    #: Left out where only reading tells: compressed files, and newlines inside quotes.
+    #: None if only reading finds the end: compressed files, and newlines inside quotes.
     end: int | None
-    #: Where the first record starts, if the bytes before belong to one that took effect already.
+    #: The start of the first record, if the bytes before it belong to one that is already loaded.
     begins: int | None = None
-    #: Fingerprints that the file must still have when it is read.
+    #: Fingerprints that the file must match when it is read.
     expected: tuple[bytes, ...] = ()
-    #: The file's size as it was listed.
+    #: The file's size when it was listed.
     size: int = 0
-    #: Its bytes as they lay there when it was planned, told by their edges: all that is read of it is of that content.
+    #: The marks of its stored bytes when it was planned: everything that is read must be of that content.
     lying: bytes | None = None
-    #: What its store called its content then.
+    #: Its ETag at that time.
     etag: str | None = None
     #: The file is complete: a last line without newline is a record too.
     sealed: bool = False
-    #: The columns that a CSV file's first line names, or that are declared for it.
+    #: The columns in the header of a CSV file, or the declared ones.
     header: tuple[str, ...] = ()
-    #: What was planned of the file goes on behind it.
+    #: The plan has more of this file after this chunk.
     is_followed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroup:
-    """A row group of a Parquet file: its rows, where its bytes are, and the footer that says what they mean."""
+    """A row group of a Parquet file: its rows, its byte range, and the footer that describes it."""
 
     number: int
     first: int
@@ -119,21 +122,21 @@ class Part:
     """Whole records of one chunk, as many as are read at once."""
 
     producer_id: ProducerId
-    #: Where the bytes start and end in the (decompressed) stream.
+    #: The byte range in the (decompressed) stream.
     first: int
     end: int
     raw: bytes
-    #: One record beyond all that is held at once, of which `raw` is only the beginning.
+    #: One record larger than the limit in memory; `raw` is only its beginning.
     too_long: bool = False
-    #: A last line without its newline, which counts because the file is sealed.
+    #: A last line without a newline, which counts because the file is sealed.
     is_tail: bool = False
-    #: Of a Parquet file: what `raw` holds the bytes of.
+    #: For Parquet: the row group in `raw`.
     row_group: RowGroup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadRecord:
-    """A record that cannot be loaded, whole, and why."""
+    """A record that cannot be loaded, with its bytes and the reason."""
 
     producer_id: ProducerId
     sequence_id: int
@@ -144,12 +147,12 @@ class BadRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """All records of some parts: each is a row or a bad record, and none is both."""
+    """All records of some parts; each is either a row or a bad record."""
 
-    #: The declared columns in their order and Arrow types, and the two of the lineage.
+    #: The declared columns in their order and Arrow types, and the two lineage columns.
     rows: pa.Table
     bad: tuple[BadRecord, ...] = field(default=())
-    #: Fields that nobody declared, where the pipeline adds them: declare these, and read again.
+    #: Undeclared fields, if the pipeline adds them: declare these, and read again.
     unknown: tuple[Column, ...] = ()
 
     @property

@@ -1,8 +1,8 @@
-"""Two tiers of reading: whole columns at once where Arrow reads them right, and record by record where in doubt.
+"""Two tiers of reading: whole columns where Arrow reads them correctly, and single records where in doubt.
 
-The fast tier may refuse whatever it likes, but what it accepts is what the slow tier would have read: so a record
-gives the same row, or the same bad record, whatever its neighbours are. What the fast tier cannot read together is cut
-into smaller and smaller groups, and what it doubts is left to the slow tier alone.
+The fast tier may refuse anything, but what it accepts must equal the result of the slow tier. So a record gives the
+same row, or the same bad record, whatever its neighbours are. Groups that the fast tier cannot read are cut into
+smaller groups, and rows that it doubts go to the slow tier.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from spark_jobs.formats.casts import Settled
 from spark_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from spark_jobs.pipeline.columns import LINEAGE, RESERVED, Column, arrow_schema
 
-#: A group of at most so many records is not cut again: its records are read one by one.
+#: Groups up to this size are not cut again: their records are read one by one.
 _TOGETHER_MIN = 64
-#: What is read together still fits in the processor's cache when it is cast.
+#: A group of this size still fits into the processor's cache when it is cast.
 _TOGETHER_MAX = 32_768
 _CUT_INTO = 16
 
 
 def declared_value(column: Column, read: Callable[[], object]) -> object:
-    """A value of one record as its column declares it."""
+    """Return the value of one record for its column."""
     try:
         value = read()
     except ValueRefused as refused:
@@ -33,12 +33,12 @@ def declared_value(column: Column, read: Callable[[], object]) -> object:
     return value
 
 
-#: Postgres cuts longer names.
+#: Postgres truncates longer names.
 _NAME_BYTES_MAX = 63
 
 
 def may_be_added(name: str) -> bool:
-    """Whether a field's name can be that of a column."""
+    """Whether the name of a field can be the name of a column."""
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
@@ -54,7 +54,7 @@ def read_in_tiers(
     read_many: Callable[[Indices], Settled | None],
     read_one: Callable[[int], Sequence[object]],
 ) -> Records:
-    """Read all records; `suspects` never reach the fast tier."""
+    """Read all records; `suspects` skip the fast tier."""
     groups, doubted = _groups(np.flatnonzero(~suspects), of=_TOGETHER_MAX), [np.flatnonzero(suspects)]
     tables, indices = list[pa.Table](), list[Indices]()
     while groups:
@@ -74,7 +74,7 @@ def read_in_tiers(
 
 
 def _groups(indices: Indices, *, of: int) -> list[Indices]:
-    """As many records each, the last ones first: the first are taken from the end."""
+    """Split into groups, last ones first, because groups are taken from the end."""
     return [indices[at : at + of] for at in range(0, len(indices), of)][::-1]
 
 

@@ -1,10 +1,10 @@
-"""One value at a time: what a column takes by the rules of its Postgres type, and why it refuses the rest.
+"""Convert single values by the rules of their Postgres type, and give the reason for each refusal.
 
-This is the slow tier of every format, and the reference for the fast one: whatever that reads, this reads alike.
-A value comes back as Arrow takes it for the column's type: points in time as microseconds, days and times as numbers.
-What is taken is what Postgres' own cast makes of the same text. A timestamptz without a zone is in UTC, because the
-session's zone would make the result depend on who loads. Three forms are taken that the cast refuses: integers with a
-point or an exponent, base64, and JSON arrays. Much is refused that the cast takes: docs/values.md shows it.
+This is the slow tier of every format, and the reference for the fast one: both must give the same values.
+Values are returned as Arrow stores them for the column's type: points in time as microseconds, days and times as
+numbers. Accepted values are those of Postgres' own cast of the same text. A timestamptz without a zone is in UTC,
+because the result must not depend on the zone of the session. Three forms are accepted that the cast refuses:
+integers with a point or an exponent, base64, and JSON arrays. Many forms of the cast are refused: see docs/values.md.
 """
 
 import base64
@@ -24,7 +24,7 @@ from spark_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 
 
 def from_json(raw: str, column_type: ColumnType) -> object:
-    """Read the raw text of one valid JSON value."""
+    """Convert the raw text of one valid JSON value."""
     if raw == "null":
         return None
     if column_type.is_array:
@@ -42,7 +42,7 @@ def from_json(raw: str, column_type: ColumnType) -> object:
 
 
 def from_kept(raw: str, column_type: ColumnType) -> object:
-    """Read a value of a kept row of Parquet, where a JSON string is the text of a value, whatever the type."""
+    """Convert a value of a kept Parquet row, in which a JSON string is the text of a value of any type."""
     if raw[0] == '"':
         return from_text(string_of(raw), column_type)
     if column_type.is_array and raw != "null":
@@ -51,7 +51,7 @@ def from_kept(raw: str, column_type: ColumnType) -> object:
 
 
 def from_text(text: str, column_type: ColumnType) -> object:
-    """Read a text, which is never null: that of a JSON string or of a CSV field."""
+    """Convert a text, which is never null: that of a JSON string or a CSV field."""
     if column_type.is_array:
         return _array(text, column_type)
     return _READERS[column_type.kind](text, column_type)
@@ -62,7 +62,7 @@ def _refused(text: str, column_type: ColumnType, why: str = "") -> ValueRefused:
     return ValueRefused(f"{shown!r} is no {column_type}{why and ': '}{why}")
 
 
-#: What Postgres skips around a value.
+#: The blanks that Postgres skips around a value.
 _BLANKS = " \t\n\r\v\f"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -72,7 +72,7 @@ _TRUE = ("t", "true", "y", "yes", "on", "1")
 _FALSE = ("f", "false", "n", "no", "off", "0")
 _BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _BITS = {Kind.SMALLINT: 15, Kind.INTEGER: 31, Kind.BIGINT: 63}
-#: The types that have values for NaN and Infinity, which are no JSON.
+#: The types with values for NaN and Infinity, which are not valid JSON.
 _FLOATS = (Kind.REAL, Kind.DOUBLE)
 _EXACT = Context(prec=PRECISION_MAX, traps=[])
 
@@ -99,7 +99,7 @@ def _decimal(text: str, column_type: ColumnType) -> Decimal:
     try:
         return Decimal(written)
     except ArithmeticError:
-        raise _refused(text, column_type, "its exponent is beyond every range") from None
+        raise _refused(text, column_type, "its exponent is out of range") from None
 
 
 def _integer(text: str, column_type: ColumnType) -> int:
@@ -107,7 +107,7 @@ def _integer(text: str, column_type: ColumnType) -> int:
         number = int(text)
     else:
         decimal = _decimal(text, column_type)
-        # An exponent may stand for more digits than fit in memory.
+        # An exponent may stand for more digits than fit into memory.
         if decimal and (decimal.adjusted() > 19 or decimal != decimal.to_integral_value()):
             raise _refused(text, column_type, "out of range" if decimal.adjusted() > 19 else "it has a fraction")
         number = int(decimal) if decimal else 0
@@ -146,7 +146,7 @@ def _floating(text: str, column_type: ColumnType) -> float:
 _EPOCH = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000
 DAY_US = 86_400 * _SECOND
-#: The days and microseconds, first and last, that are within the years 1 to 9999.
+#: The first and last days and microseconds of the years 1 to 9999.
 DAYS = (1 - _EPOCH, date.max.toordinal() - _EPOCH)
 MICROSECONDS = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _DATE_PATTERN = r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
@@ -197,12 +197,12 @@ def _of_day(parts: re.Match[str], column_type: ColumnType) -> int:
 def _fraction(digits: str) -> int:
     if len(digits) <= 6:
         return int(digits.ljust(6, "0"))
-    # As Postgres rounds it, bit for bit: through a double, and halves to even.
+    # Round bit for bit as Postgres does: through a double, and half to even.
     return round(float(f"0.{digits}") * 1_000_000)
 
 
 def _timestamp(text: str, column_type: ColumnType) -> int:
-    """The wall clock: like Postgres, it ignores a zone."""
+    """The wall clock: the zone is ignored, as in Postgres."""
     parts = _parts(_TIMESTAMP, text, column_type)
     _offset(parts, column_type)
     return _in_range(_days(parts, column_type) * DAY_US + _of_day(parts, column_type), parts, column_type)
@@ -231,7 +231,7 @@ def _in_range(microseconds: int, parts: re.Match[str], column_type: ColumnType) 
 
 
 _UUID = re.compile(r"(?:[0-9a-f]{4}-?){7}[0-9a-f]{4}", re.IGNORECASE)
-#: Base64 comes in groups of four characters; these say other bytes in hex.
+#: Base64 has groups of four characters; these decode to other bytes as hex.
 _HEX_OR_BASE64 = re.compile(r"(?:[0-9a-f]{4})+", re.IGNORECASE)
 
 
@@ -243,7 +243,7 @@ def _uuid(text: str, column_type: ColumnType) -> bytes:
 
 
 def _bytea(text: str, column_type: ColumnType) -> bytes:
-    r"""Hex after `\x`, as Postgres writes it, or else base64; a text that is hex and base64 is neither."""
+    r"""Hex after `\x`, as Postgres writes it, or base64; text that could be both is refused."""
     if _HEX_OR_BASE64.fullmatch(text):
         raise _refused(text, column_type, r"it may be hex or base64; write the bytes as \x and their hex digits")
     try:
@@ -255,7 +255,7 @@ def _bytea(text: str, column_type: ColumnType) -> bytes:
 def _jsonb(text: str, column_type: ColumnType) -> str:
     written = text.strip(" \t\r\n")
     if end_of_value(written, 0) != len(written):
-        raise _refused(text, column_type, "it goes on after the value's end")
+        raise _refused(text, column_type, "it continues after the end of the value")
     check_jsonb(written)
     return written
 
@@ -268,7 +268,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def _array(text: str, column_type: ColumnType) -> list[object]:
-    """A Postgres array literal, or a JSON array."""
+    """Read a Postgres array literal, or a JSON array."""
     written = text.strip(_BLANKS)
     if written.startswith("["):
         if end_of_value(written, 0) != len(written):
@@ -312,16 +312,16 @@ def _literal_elements(written: str, column_type: ColumnType) -> Iterator[str | N
         at, end = element.end(), element["end"]
         text = element["quoted"] if element["bare"] is None else _without_blanks(element["bare"])
         if element["bare"] is not None and not text:
-            raise _refused(written, column_type, "it lacks an element")
+            raise _refused(written, column_type, "an element is missing")
         is_null = element["bare"] is not None and text.upper() == "NULL"
         yield None if is_null else _ESCAPED.sub(r"\1", text)
     if at != len(written):
-        raise _refused(written, column_type, "it goes on after its end")
+        raise _refused(written, column_type, "it continues after its end")
 
 
 def _without_blanks(bare: str) -> str:
     text = bare.strip(_BLANKS)
-    # A blank that is escaped belongs to the element.
+    # An escaped blank belongs to the element.
     is_escaped = (len(text) - len(text.rstrip("\\"))) % 2 == 1
     return bare.lstrip(_BLANKS)[: len(text) + 1] if is_escaped else text
 

@@ -1,1 +1,1 @@
-"""One load from its plan to its report."""
+"""One load, from its plan to its report."""

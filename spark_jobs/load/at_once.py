@@ -1,4 +1,4 @@
-"""A batch that is published at once: staged whole, as often as it takes, and published in one commit or kept."""
+"""A batch that is published as a whole: staged, retried if rows are lost, and published in one commit or kept."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
@@ -26,21 +26,21 @@ from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.delivery import Bundle, Delivery, offers_of, read_work
 from spark_jobs.write.patience import answered
 
-#: A crash of the server empties what is unlogged; the next staging then starts from nothing.
+#: A crash of the server empties unlogged tables; the next staging then starts from nothing.
 _STAGINGS_MAX = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Staged:
-    """What came of one staging."""
+    """The result of one staging."""
 
     parts: Sequence[StagedPart]
     notes: Sequence[Note]
-    #: Each piece of each delivery is there.
+    #: Every piece of every delivery is staged.
     is_there: bool
-    #: New generations that were not read whole, and must not take the place of rows that were.
+    #: New generations that were not read completely, and must not replace loaded rows.
     broken: Mapping[ProducerId, Replacement]
-    #: Where chunks begin that were set aside after too many tries.
+    #: The starts of chunks that became dead letters.
     dead: Set[tuple[ProducerId, int]]
     behind: Overtaking | None
 
@@ -53,10 +53,10 @@ class _Staged:
         return bool(self.dead or self.broken or self.behind)
 
     def reasons(self, declared: Declared) -> Iterator[Note]:
-        """Why what is left out is not loaded."""
+        """Why the left-out files are not loaded."""
         for name in (replacement.name for replacement in self.broken.values()):
             told = [note for note in self.notes if note.name == name]
-            for note in told or [Note(name=name, reason="it was not read to its end")]:
+            for note in told or [Note(name=name, reason="it was not read completely")]:
                 yield note.of_no_replacement()
         if self.behind:
             yield from self.behind.notes(declared)
@@ -74,12 +74,12 @@ class _Staged:
 
 
 class AtOnce:
-    """Stages a batch and publishes it; or keeps it, for another call to publish."""
+    """Stages a batch and publishes it, or keeps it for another call to publish."""
 
     def __init__(self, attempt: Attempt, crew: Crew) -> None:
         self._attempt, self._crew = attempt, crew
         self._declared = attempt.declared
-        #: How many rows are kept for another call; nothing, if none has to publish them.
+        #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
     def stage_and_publish(
@@ -89,10 +89,10 @@ class AtOnce:
         some: Sequence[Bundle],
         claim: Claim,
     ) -> list[Note]:
-        """Stage all of it, as often as the server loses what was staged, and publish it in one commit.
+        """Stage the whole batch, again if the server loses staged rows, and publish it in one commit.
 
-        A file that should replace what was loaded of it, and cannot be read whole, is left out, and all is staged
-        again; so is what was set aside after too many tries, and what would overtake something that cannot be read.
+        Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
+        dead letters, and files that would overtake something that cannot be read.
         """
         job = replace(self._crew.job, replaced=_replaced(files, ids))
         left_out: list[Note] = []
@@ -100,7 +100,7 @@ class AtOnce:
         while losses < _STAGINGS_MAX:
             losses += 1
             with ExitStack() as staging, suppress(StageLost):
-                # A crash has left connections behind that find out only now, and nobody holds what was staged there.
+                # After a crash, old connections fail only now; their locks are gone with their stages.
                 stage = answered(partial(self._open_stage, staging, job))
                 staged = self._stage(replace(job, stage=stage), stage, some, claim)
                 if staged.is_to_be_published:
@@ -110,7 +110,7 @@ class AtOnce:
                 if self._attempt.is_stopped:
                     return left_out
                 if staged.leaves_out:
-                    # That is no loss, and there is less each time.
+                    # This loses nothing, and each time less is left.
                     losses = 0
                     left_out += staged.reasons(self._declared)
                     some = staged.rest_of(some)
@@ -134,9 +134,9 @@ class AtOnce:
         return _Staged(parts=parts, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
 
     def _let_stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> list[Note]:
-        """Let everybody stage the batch, as often as a delivery of it comes back."""
+        """Let all sessions stage the batch, also deliveries that come back."""
         if self._declared.transform is not None:
-            # What Spark SQL reads, it may read again, so that all of it stays in the hands of this one session.
+            # Spark SQL may read its input again, so this one session keeps all deliveries.
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
             return self._crew.tasks.transform(job, deliveries)
         self._attempt.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._attempt.batch)
@@ -147,7 +147,7 @@ class AtOnce:
             return staged_parts(self._attempt.engine, stage)
 
     def _set_aside(self, claim: Claim) -> set[tuple[ProducerId, int]]:
-        """Take dead letters out of the batch, unless it makes no sense without them: where each chunk begins."""
+        """Take dead letters out of the batch, and return the starts of their chunks; some batches fail instead."""
         board = self._attempt.board
         dead = answered(partial(board.dead_of, claim))
         if dead and self._declared.is_published_whole:
@@ -178,7 +178,7 @@ class AtOnce:
 
 
 def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
-    """Whether anything is staged of a chunk without all that stands before it in the chunk."""
+    """Whether a chunk has staged pieces after a piece that is missing."""
     staged: dict[tuple[int, ProducerId], SpanSet] = {}
     for part in parts:
         for advance in part.advances:

@@ -1,4 +1,4 @@
-"""What the parts of one load share: its batch, the session that plans it, its ledger and its board."""
+"""The shared state of one load: its batch, its planning session, its ledger and its board."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from spark_jobs.write.target import check_target
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One call of a batch, while it is the only one under its name."""
+    """One call of a batch, while no other call runs under its name."""
 
     declared: Declared
     settings: LoadSettings
@@ -33,7 +33,7 @@ class Attempt:
     board: PostgresDeliveries
     version: Version
     session: Session
-    #: The pipeline's position when it began.
+    #: The pipeline's position at the start.
     before: Position
 
     @classmethod
@@ -44,7 +44,7 @@ class Attempt:
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
         version = ledger.declare(as_declared(declared), version=settings.version)
         check_target(engine, ledger, declared)
-        # First of all, whatever an earlier life under this name still holds falls back.
+        # First release everything that an earlier epoch under this name still holds.
         board.end_batch(batch, reason=f"a later run of batch {batch} took over")
         return cls(
             declared=declared,
@@ -60,16 +60,16 @@ class Attempt:
         )
 
     def end(self) -> None:
-        """What a worker held that was killed with its process is not waited for."""
+        """Release what workers held that were killed with their process, so that no load waits for it."""
         self.board.end_batch(self.batch, reason=None, life=self.session)
 
     def tidy_up(self) -> None:
-        """Let fall back what is late, and what was in the hands of a session that there is no more go to the first."""
+        """Hand out expired deliveries again, and give those of removed sessions to the first session."""
         self.expire()
         if self.declared.has_fixed_sessions:
             answered(self.board.adopt_strays)
         if self.is_staged:
-            # Deliveries go with the claim of their planner; where nothing is left to claim, nobody else drops it.
+            # Deliveries are dropped with their planner's claim; if no claim is left, nothing else drops them.
             answered(partial(self.ledger.drop_ended_claims, self.declared.name))
 
     def expire(self) -> None:
@@ -93,7 +93,7 @@ class Attempt:
 
     @property
     def has_own_line(self) -> bool:
-        """Whether this is one of the fixed sessions, which ends with its line."""
+        """Whether this is one of the fixed sessions, which only takes its own deliveries."""
         return self.declared.has_fixed_sessions and self.settings.session is not None
 
     @property
@@ -111,6 +111,6 @@ class Attempt:
         return answered(partial(self.ledger.outlook, self.declared.name))
 
     def holders(self) -> str:
-        """Who holds something, in words."""
-        held = (f"session {name} until {at:%H:%M:%S}Z" for name, at in answered(self.board.holders).items())
-        return "".join(f" ({each}, or longer)" for each in [", ".join(held)] if each)
+        """The sessions that hold something, formatted for messages."""
+        held = (f"session {name}, lease until {at:%H:%M:%S}Z" for name, at in answered(self.board.holders).items())
+        return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)

@@ -1,8 +1,8 @@
-"""A loader process without Spark: one session with a name of its own, on this machine or on any other.
+"""A loader process without Spark: one session with its own name, on this machine or another.
 
-It plans like any load, hands out what it finds, and works on what is open, whoever found it. It ends when nothing can
-come to it any more, or stays and looks again. Asked to stop, it finishes what it has in hand; killed, it has lost
-nothing: what it held is handed out again when its lease has ended, or as soon as it comes back under its name.
+It plans like any load, hands out what it finds, and works on open deliveries of any planner. It ends when it can get no
+more work, or waits and looks again. When asked to stop, it finishes its current delivery. If it is killed, nothing is
+lost: its delivery is handed out again when its lease ends, or when it starts again under its name.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from spark_jobs.work.in_process import Here
 def consume(
     declared: Declared, settings: LoadSettings, *, name: SessionName, batch: Batch, pause: Callable[[], bool]
 ) -> Iterator[Report | OnceloadError]:
-    """Load what is new and whatever is open; then again, as long as `pause` answers that it should go on.
+    """Load what is new and what is open, and repeat while `pause` returns true.
 
-    What passes is told instead of a report; whoever does not go on has to raise it.
+    A temporary error is yielded instead of a report; a caller that stops must raise it.
     """
     check_consumer(declared, name)
     settings = replace(settings, session=name)
@@ -31,7 +31,7 @@ def consume(
         while True:
             try:
                 if settings.version is None:
-                    # Taken once: a file that was edited since ends this process, which would take its own back.
+                    # Read once: if the file is edited later, this process must end, or it would restore the old one.
                     settings = replace(settings, version=take_version(declared, settings))
                 yield load(declared, settings, batch=batch, tasks=here)
             except (SessionFenced, DeclarationChanged):
@@ -43,10 +43,10 @@ def consume(
 
 
 def check_consumer(declared: Declared, name: SessionName) -> None:
-    """Refuse a session that the pipeline has nothing for."""
+    """Refuse a session that the pipeline has no work for."""
     check_own_name("--session", name)
     if declared.transform is not None:
-        raise SettingRefused("consume", "a pipeline with a transform", "one without: `onceload load` runs Spark SQL")
+        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs Spark SQL)")
     rules = declared.delivery
     if declared.has_fixed_sessions and name not in rules.names:
-        raise SettingRefused("--session", repr(name), f"1 to {rules.sessions}, as delivery.sessions says")
+        raise SettingRefused("--session", repr(name), f"a number from 1 to {rules.sessions} (delivery.sessions)")

@@ -1,4 +1,4 @@
-"""Those who do the work of one load: the sessions, in this process or in Spark's tasks, and what each has to know."""
+"""The sessions of one load, in this process or in Spark tasks, and the job that each gets."""
 
 import time
 from contextlib import ExitStack, suppress
@@ -22,18 +22,18 @@ from spark_jobs.write.target import ensure_target, undeclared_columns
 
 
 class Crew:
-    """Started when there is something to do."""
+    """Starts sessions when there is work."""
 
     def __init__(self, attempt: Attempt, *, tasks: Tasks | None, running: ExitStack) -> None:
         self._attempt, self._given, self._running = attempt, tasks, running
         #: How long Spark took to start.
         self.starting_s = 0.0
-        #: How many bytes are to be read, if that is known.
+        #: How many bytes will be read, if known.
         self.planned_bytes: int | None = 0
 
     @cached_property
     def job(self) -> Job:
-        """What all sessions have to know; the target is there from then on."""
+        """The job for all sessions; creates the target table if needed."""
         attempt, declared, settings = self._attempt, self._attempt.declared, self._attempt.settings
         columns = _columns(declared)
         if declared.unknown_fields is UnknownFields.ADD:
@@ -54,27 +54,27 @@ class Crew:
         )
         job = self._tasks.writing(job)
         if settings.choice.replaces and not job.has_lineage:
-            found = "a transform whose rows do not tell their file, so that the old ones would stay beside the new"
-            expected = f"{PRODUCER_ID} and {SEQUENCE} among its columns"
+            found = "a transform without them, so the old rows would stay beside the new ones"
+            expected = f"{PRODUCER_ID} and {SEQUENCE} among the columns of the transform"
             raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
         ensure_target(attempt.engine, declared, columns=job.written)
         return job
 
     @property
     def tasks(self) -> Tasks:
-        """Those that say how far they are, if anybody wants to know."""
+        """The tasks, with progress reports if they are wanted."""
         if (tell := self._attempt.settings.tell) is None:
             return self._tasks
         return WatchedTasks(self._tasks, tell, after=self._attempt.before, planned=self.planned_bytes)
 
     def work(self, job: Job | None = None) -> list[Note]:
-        """Let sessions work on what is open, whoever offered it, as long as something may be ready for them."""
+        """Let sessions work on open deliveries of any planner, as long as they may get one."""
         attempt = self._attempt
         notes: list[Note] = []
         before, left = None, attempt.left()
         while left != before and self._is_for_us(left) and not attempt.is_stopped:
             notes += self.tasks.run(job or self.job, self._sessions(left.count))
-            # Whoever runs under our name by now goes on instead.
+            # A newer process with the same session name continues instead.
             answered(attempt.renew)
             before, left = left, attempt.left()
         return notes
@@ -101,7 +101,7 @@ class Crew:
         return tasks
 
     def _sessions(self, deliveries: int) -> list[SessionName]:
-        """Who takes part: the fixed sessions, or as many of our own as there is work for."""
+        """The fixed sessions, or as many of our own as there is work for."""
         rules = self._attempt.declared.delivery
         if self._attempt.declared.has_fixed_sessions:
             return list(rules.names)
@@ -109,13 +109,13 @@ class Crew:
         return [session_of(self._attempt.batch, str(number)) for number in range(1, count + 1)]
 
     def _is_for_us(self, left: OpenWork) -> bool:
-        """Whether sessions of ours may find something to do."""
+        """Whether our sessions may find work."""
         if self._attempt.declared.transform is not None:
             return False
         return left.of_session if self._attempt.has_own_line else bool(left.waiting or left.of_batch)
 
 
 def _columns(declared: Declared) -> tuple[Column, ...]:
-    """What rows are found by may not be null: such a record is quarantined, instead of failing all of them."""
+    """Columns that identify rows are not null: a record without them is quarantined instead of failing the batch."""
     found_by = declared.found_by
     return tuple(replace(column, not_null=True) if column.name in found_by else column for column in declared.columns)

@@ -1,6 +1,6 @@
-"""What becomes of a batch that was staged and kept: it is audited, published, or given up.
+"""Audit, publish or give up a batch that was staged and kept.
 
-Each may be called again, by any process, at any time, and twice at once: one commit at most publishes a stage.
+Each may be called again, by any process, at any time, and concurrently: at most one commit publishes a stage.
 """
 
 import time
@@ -37,7 +37,7 @@ _BEATS_PER_LEASE = 60
 
 @dataclass(eq=False)
 class NothingKept(CallAgain):
-    """There is no stage of this batch, and none was published."""
+    """This batch has no stage, and was not published."""
 
     pipeline: str
     batch: str
@@ -45,15 +45,14 @@ class NothingKept(CallAgain):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: batch {self.batch} should be staged and wait to be published, but "
-            f"{self.found}; nothing of it was published, and the next load plans the same records again: stage it "
-            "again under that name"
+            f"pipeline {self.pipeline}: batch {self.batch} cannot be published: {self.found}. Nothing of it was "
+            "published, and the next load plans the same records again. Stage the batch again under the same name."
         )
 
 
 @dataclass(eq=False)
 class NotAudited(WrongUse):
-    """A batch of a pipeline with a suite, which nobody has asked yet."""
+    """A batch of a pipeline with a suite was not audited yet."""
 
     pipeline: str
     batch: str
@@ -61,14 +60,14 @@ class NotAudited(WrongUse):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: batch {self.batch} should have passed suite {self.suite} before it is "
-            "published, but it was not audited; nothing was published, and it stays staged: call `onceload audit` first"
+            f"pipeline {self.pipeline}: batch {self.batch} was not published, because it was not audited with suite "
+            f"{self.suite}. It stays staged. Run `onceload audit` first."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A kept batch, with all that publishing takes."""
+    """A kept batch with everything needed to publish it."""
 
     job: Job
     stage: Stage
@@ -78,7 +77,7 @@ class _Waiting:
 
 
 def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
-    """Publish a kept batch; what was published before stays as it is."""
+    """Publish a kept batch; if it was published before, nothing changes."""
     started = time.monotonic()
     with _engine(declared, settings, batch, doing="publishing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
@@ -89,7 +88,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
                 before = ledger.position(declared.name)
                 publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
         except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
-            # An earlier call has published it, or another that came at the same time.
+            # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
                 raise
             return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
@@ -102,7 +101,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
-    """Audit a kept batch; one that fails is given up, and its rows are kept to be looked at."""
+    """Audit a kept batch; if it fails, give it up, and keep its rows for inspection."""
     with _engine(declared, settings, batch, doing="auditing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         with _waiting(engine, declared, settings, batch, run=None) as waiting:
@@ -115,17 +114,17 @@ def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> 
 
 
 def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
-    """Let go of a kept batch, or of the rows of one that failed its audit, so that the next load plans the same anew.
+    """Release a kept batch, or the rows of one that failed its audit, so that the next load plans its records again.
 
-    Whether there was one.
+    Return whether there was one.
     """
     with _engine(declared, settings, batch, doing="giving up") as engine:
         batches = PostgresBatches(engine, declared.name)
         stages: list[str] = []
-        # A later life of the batch may come to stage it anew.
+        # Another run may stage the batch again meanwhile.
         while not stages and (found := batches.find(batch)) is not None:
             with batches.alone_with(found):
-                # Whoever was there before may have published it.
+                # The previous holder may have published it.
                 kept = batches.find(batch)
                 if kept is not None and kept.stage == found.stage:
                     batches.give_up(kept)
@@ -141,7 +140,7 @@ def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: 
     check_own_name("batch", batch)
     if declared.is_direct:
         found = f"{declared.name}, which commits each chunk as it is loaded"
-        raise SettingRefused(doing, found, "a pipeline with publish: staged; call `onceload load` for this one")
+        raise SettingRefused(doing, found, "a pipeline with publish: staged (for this one, run `onceload load`)")
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):
@@ -154,23 +153,23 @@ def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: 
 def _waiting(
     engine: Engine, declared: Declared, settings: LoadSettings, batch: Batch, *, run: Run | None
 ) -> Iterator[_Waiting]:
-    """A kept batch, which stays so while the block runs."""
+    """Hold a kept batch while the block runs."""
     batches = PostgresBatches(engine, declared.name)
     if (found := batches.find(batch)) is None:
-        raise NothingKept(declared.name, batch, "there is no stage of it")
+        raise NothingKept(declared.name, batch, "it is not staged")
     with batches.alone_with(found):
-        # Whoever was there before may have published it, or given it up.
+        # The previous holder may have published it, or given it up.
         kept = batches.find(batch, asked=declared.suite.digest if declared.suite else None)
         if kept is None or kept.stage != found.stage:
-            raise NothingKept(declared.name, batch, "there is no stage of it")
+            raise NothingKept(declared.name, batch, "it is not staged")
         try:
             with _held(engine, declared, settings, kept, batch=batch, run=run) as waiting:
                 yield waiting
         except StageLost as lost:
-            # Nobody has to wait for what cannot be published any more.
+            # It can no longer be published, so release its files.
             batches.give_up(kept)
             raise NothingKept(
-                declared.name, batch, "the server crashed or a standby took over: its stage is empty"
+                declared.name, batch, "its stage is empty, because the server crashed or a standby took over"
             ) from lost
 
 
@@ -184,7 +183,7 @@ def _held(
         batches.give_up(kept)
         raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
     keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
-    # Whoever else may load the same comes only after this one has let go.
+    # Other loads of the same files wait until this is released.
     keep_on()
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)

@@ -1,9 +1,9 @@
-"""One load: plan, offer what is new, let sessions work on it, and say what the ledger says.
+"""One load: plan, offer what is new, let sessions work on it, and report what the ledger recorded.
 
-Nothing here decides whether rows are new: the board says who works on what, and every commit is refused by the ledger
-if any part of it took effect before. A load that is killed anywhere may just be called again; two at once share the
-work. What commits by itself is handed out, and is everybody's from then on. What is published at once is claimed by
-whoever plans it for as long as that lives, staged by whoever takes it, and goes with its claim.
+Nothing here decides whether rows are new: the board assigns the work, and the ledger refuses every commit that contains
+anything already loaded. A killed load can be called again, and two loads at once share the work. With direct
+publishing, work is handed out and belongs to all sessions. A batch that is published as a whole is claimed by its
+planner while that lives, staged by any session, and dropped with its claim.
 """
 
 import time
@@ -39,11 +39,11 @@ from spark_jobs.work.session import Tasks
 def load(
     declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None, tasks: Tasks | None = None
 ) -> Report:
-    """Load what is new; nothing new takes no Spark."""
+    """Load what is new; Spark is only started if there is something."""
     check_own_name("batch", batch)
     if declared.is_direct and not settings.publishes:
         found = f"{declared.name}, which commits each chunk as it is loaded"
-        raise SettingRefused("staging", found, "a pipeline with publish: staged; call `onceload load` for this one")
+        raise SettingRefused("staging", found, "a pipeline with publish: staged (for this one, run `onceload load`)")
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
@@ -54,7 +54,7 @@ def load(
 
 
 def take_version(declared: Declared, settings: LoadSettings) -> Version:
-    """The version that loads of a process go by which stays."""
+    """The version that all loads of a long-lived process use."""
     engine = connect(settings.ledger)
     try:
         return PostgresLedger(engine).declare(as_declared(declared))
@@ -63,7 +63,7 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
 
 
 def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
-    """Take a snapshot if one is due. What is wrong with the state does not undo the load, and needs a person."""
+    """Take a snapshot if one is due. A mismatch of the state does not undo the load, but needs a person."""
     try:
         PostgresSnapshots(engine).take_if_due(pipeline, now=datetime.now(UTC))
     except SnapshotRefused as error:
@@ -72,11 +72,11 @@ def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
 
 
 class _Next(Enum):
-    """What comes after a round."""
+    """The next step after a round."""
 
-    PLAN_AGAIN = "there is more, or what others held is free"
-    END = "nothing is left that is new"
-    GIVE_UP = "others hold what is left, and none of them gets on"
+    PLAN_AGAIN = "there is more to load, or other sessions released something"
+    END = "nothing new is left"
+    GIVE_UP = "others hold what is left, and none of them makes progress"
 
 
 class _Load:
@@ -95,7 +95,7 @@ class _Load:
         try:
             notes = self._load()
         finally:
-            # A batch that is kept is whole.
+            # A kept batch is complete.
             with suppress(OnceloadError):
                 if self._at_once.kept is None:
                     attempt.end()
@@ -114,13 +114,13 @@ class _Load:
         )
 
     def _load(self) -> tuple[Note, ...]:
-        """Offer what is new, work on it, and wait for what others hold, until nothing is left that is new."""
+        """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""
         told: list[Note] = []
         while True:
             self._attempt.tidy_up()
             offered = self._offering.offer(told)
             if self._at_once.kept is not None:
-                # What came meanwhile is for the next run.
+                # Files that arrived meanwhile are for the next run.
                 return self._notes(offered.plan, told, busy=offered.busy)
             told += self._crew.work()
             if offered.is_cut and offered.deliveries and not self._attempt.is_stopped:
@@ -130,10 +130,10 @@ class _Load:
                 return self._notes(offered.plan, told, busy=busy)
 
     def _wait(self, offered: Offered, told: list[Note]) -> tuple[_Next, set[str]]:
-        """Wait until others are done with what they hold: what comes then, and which files they hold still."""
+        """Wait until other sessions are done; return the next step, and the files that they still hold."""
         busy = offered.busy
         if self._attempt.left().of_batch:
-            # Somebody else has it in hand, or in his line.
+            # Another session holds it, or it is in the line of another session.
             busy |= {file.listed.name for file in offered.plan.to_read} & self._attempt.outlook().claimed
         if self._attempt.has_own_line and busy:
             are_done, busy = self._wait_in_line(offered.plan, busy, told)
@@ -147,15 +147,15 @@ class _Load:
         return _Next.PLAN_AGAIN if offered.is_cut or busy else _Next.END, set()
 
     def _wait_in_line(self, plan: Plan, busy: set[str], told: list[Note]) -> tuple[bool, set[str]]:
-        """The other lines are not ours to wait for; but somebody may be about to hand out to ours."""
+        """Other lines are not ours to wait for, but a planner may still hand out to ours."""
         more = {note.name for note in plan.notes if note.has_more}
         are_done = self._others.have_handed_out(more, told)
-        # What is claimed no more, and came to nothing in our line, is planned again.
+        # Files that are no longer claimed, and added nothing to our line, are planned again.
         is_others = not more and busy <= self._attempt.outlook().claimed
         return are_done, set() if are_done and is_others and not self._attempt.left().of_session else busy
 
     def _notes(self, plan: Plan, told: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
-        """All that is to be said: what was read twice was told twice, and a dead letter may be known to the plan."""
+        """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
         outlook = self._attempt.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
         notes += self._busy_notes(plan, busy)
@@ -173,5 +173,6 @@ class _Load:
     def _no_room(self) -> Note:
         declared = self._attempt.declared
         open_max = declared.delivery.open_max
-        reason = f"{open_max} deliveries (delivery.open_max) are open, and nobody gets on with them: call again"
-        return Note(name=declared.name, reason=f"{reason}{self._attempt.holders()}", is_busy=True)
+        holders = self._attempt.holders()
+        reason = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}. Load again"
+        return Note(name=declared.name, reason=reason, is_busy=True)

@@ -1,4 +1,4 @@
-"""Planning, and offering what is new: handed out where each piece commits itself, staged and published otherwise."""
+"""Plan, and offer what is new: handed out if each piece is committed directly, else staged and published."""
 
 import random
 import time
@@ -28,29 +28,29 @@ from spark_jobs.work.progress import planned_bytes
 from spark_jobs.work.session import renewed
 from spark_jobs.write.patience import answered
 
-#: A plan that somebody else was faster with is made anew, but not for ever.
+#: A plan that another load overtakes is made again, up to this many times.
 _PLANS_MAX = 5
-#: All who wait for the same file begin at the same moment.
+#: Loads that wait for the same file would all start at the same moment.
 _APART_S_MAX = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offered:
-    """What one round of planning has offered."""
+    """The result of one round of planning."""
 
     plan: Plan
     deliveries: int = 0
-    #: There is more than may be open at a time.
+    #: More is new than may be open at a time.
     is_cut: bool = False
 
     @property
     def busy(self) -> set[str]:
-        """The files that others load, or that depend on what others load."""
+        """The files that other sessions load, or that depend on what they load."""
         return {note.name for note in self.plan.notes if note.is_busy}
 
 
 class Offering:
-    """Plans one load, again and again, and remembers what it has handed out."""
+    """Plans one load repeatedly, and remembers what it handed out."""
 
     def __init__(self, attempt: Attempt, crew: Crew, at_once: AtOnce) -> None:
         self._attempt, self._crew, self._at_once = attempt, crew, at_once
@@ -58,10 +58,10 @@ class Offering:
         self._sizes: dict[ProducerId, int] = {}
 
     def offer(self, told: list[Note]) -> Offered:
-        """Plan, and see to it that what is new is loaded, by whoever takes it."""
+        """Plan, and offer what is new to the sessions."""
         for left in reversed(range(_PLANS_MAX)):
             plan = answered(self._plan)
-            # What came to nothing would do so again, and might leave no room for others: the next call may try it.
+            # Files that failed would fail again, and might take the room of others: the next call may retry them.
             failed = {note.name for note in (*told, *self.not_loaded(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
             if not plan.to_read:
@@ -69,7 +69,7 @@ class Offering:
             try:
                 return self._offer(plan, told)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
-                # Somebody was faster since it was planned.
+                # Another load was faster since this was planned.
                 if not left:
                     raise
                 time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is no secret.
@@ -80,26 +80,26 @@ class Offering:
         return make_plan(attempt.declared, attempt.ledger, now_s=time.time(), choice=attempt.choice())
 
     def not_loaded(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
-        """What was handed out, is no more, and is not in: somebody could not read it, and told others why."""
+        """Deliveries that were handed out, are gone and were not loaded, because a session could not read them."""
         states = answered(partial(self._attempt.ledger.know, self._attempt.session, list(self._handed_out)))
         for producer_id, spans in self._handed_out.items():
             state = states[producer_id].state if producer_id in states else None
             if state is None or state.name in known or state.name in outlook.claimed:
                 continue
             is_open_ended = bool(spans) and spans.end == SEQUENCE_END
-            # Of those, a size is noted with the last part that was read, unless its last line is open.
+            # For these, the size is recorded with the last part, unless the last line is open.
             is_read = (state.size or 0) >= self._sizes[producer_id] or was_left_open(state)
             if not (is_read if is_open_ended else state.consumed.covers(spans)):
-                reason = "not all that was handed out of it is in: whoever took it says why; load again"
+                reason = "some of its records were not loaded. The session that read them reports why. Load again"
                 yield Note(name=state.name, reason=reason, is_unreadable=True)
 
     def _offer(self, plan: Plan, told: list[Note]) -> Offered:
-        """Claim what is planned, and hand it out, or stage and publish it."""
+        """Claim the planned files, and hand them out, or stage and publish them."""
         attempt, declared = self._attempt, self._attempt.declared
         ids = answered(partial(attempt.ledger.register, declared.name, _lives(plan)))
         named = {producer_id: name for (name, _), producer_id in ids.items()}
         twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
-        # What goes on under a name that is new to its producer is read as that producer's.
+        # A file that continues under a new name is read as its old producer.
         ids |= {
             (file.listed.name, file.generation): file.twin.copy_of
             for file in plan.to_read
@@ -113,7 +113,7 @@ class Offering:
             batch=attempt.batch,
             lease_s=attempt.lease_s,
             names=named,
-            # What is in, or about to be, under another name or of an earlier turn decides what is new.
+            # What is new depends on files that are loaded under another name, or that come first in order.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )
         self._crew.planned_bytes = planned_bytes(some)
@@ -125,7 +125,7 @@ class Offering:
                 elif some:
                     told += self._at_once.stage_and_publish(plan.to_read, ids, some, claim)
             finally:
-                # Acked or handed out, it is gone; else it falls back now instead of when its lease ends.
+                # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
                 with suppress(OnceloadError):
                     attempt.ledger.release(claim)
         return Offered(plan=plan, deliveries=len(some), is_cut=is_cut)
@@ -135,12 +135,12 @@ class Offering:
         if self._attempt.is_staged:
             return list(some), False
         room = max(0, self._attempt.declared.delivery.open_max - self._attempt.left().count)
-        # One more tells that there is more.
+        # Take one more, to know whether there are more.
         gathered = list(islice(some, room + 1))
         return gathered[:room], len(gathered) > room
 
     def _note(self, twins: Mapping[ProducerId, Twin], claim: Claim) -> None:
-        """Write down what the plan found out without reading any record, as long as its claim is held."""
+        """Record what the plan found without reading records, as long as its claim is held."""
         advances = [_noted(producer_id, twin) for producer_id, twin in twins.items()]
         if advances:
             commit: Commit[Connection] = Commit(
@@ -148,7 +148,7 @@ class Offering:
                 batch=self._attempt.batch,
                 advances=tuple(advances),
                 write_rows=lambda _: 0,
-                # A planner that was away for longer than its lease has planned by what is not so any more.
+                # A planner that was away for longer than its lease has an outdated plan.
                 claim=claim,
                 is_last=False,
                 counts=Counts(duplicate=sum(twin.duplicates for twin in twins.values())),
@@ -168,7 +168,7 @@ def _lives(plan: Plan) -> list[tuple[str, int]]:
 
 
 def _noted(producer_id: ProducerId, twin: Twin) -> Advance:
-    """Content that is loaded under another name keeps its producer, whichever name that producer continues under."""
+    """Content that is loaded under another name keeps its producer, whatever name continues it."""
     if twin.takes_over and twin.copy_of is not None:
         its: dict[str, ProducerId] = {"producer_id": twin.copy_of, "takes_name_of": producer_id}
     else:

@@ -1,4 +1,4 @@
-"""What a load is told, and what it reports."""
+"""Settings and reports of a load."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,36 +19,36 @@ class LoadSettings:
     """Where a load runs, and on which database."""
 
     ledger: LedgerSettings
-    #: Left out, this machine.
+    #: None means this machine.
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
-    #: Told every second how far the load is, or what it waits for.
+    #: Called every second with the progress of the load, or what it waits for.
     tell: Tell | None = None
-    #: How long to wait for others that load the same, since they were last seen to get on.
+    #: How long to wait for other loads of the same files after they last made progress.
     wait_s: float = 600.0
-    #: Of a loader that has one name for all its runs.
+    #: For a loader that uses one name for all its runs.
     session: SessionName | None = None
-    #: Asked between deliveries.
+    #: Called between deliveries.
     is_stopped: Callable[[], bool] = never
-    #: Left to another call, a batch that is published at once is staged, and kept.
+    #: If false, a batch that is published as a whole is staged and kept for another call.
     publishes: bool = True
-    #: The folder that what audits say is shown in, as pages.
+    #: The folder for the pages of audits.
     docs: Path | None = None
     choice: Choice = EVERYTHING
-    #: The version that an earlier load of the same process has taken; under another one, nothing is loaded.
+    #: The version of an earlier load in this process; if another one is in force, nothing is loaded.
     version: Version | None = None
-    #: Replace rows also where they are not as many as their receipts say.
+    #: Replace rows even if their number differs from the receipts.
     differences_accepted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a load did, as the ledger says."""
+    """The result of a load, from the ledger."""
 
     pipeline: str
     batch: Batch
     position: Position
-    #: Of the pipeline's declaration, by which it was loaded.
+    #: The version of the declaration that it was loaded with.
     version: Version | None = None
     loaded: int = 0
     duplicates: int = 0
@@ -57,13 +57,13 @@ class Report:
     bytes: int = 0
     seconds: float = 0.0
     session_start_seconds: float = 0.0
-    #: Rows that wait to be published; nothing, where nothing was staged or all of it is published.
+    #: Rows that wait to be published; None if nothing was staged, or all of it is published.
     staged: int | None = None
     notes: tuple[Note, ...] = ()
 
     @property
     def records(self) -> int:
-        """How many were read, whatever became of them."""
+        """How many records were read, whatever became of them."""
         return self.loaded + self.duplicates + self.quarantined + self.filtered
 
     @property
@@ -71,7 +71,7 @@ class Report:
         return round(self.loaded / self.seconds) if self.seconds else 0
 
     def and_then(self, later: "Report") -> "Report":
-        """What two loads of one batch come to, one after the other."""
+        """The sum of two consecutive loads of one batch."""
         return replace(
             later,
             loaded=self.loaded + later.loaded,
@@ -84,12 +84,12 @@ class Report:
 
 
 def new_batch() -> Batch:
-    """A name for what one run loads, for those who have none."""
+    """Generate a name for the batch of one run."""
     return Batch(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
 
 
 def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
-    """What a batch has done since a position: the ledger alone knows, whatever became of tasks and answers."""
+    """The result of a batch since a position, from the ledger, regardless of lost answers."""
     outcome = ledger.outcome_of(pipeline, batch, after=after)
     return Report(
         pipeline=pipeline,
@@ -104,5 +104,5 @@ def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: 
 
 
 def what_is_left_of(choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch) -> Choice:
-    """What a batch has replaced it does not replace again, however often it is called."""
+    """Leave out what this batch has already replaced, so that repeated calls replace it once."""
     return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice

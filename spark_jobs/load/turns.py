@@ -1,8 +1,8 @@
-"""What has to wait for a later load: what would overtake something that could not be read, and a line that goes on.
+"""Chunks that wait for a later load: those that would overtake an unreadable chunk, and lines that still grow.
 
-Where records are ordered, these are all files by their names; where they are merged, the parts of each file. An
-overtaken record would be lost, because its producer has gone on, or would undo a later one. What a plan sees is left
-out of the plan; what only reading tells is left out of the batch, which is then staged again.
+With ordered records, the order is that of the file names; with merged records, that of the parts of each file. An
+overtaken record would be lost, because its producer is already past it, or would undo a later one. If a plan finds
+this, it leaves the file out. If only reading finds it, the batch leaves it out and is staged again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -28,16 +28,16 @@ from spark_jobs.read.delivery import Bundle
 
 @dataclass(frozen=True, kw_only=True)
 class Overtaking:
-    """Chunks of a batch that stand behind one that was not read whole."""
+    """Chunks of a batch that follow one that was not read completely."""
 
     chunks: frozenset[Chunk]
-    #: The files that wait, each with the one that it waits for; that one has notes of its own.
+    #: The waiting files, each with the file that it waits for; that file has its own notes.
     waiting: Mapping[str, str]
-    #: Files that go on in a last line that counted as sealed.
+    #: Files whose last line counted as sealed, but continues.
     gone_on: Sequence[str] = ()
 
     def notes(self, declared: Declared) -> Iterator[Note]:
-        """Why those files wait."""
+        """Why these files wait."""
         yield from (Note(name=name, reason=_GOES_ON) for name in self.gone_on)
         for name, other in sorted(self.waiting.items()):
             yield waits_for(declared, name, other)
@@ -52,7 +52,7 @@ _GOES_ON = (
 def overtaking(
     declared: Declared, some: Sequence[Bundle], parts: Sequence[StagedPart], *, noted: Set[str]
 ) -> Overtaking | None:
-    """What of a batch would overtake something; `noted` names the files that were not read whole."""
+    """The chunks that would overtake another one; `noted` names files that were not read completely."""
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in merged(parts)}
@@ -60,7 +60,7 @@ def overtaking(
     noted = noted | {chunk.name for chunk in gone_on}
     behind, waiting = set(gone_on), dict[str, str]()
     for line in _lines(declared, in_order):
-        # What was noted of a file may be behind all that was planned of it.
+        # The unread part of a noted file may be after everything that was planned of it.
         first = next(
             (each for each in line if not _is_read(each, read) or (each.name in noted and each is last_of[each.name])),
             None,
@@ -74,11 +74,11 @@ def overtaking(
 
 
 def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
-    """The chunks that take effect one after the other."""
+    """The chunks that must take effect in sequence."""
     if declared.is_in_turn:
         return [in_order]
     if declared.target.write is Write.MERGE and declared.producer is None:
-        # The last record of a key wins, and of a file only its place tells which one that is.
+        # The last record of a key wins, and only the position in the file shows which one is last.
         return [tuple(line) for _, line in groupby(in_order, key=_file)]
     return []
 
@@ -95,27 +95,27 @@ def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     advance = read.get(chunk.producer_id)
     if advance is None or not advance.spans:
         return False
-    # Only of what was unpacked to its end, a size is noted.
+    # A size is only recorded if the file was unpacked to its end.
     return advance.spans.end >= chunk.size if _is_plain(chunk) else advance.size is not None
 
 
 def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     advance = read.get(chunk.producer_id)
     if chunk.end is None:
-        # Its size is noted by nobody who was stopped.
+        # A reader that was stopped records no size.
         return advance is not None and advance.size is not None
     planned = SpanSet([Span(chunk.first, chunk.end)]) if chunk.first < chunk.end else SpanSet()
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
 def _goes_on(chunk: Chunk, source: Source) -> bool:
-    """Whether a file has grown, since it was planned, in a last line that counted as sealed; stores append nothing."""
+    """Whether a file has grown in a last line that counted as sealed; objects in stores never grow."""
     if source.format is Format.PARQUET or not (chunk.sealed and chunk.end in (None, chunk.size)):
         return False
     if not local_path(chunk.url):
         return False
     with suppress(Unreadable):
-        # Of a compressed file, only reading it again would tell where its last line ended.
+        # For a compressed file, only reading it again would show where its last line ended.
         is_more = not (_is_plain(chunk) and ends_a_line(source, chunk.url, chunk.size))
         return is_more and look_at(chunk.url).size > chunk.size
     return False

@@ -1,4 +1,4 @@
-"""Waiting for what others have in hand, and helping meanwhile."""
+"""Wait for deliveries that other sessions hold, and help meanwhile."""
 
 import time
 from collections.abc import Callable, Set
@@ -15,17 +15,17 @@ _PAUSE_S = (0.02, 0.5)
 
 
 class Others:
-    """Loads of the same pipeline that go on beside this one."""
+    """Other loads of the same pipeline at the same time."""
 
     def __init__(self, attempt: Attempt, crew: Crew) -> None:
         self._attempt, self._crew = attempt, crew
 
     def are_done_with(self, busy: Set[str], told: list[Note]) -> bool:
-        """Wait until nobody loads these files any more, nor anything that decides what is new; whether it came so."""
+        """Wait until no load holds these files, or anything that decides what is new; return whether that happened."""
         return self._wait_until(lambda outlook, _: not self._before_us(busy, outlook), told)
 
     def have_handed_out(self, more: Set[str], told: list[Note]) -> bool:
-        """Wait until there is something in our line, or nobody has to come first who may put something there."""
+        """Wait until our line has work, or no planner that comes first may still add some."""
 
         def is_so(outlook: Outlook, left: OpenWork) -> bool:
             if left.of_session:
@@ -40,12 +40,12 @@ class Others:
         return self._wait_until(lambda _, left: left.count < open_max or (has_own_line and left.of_session), told)
 
     def _before_us(self, names: Set[str], outlook: Outlook) -> Set[str]:
-        """What others have in hand of these files, or of all that decides what is new of them."""
+        """What others hold of these files, or of everything that decides what is new in them."""
         others = outlook.claimed - outlook.set_aside.keys()
         return others if depends_on_others(self._attempt.declared) else others & names
 
     def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
-        """Wait, and help, until it is so, or nobody gets on for too long; whether it came to be so."""
+        """Wait and help until it is so, or no session makes progress for too long; return whether it is so."""
         attempt, crew = self._attempt, self._crew
         pause_s, seen, helps_at = _PAUSE_S[0], None, 0.0
         until = time.monotonic() + attempt.settings.wait_s
@@ -62,7 +62,7 @@ class Others:
             attempt.expire()
             if left.waiting and time.monotonic() >= helps_at:
                 told += crew.work()
-                # What nobody could take may belong to one whose lease ends, which changes nothing that is seen here.
+                # A delivery may become free when a lease ends, which does not change the outlook.
                 helps_at = time.monotonic() + attempt.beat_s
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S[1])

@@ -1,1 +1,1 @@
-"""What a pipeline file declares."""
+"""The declaration in a pipeline file."""

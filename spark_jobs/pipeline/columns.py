@@ -1,7 +1,7 @@
-"""The contract of a pipeline's records: the columns, and the Postgres types that they are declared with.
+"""The contract of a pipeline's records: its columns and their Postgres types.
 
-A column *travels* to the server in the type that binary COPY takes; where that is not the declared type, the server
-casts it.
+A column *travels* to the server in a type that binary COPY accepts. If that is not the declared type, the server casts
+it.
 """
 
 import re
@@ -18,7 +18,7 @@ LINEAGE = (pa.field(PRODUCER_ID, pa.int64()), pa.field(SEQUENCE, pa.int64()))
 
 
 class Kind(StrEnum):
-    """The types that a column may have, by Postgres' own name for each."""
+    """The types of columns, by their Postgres names."""
 
     TEXT = "text"
     VARCHAR = "varchar"
@@ -43,19 +43,19 @@ INTEGERS = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnType:
-    """A Postgres type with its measures; an array of it, if declared so."""
+    """A Postgres type with its length or precision, or an array of it."""
 
     kind: Kind
-    #: Of varchar.
+    #: The length of a varchar.
     length: int | None = None
-    #: Of numeric.
+    #: The precision and scale of a numeric.
     precision: int | None = None
     scale: int | None = None
     is_array: bool = False
 
     @property
     def element(self) -> "ColumnType":
-        """The type of one value."""
+        """The type of a single value."""
         return ColumnType(kind=self.kind, length=self.length, precision=self.precision, scale=self.scale)
 
     def __str__(self) -> str:
@@ -76,12 +76,12 @@ class Column:
     not_null: bool = False
 
 
-#: Columns that rows have on their way to the target, or in it, whoever declares them; and those of every table.
+#: Column names used by Onceload on the way to the target or in it, and the system columns of every table.
 RESERVED: tuple[str, ...] = ("_producer_id", "_sequence", "_message", "_position", "_of_file", "_in_file")
 RESERVED += ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
-#: Fields that nobody declared get no column beyond so many; Postgres ends at 1 600, dropped ones included.
+#: Undeclared fields get no columns beyond this number; Postgres allows 1 600, dropped ones included.
 ADDED_UP_TO = 1500
-#: What people write, besides Postgres' own names.
+#: Other names for types, besides Postgres' own.
 _OTHER_NAMES = {
     "bool": Kind.BOOLEAN,
     "int2": Kind.SMALLINT,
@@ -100,13 +100,13 @@ _KINDS = {kind.value: kind for kind in Kind} | _OTHER_NAMES
 _DECLARED = re.compile(
     r"(?P<name>[a-z][a-z0-9 ]*?)\s*(?:\(\s*(?P<first>\d+)\s*(?:,\s*(?P<second>\d+)\s*)?\))?\s*(?P<array>\[\])?"
 )
-#: What an Arrow decimal of 128 bits holds.
+#: The digits of an Arrow decimal of 128 bits.
 PRECISION_MAX = 38
 _LENGTH_MAX = 10_485_760
 
 
 def parse_column(name: str, declared: str) -> Column:
-    """Read `numeric(12,2) not null`; what cannot be meant is refused with what could be."""
+    """Parse `numeric(12,2) not null`; an error names the valid types."""
     words = " ".join(declared.lower().split())
     not_null = words.endswith(" not null")
     return Column(name=name, type=parse_type(name, words.removesuffix(" not null")), not_null=not_null)
@@ -125,18 +125,18 @@ def parse_type(column: str, declared: str) -> ColumnType:
         case Kind.NUMERIC, int(precision), scale if 1 <= precision <= PRECISION_MAX and (scale or 0) <= precision:
             return ColumnType(kind=kind, precision=precision, scale=scale or 0, is_array=is_array)
         case Kind.NUMERIC, _, _:
-            expected = f"numeric(precision,scale) with 1 to {PRECISION_MAX} digits, of which scale are behind the point"
+            expected = f"numeric(precision,scale) with 1 to {PRECISION_MAX} digits, scale of them after the point"
             raise SettingRefused(f"column {column}", repr(declared), expected)
         case Kind.VARCHAR, (None | int()) as length, None if length is None or 1 <= length <= _LENGTH_MAX:
             return ColumnType(kind=kind, length=length, is_array=is_array)
         case _, None, None:
             return ColumnType(kind=kind, is_array=is_array)
         case _:
-            raise SettingRefused(f"column {column}", repr(declared), f"{kind} without these measures")
+            raise SettingRefused(f"column {column}", repr(declared), f"{kind} without this length or precision")
 
 
 def arrow_type(column_type: ColumnType) -> pa.DataType:
-    """The Arrow type in which values of a column are kept once they are parsed."""
+    """The Arrow type of parsed values of a column."""
     if column_type.is_array:
         return pa.list_(_arrow_scalar(column_type))
     return _arrow_scalar(column_type)
@@ -163,7 +163,7 @@ _ARROW = {
     Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
     # Its sixteen bytes.
     Kind.UUID: pa.binary(16),
-    # Its text, as it was written.
+    # Its text, unchanged.
     Kind.JSONB: pa.string(),
     Kind.BYTEA: pa.binary(),
 }

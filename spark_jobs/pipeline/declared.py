@@ -1,4 +1,4 @@
-"""A pipeline as its file declares it: what to read, as what, and where to put it. The face reads the YAML."""
+"""A parsed pipeline file: what to read, how, and where to write it. The YAML is parsed by onceload."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Format(StrEnum):
 
 
 class Identity(StrEnum):
-    """What makes a file the one that was loaded before."""
+    """What identifies a file that was already loaded."""
 
     #: Its path below the source's root.
     PATH = "path"
@@ -27,12 +27,12 @@ class Identity(StrEnum):
 
 
 class UnknownFields(StrEnum):
-    """What becomes of a field that no column is declared for."""
+    """What to do with a field that has no declared column."""
 
     IGNORE = "ignore"
-    #: Its record goes to quarantine.
+    #: Quarantine its record.
     FAIL = "fail"
-    #: The target gets a column for it, in the same commit.
+    #: Add a column for it to the target, in the same commit.
     ADD = "add"
 
 
@@ -47,7 +47,7 @@ class Write(StrEnum):
 
 
 class OnRewrite(StrEnum):
-    """What to do with a file that no longer starts with what was loaded of it."""
+    """What to do with a file that no longer begins with its loaded content."""
 
     STOP = "stop"
     NEW_GENERATION = "new_generation"
@@ -55,11 +55,11 @@ class OnRewrite(StrEnum):
 
 
 class MissingColumns(StrEnum):
-    """What becomes of a CSV file whose header lacks a declared column."""
+    """What to do with a CSV file whose header lacks a declared column."""
 
-    #: It is not loaded, and a person has to look.
+    #: Do not load it; a person must act.
     STOP = "stop"
-    #: The column is null in all its records, where it may be.
+    #: Load null for the column, if it is nullable.
     IGNORE = "ignore"
 
 
@@ -69,9 +69,9 @@ class CsvOptions:
     delimiter: str = ","
     #: Empty: nothing is quoted.
     quote: str = '"'
-    #: Left out, a quote inside quotes is doubled.
+    #: None: a quote inside quotes is doubled.
     escape: str | None = None
-    #: The unquoted text that stands for null.
+    #: The unquoted text for null.
     null: str = ""
     #: Newlines inside quotes belong to the value.
     multiline: bool = False
@@ -83,26 +83,26 @@ class Source:
     #: A pattern of any fsspec URL.
     path: str
     format: Format
-    #: The folder that names start below; left out, the one before the first wildcard. What fills a placeholder is
-    #: a part of the names, because the files of two days are never the same.
+    #: The folder that names start below; None: the one before the first wildcard. The values of placeholders are part
+    #: of the names, because the files of two days are never the same.
     root: str | None = None
-    #: The path with its placeholders, where it has some; left out, it is the path itself.
+    #: The path with its placeholders; None: the path itself.
     pattern: str | None = None
-    #: The root that everything below this one was moved from, names and all.
+    #: The former root of all files below this one; the names below it did not change.
     moved_from: str | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
     identity: Identity = Identity.PATH
-    #: After how many seconds without a change a file is complete, so that a last line without newline counts;
-    #: 0: files are complete when they appear; left out: never.
+    #: After how many seconds without a change a file is complete, so that a last line without newline counts; 0: files
+    #: are complete when they appear; None: never.
     sealed_after_s: float | None = None
-    #: How much one commit takes, or one staged part.
+    #: The size of one commit, or of one staged part.
     chunk_bytes: int = 32 * 2**20
     record_bytes_max: int = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordProducer:
-    """A producer that is named by the records themselves."""
+    """A producer that the records themselves name."""
 
     name: str
     sequence: str
@@ -110,13 +110,13 @@ class RecordProducer:
 
     @property
     def prefix(self) -> str:
-        """What the names of its producers begin with: the column tells them from files."""
+        """The prefix of its producers' names: the column distinguishes them from files."""
         return f"{self.name}="
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageId:
-    """The columns that identify a record whatever file it comes in, and for how long."""
+    """The columns that identify a record in any file, and for how long."""
 
     columns: tuple[str, ...]
     keep_days: int
@@ -128,15 +128,15 @@ class Target:
     table: str
     write: Write = Write.APPEND
     key: tuple[str, ...] = ()
-    #: A boolean column of the records: where it is true, the key's row is deleted (merge only).
+    #: A boolean column of the records: if true, the row of the key is deleted (merge only).
     deleted: str | None = None
-    #: Whether rows carry _producer_id and _sequence; rewind and verification need them.
+    #: Whether rows have _producer_id and _sequence, which rewind and verify need.
     lineage: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineLimit:
-    """More than this in one batch, and nothing of it is published; left out, a file may not be bad as a whole."""
+    """If one batch has more bad records, nothing of it is published; None: no file may be entirely bad."""
 
     records: int | None = None
     share: float | None = None
@@ -155,18 +155,18 @@ class QuarantineLimit:
 
 
 class Severity(StrEnum):
-    """What comes of an expectation that is not met."""
+    """The effect of an expectation that is not met."""
 
     #: Nothing is published.
     CRITICAL = "critical"
-    #: It is told.
+    #: It is reported.
     WARNING = "warning"
     INFO = "info"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """One of Great Expectations, by the names that it gives."""
+    """An expectation of Great Expectations, in its own terms."""
 
     type: str
     kwargs: Mapping[str, object]
@@ -174,7 +174,7 @@ class Expectation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it is about."""
+        """The columns that it checks."""
         named = (self.kwargs.get(key) for key in ("column", "column_A", "column_B", "column_list", "column_set"))
         each = (name for some in named for name in (some if isinstance(some, list) else [some]))
         return tuple(name for name in each if isinstance(name, str))
@@ -182,18 +182,18 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """What all rows of a batch are expected to meet before it is published."""
+    """The expectations that all rows of a batch must meet before it is published."""
 
     name: str
-    #: The file that it was read from, for people.
+    #: The file that it was read from, for messages.
     path: str
     expectations: tuple[Expectation, ...]
-    #: How long the rows of a batch that failed are kept, to be looked at.
+    #: How long the rows of a failed batch are kept for inspection.
     kept_s: float = 86_400.0
 
     @property
     def digest(self) -> str:
-        """What it expects, in short: another one has said nothing of what this one would say."""
+        """A digest of the expectations: the result of one suite does not count for another."""
         return hashlib.sha256(repr(self.expectations).encode()).hexdigest()[:16]
 
 
@@ -203,9 +203,9 @@ ON_ARRIVAL = "on_arrival"
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A pipeline file, whole and without contradictions."""
+    """A complete and consistent pipeline file."""
 
-    #: What the ledger has to know.
+    #: The part that the ledger needs.
     pipeline: Pipeline
     source: Source
     columns: tuple[Column, ...]
@@ -220,7 +220,7 @@ class Declared:
     on_rewrite: OnRewrite = OnRewrite.STOP
     quarantine_limit: QuarantineLimit = field(default_factory=QuarantineLimit)
     suite: Suite | None = None
-    #: A cron text, or `on_arrival`; left out, somebody else says when.
+    #: A cron expression, or `on_arrival`; None: not scheduled here.
     schedule: str | None = None
 
     @property
@@ -229,7 +229,7 @@ class Declared:
 
     @property
     def found_by(self) -> frozenset[str]:
-        """The columns that rows are found by: none of them may be null."""
+        """The columns that identify rows: none of them may be null."""
         of_messages = self.message_id.columns if self.message_id else ()
         of_producers = (self.producer.name, self.producer.sequence) if self.producer else ()
         return frozenset((*self.target.key, *of_messages, *of_producers))
@@ -240,23 +240,23 @@ class Declared:
 
     @property
     def has_fixed_sessions(self) -> bool:
-        """Whether each delivery belongs to one session, whoever else is there."""
+        """Whether each delivery belongs to one fixed session."""
         return self.is_direct and self.delivery.mode is Mode.SESSION
 
     @property
     def keeps_order(self) -> bool:
-        """Whether what stands behind in a file, or behind the file, must not take effect first."""
+        """Whether later parts of a file, or later files, must not take effect first."""
         return self.delivery.mode is not Mode.SHARED
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether a load that comes between two others would decide what is new of the second."""
+        """Whether a load between two others would decide what is new in the second."""
         is_of_records = self.producer is not None and self.producer.order is Order.ORDERED
-        # What commits chunk by chunk waits in one line; a batch takes effect when it is published.
+        # Direct commits wait in one line; a batch takes effect when it is published.
         return is_of_records or (self.delivery.mode is Mode.ORDERED and not self.is_direct)
 
     @property
     def is_published_whole(self) -> bool:
-        """Whether a batch makes no sense without a part of it."""
+        """Whether a batch may only be published completely."""
         is_of_all = self.target.write is Write.MERGE or self.transform is not None
         return self.is_in_turn or (is_of_all and not self.is_direct)

@@ -1,1 +1,1 @@
-"""What there is to load: which files, from which byte, in which deliveries."""
+"""Plan a load: which files, from which byte, in which deliveries."""

@@ -1,4 +1,4 @@
-"""What is new, cut into what one session takes at once, and how that is written down for whoever takes it."""
+"""Cut what is new into bundles for one session each, and describe them for the board."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from spark_jobs.read.parts import is_stream
 def bundles(
     declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
 ) -> Iterator[Bundle]:
-    """Large files are cut, small ones put together: what one session takes is about as much as one commit does."""
+    """Cut large files, and combine small ones: a bundle is about as large as one commit."""
     held: list[Chunk] = []
     held_bytes = 0
     for chunk in _in_turn(declared, files, ids):
@@ -35,7 +35,7 @@ def bundles(
 def _in_turn(
     declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
 ) -> Iterator[Chunk]:
-    """One chunk of each file after the other, so that a large file keeps no small one waiting; or file by file."""
+    """Alternate between files, so that a large file does not delay small ones; or file by file if ordered."""
     of_files = [_chunks(declared, file, ids[file.listed.name, file.generation]) for file in files]
     if declared.delivery.mode is Mode.ORDERED:
         return chain.from_iterable(of_files)
@@ -43,7 +43,7 @@ def _in_turn(
 
 
 def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
-    """What is new of a file, in order; each chunk but the last says that it is not."""
+    """The new chunks of a file in order; each one but the last is marked as followed by another."""
     before: Chunk | None = None
     for chunk in _pieces(declared, file, producer_id):
         if before is not None:
@@ -88,7 +88,7 @@ def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:
 
 
 def _begins(chunk: Chunk, end: int) -> int:
-    """Where the first record starts: what is left of one that took effect is none."""
+    """The start of the first record; the rest of a record that is already loaded is skipped."""
     if chunk.first == 0 or read_at(chunk.url, offset=chunk.first - 1, size=1) == b"\n":
         return chunk.first
     newline = find_newline(chunk.url, first=chunk.first, end=end)

@@ -1,4 +1,4 @@
-"""Which files a load was asked for."""
+"""The files that a load was asked for."""
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -8,13 +8,13 @@ from spark_jobs.files.listing import Listing
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which files a load is about: all of them, unless somebody says otherwise."""
+    """The files of a load; all of them by default."""
 
-    #: Names, or patterns of names, where * also stands for folders; none means all.
+    #: Names, or patterns of names in which * also matches folders; empty means all.
     files: tuple[str, ...] = ()
-    #: What was loaded of them is loaded anew, in place of its rows.
+    #: Reload them, and replace their rows.
     replaces: bool = False
-    #: Of these it was.
+    #: Files that this batch has already replaced.
     replaced: frozenset[str] = frozenset()
 
     def means(self, name: str) -> bool:

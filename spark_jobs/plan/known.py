@@ -1,4 +1,4 @@
-"""What the ledger and the board know of files."""
+"""What the ledger and the board know about files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from spark_jobs.files.notes import Note
 
 
 def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
-    """The files of which a part is a dead letter."""
+    """The files with a part in the dead letters."""
     return tuple(
         Note(name=name, reason=told_dead(dead), needs_a_person=True) for name, dead in outlook.set_aside.items()
     )
@@ -18,7 +18,7 @@ def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
 
 def told_dead(dead: DeliveryId) -> str:
     return (
-        f"a part was set aside as dead letter {dead}, because it failed as often as deliveries_max allows. That part"
+        f"a part of it became dead letter {dead}, because it failed as often as deliveries_max allows. That part"
         f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
         f" `onceload deliveries redeliver {dead}`"
     )
@@ -28,7 +28,7 @@ def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
     try:
         return ledger.outlook(pipeline)
     except NotFound:
-        # Planned before its first load.
+        # Planned before the first load.
         return Outlook(position=Position(0), claimed=frozenset())
 
 
@@ -36,5 +36,5 @@ def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapp
     try:
         return ledger.find(pipeline, names)
     except NotFound:
-        # Planned before its first load: nothing is known of any file.
+        # Planned before the first load: no file is known yet.
         return {}

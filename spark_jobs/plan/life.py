@@ -1,4 +1,4 @@
-"""The generation of a file that a load goes on with."""
+"""The generation of a file that a load continues with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,25 +18,25 @@ from spark_jobs.read.parts import is_stream
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """The generation of a file that is meant, and what took effect of it."""
+    """The current generation of a file, and what was loaded of it."""
 
     generation: int = 1
     consumed: SpanSet = field(default_factory=SpanSet)
     #: Its stream was read to the end, and it has not changed since.
     is_done: bool = False
-    #: The same, but for a last line without newline.
+    #: The same, except for a last line without newline.
     is_left_open: bool = False
-    #: What its beginning must still be when it is read.
+    #: The fingerprint that its beginning must still match when it is read.
     fingerprint: bytes | None = None
-    #: It was found to hold the content of this producer, as far as that was in then.
+    #: It contained the content of this producer, as far as that was loaded then.
     copy_of: tuple[ProducerId, ProducerState] | None = None
-    #: How far that was, and how many records.
+    #: Up to which end, and how many records.
     seen: int = 0
-    #: What it is in as, under another name.
+    #: The record of its content under another name.
     twin: Twin | None = None
-    #: It ends where that does.
+    #: It ends where that content ends.
     is_all_in: bool = False
-    #: The same file, where its store has come to call it otherwise.
+    #: The same file, after its ETag changed.
     itself: Twin | None = None
     replaces: ProducerId | None = None
 
@@ -78,7 +78,7 @@ def _life_of(
     fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
     resemblance, is_vouched = resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)
     if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
-        # Both ends are the same; that what is between them is not, only reading all of it could tell.
+        # Both ends are equal; only reading all of it could show whether the rest is.
         resemblance = Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
@@ -106,7 +106,7 @@ def _life_of_copy(
     proven: Callable[..., bool],
     sealed: bool,
 ) -> Life | Note:
-    """Nothing is consumed under its own name; what it was found to hold is in as another producer's."""
+    """Nothing is consumed under its own name; its content is loaded as another producer's."""
     seen = _as_seen(declared.source, state, shared[1])
     end = seen.consumed.end if seen.consumed else 0
     life = _life_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
@@ -121,7 +121,7 @@ def _life_of_copy(
 
 
 def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
-    """The state of a name that holds the content of a producer: as much of that as the name was found to hold."""
+    """The state of a copy: the loaded content of its producer, as far as the copy contains it."""
     end = (
         SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
     )
@@ -129,14 +129,14 @@ def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> Pro
 
 
 def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
-    """What is noted of a file of which nothing is new, so that nobody reads it again to know."""
+    """What to record about a file without new content, so that it is not read again."""
     return Twin(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 
 def _next_life(
     declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
 ) -> Life | Note:
-    """What becomes of a file that was rewritten."""
+    """Decide about a file that was rewritten."""
     match declared.on_rewrite:
         case OnRewrite.STOP:
             what = (
@@ -151,7 +151,7 @@ def _next_life(
 
 
 def replacing_life(listed: Listed, producer_id: ProducerId, state: ProducerState) -> Life | Note:
-    """A new generation, in place of what was loaded."""
+    """A new generation that replaces the loaded one."""
     if not listed.size:
         what = f"it is empty, so its loaded rows (up to {state.consumed.end}) stay and are not replaced"
         return Note(name=listed.name, reason=f"{what}. Write it again, or delete its rows", needs_a_person=True)
@@ -169,7 +169,7 @@ LEFT_OPEN = "its last line lacks a newline or a closing quote. It is loaded once
 
 
 def was_left_open(state: ProducerState) -> bool:
-    """Whether a packed file was unpacked to its end, and something was left over: then no size is noted."""
+    """Whether a packed file was read to its end with an incomplete rest: then no size is recorded."""
     if state.size is not None or state.fingerprint is None:
         return False
     return Fingerprint.from_bytes(state.fingerprint).packed is not None

@@ -15,7 +15,7 @@ from spark_jobs.plan.known import find_known
 
 
 def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> Listing:
-    """Leave out all names of a file but one: that which it was loaded under, or the first that is no symbolic link."""
+    """Keep one name of each file: the name that it was loaded under, or the first that is not a symbolic link."""
     if not listing.names_of_one:
         return listing
     names = [each.name for group in listing.names_of_one for each in group]
@@ -38,7 +38,7 @@ _OTHER_NAME = "it is the same file as {0} (a link). A file is loaded once, here 
 
 
 def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> bool:
-    """Whether a name is that of a producer, and not of another one by now: a symbolic link may lead elsewhere."""
+    """Whether a name is that of a producer and still of this file: a symbolic link may point elsewhere now."""
     if known is None:
         return False
     state, shared = known[1].state, known[1].shared
@@ -46,5 +46,5 @@ def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[P
         return True
     with suppress(OnceloadError):
         return resemblance_of(declared.source, listed, state) not in (Resemblance.SHORTER, Resemblance.CHANGED)
-    # It cannot be read now, and what it was loaded as it is most likely still.
+    # It cannot be read now, and is most likely still the same file.
     return True

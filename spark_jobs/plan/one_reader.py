@@ -1,4 +1,4 @@
-"""Files of one content: one of them is read, and the others wait for it."""
+"""Files with the same content: one of them is read, and the others wait for it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ BESIDE = f"some of its content is not loaded under the name {{}} yet, and {{}} i
 def one_reader_each(
     found: Mapping[Listed, FileToRead | Note | None], known: Mapping[str, tuple[ProducerId, Knowledge]]
 ) -> tuple[dict[Listed, FileToRead | Note | None], dict[Listed, Note]]:
-    """Let each producer be read under one name only; what else holds the same, or more, waits for that."""
+    """Let each producer be read under one name only; other files with its content, or more, wait."""
     groups: dict[ProducerId, list[FileToRead]] = {}
     for file in found.values():
         if isinstance(file, FileToRead) and file.twin and file.twin.copy_of is not None and file.twin.is_whole:
@@ -35,7 +35,7 @@ def one_reader_each(
         name = _twin(files[0]).name
         for file in files:
             if not file.spans and _is_noted(file, known):
-                # Nothing is new of it, or not all of a line.
+                # It has nothing new, or only an incomplete line.
                 is_all = _twin(file).size is not None
                 chosen[file.listed] = None if is_all else Note(name=file.listed.name, reason=LEFT_OPEN)
         generation = known[name][1].state.generation if name in known and known[name][0] == producer_id else None
@@ -45,7 +45,7 @@ def one_reader_each(
         behind = [file for file in files if file.spans]
         candidates = behind or [file for file in files if has_left and chosen[file.listed] is file]
         if reader is None and candidates:
-            # What goes furthest, as far as that shows from outside; its name is the producer's from then on.
+            # Choose the longest one, as far as its size shows; its name becomes the producer's.
             reader = max(candidates, key=_reach)
             chosen[reader.listed] = replace(reader, twin=replace(_twin(reader), takes_over=True))
         for file in behind:
@@ -59,9 +59,9 @@ def one_reader_each(
 
 
 def waiting_rotated(found: Mapping[Listed, FileToRead | Note | None], choice: Choice) -> dict[Listed, Note]:
-    """The files that wait as what had their names before goes on in a file that was not chosen.
+    """The files that wait because the file that had their name before has new records but was not chosen.
 
-    Its older rows would come later, and a merge keeps what came last.
+    Its older rows would be loaded later, and a merge keeps the row that was loaded last.
     """
     rests = {
         _twin(file).name: file.listed.name
@@ -89,7 +89,7 @@ def _twin(file: FileToRead) -> Twin:
 
 
 def _has_left(own: "FileToRead | Note | None", generation: int) -> bool:
-    """Whether a name has come to hold something else than its producer did."""
+    """Whether a name now holds other content than its producer's."""
     if isinstance(own, Note):
         return own.needs_a_person
     return own is not None and own.generation > generation
@@ -100,7 +100,7 @@ def _reach(file: FileToRead) -> tuple[bool, int]:
 
 
 def _is_noted(file: FileToRead, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> bool:
-    """Whether all that there is to note of a copy was noted before."""
+    """Whether everything about a copy is already recorded."""
     twin, before = _twin(file), known.get(file.listed.name)
     if before is None or before[1].shared is None:
         return False

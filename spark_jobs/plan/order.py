@@ -1,4 +1,4 @@
-"""What has to wait because it must not overtake what cannot be read."""
+"""Files that wait because they must not overtake a file that cannot be read."""
 
 from ast import literal_eval
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -14,15 +14,15 @@ from spark_jobs.plan.rest import FileToRead
 
 
 def waiting_for_runs(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook) -> dict[Listed, Note]:
-    """What another run has read decides what is new: as its copy, or because what comes first takes effect."""
+    """Files whose new records depend on another run: it may load a copy, or records that come first."""
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
     if outlook.set_aside:
         name, dead = next(iter(outlook.set_aside.items()))
-        reason = f"what is new here depends on {name}, of which {told_dead(dead)}"
+        reason = f"which records of this file are new depends on {name}: {told_dead(dead)}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = (
-        "which records of this file are new depends on what another run is loading, so nothing of it is planned until "
-        "that run has ended: one load after the other"
+        "which records of this file are new depends on the records that another run is loading. Nothing of this file "
+        "is planned until that run ends"
     )
     return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
 
@@ -34,12 +34,12 @@ def waiting_behind(
     *,
     copies: Container[Listed],
 ) -> dict[Listed, Note]:
-    """The files that would overtake one which is not read whole: they wait.
+    """The files that would overtake one that is not read completely: they wait.
 
-    A copy under way of a file that sorts after it does not count: each of the two would wait for the other.
+    A copy in progress of a file that sorts after it does not count: each of the two would wait for the other.
     """
     not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
-    # The listing names these as Python writes a text. What it refuses holds no records of its own.
+    # The listing names these with `repr`. Refused files hold no records of their own.
     not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *listing.misnamed)]
     if not not_whole:
         return {}
@@ -52,7 +52,7 @@ def waiting_behind(
 
 
 def _is_not_whole(file: FileToRead | Note | None) -> bool:
-    """Whether a part of a file is missing, as far as a plan can tell."""
+    """Whether a part of a file is missing, as far as a plan can know."""
     if isinstance(file, FileToRead):
         end = file.spans[-1][1] if file.spans else None
         return end is not None and end < file.listed.size
@@ -60,7 +60,7 @@ def _is_not_whole(file: FileToRead | Note | None) -> bool:
 
 
 def open_ends(found: Iterable[FileToRead | Note | None]) -> Iterator[Note]:
-    """What is planned of a file may leave its last line out; of some, only reading tells."""
+    """Files whose plan leaves out their last line; for some files only reading finds it."""
     for file in found:
         if isinstance(file, FileToRead) and _is_not_whole(file) and file.spans[-1][1] is not None:
             yield Note(name=file.listed.name, reason=str(LastLineOpen(file.listed.size - file.spans[-1][1])))

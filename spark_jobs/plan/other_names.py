@@ -1,4 +1,4 @@
-"""What is loaded under other names."""
+"""Content that is loaded under other names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from spark_jobs.read.parts import is_stream
 
 @dataclass(frozen=True)
 class Others:
-    """What is loaded under other names, and the files that hold it."""
+    """The content that is loaded under other names, and its files."""
 
     declared: Declared
     ledger: Ledger[Any]
@@ -28,7 +28,7 @@ class Others:
     files: Mapping[str, Listed]
 
     def life_of(self, listed: Listed, life: Life, known: tuple[ProducerId, Knowledge] | None) -> Life | Note:
-        """What of a file is in under another name: all that is in of a producer, or what it shares with a copy."""
+        """The part of a file that is loaded under another name: a whole producer, or what it shares with a copy."""
         if life.consumed:
             double = self._find_double(listed, known[0], life) if known else None
             return Note(name=listed.name, reason=_DOUBLE.format(double), needs_a_person=True) if double else life
@@ -56,9 +56,9 @@ class Others:
         return life
 
     def _find_double(self, listed: Listed, producer_id: ProducerId, life: Life) -> str | None:
-        """An earlier producer that what is new of this one belongs to, though each was loaded as a file of its own.
+        """An earlier producer with the same new records, although each was loaded as a file of its own.
 
-        So it is where content was not the identity of files from the beginning.
+        This happens if content was not the identity of files from the beginning.
         """
         for other_id, other in self.twins.alike(listed):
             beside = self.files.get(other.name)
@@ -71,7 +71,7 @@ class Others:
     ) -> bool:
         end = life.consumed.end
         if beside is None:
-            # Whether they part behind that cannot be seen any more.
+            # Whether they differ after that can no longer be seen.
             proven = holds_what_was_loaded(self.declared, self.ledger, listed, other_id, end=end)
             return other.consumed.end > end and proven
         common, _ = common_beginning(listed, beside)
@@ -88,10 +88,10 @@ class Others:
         return self.ledger.proof_of(self.declared.name, producer_id, end=end).records
 
     def _parted(self, listed: Listed, life: Life, producer_id: ProducerId, state: ProducerState) -> Life | Note:
-        """What a copy shares that goes on in another way than its producer did."""
+        """The shared part of a copy that continues differently from its producer."""
         beside = self.files.get(state.name)
         if beside is None or self.twins.shared(beside, producer_id, state) is None:
-            # What is shorter may still be a part of it.
+            # A shorter file may still be a part of it.
             is_other = listed.size >= state.consumed.end
             reason = (_NOT_BESIDE if is_other else BEGINNING).format(state.name)
             # Without the other file this cannot be decided, so each load reports it.
@@ -120,7 +120,7 @@ class Others:
 
 
 def _reaches(shared: Shared, life: Life) -> bool:
-    """Whether what a name holds of a producer is no less than what it was found to hold before."""
+    """Whether a name still contains as much of a producer as before."""
     is_same = life.copy_of is not None and life.copy_of[0] == shared.producer_id
     return is_same or shared.state.consumed.end >= life.seen
 

@@ -1,4 +1,4 @@
-"""What a load would read, from which byte, and why not the rest: decided without Spark, and nothing is written."""
+"""What a load would read, from which byte, and why not the rest; nothing is written, and Spark is not needed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,23 +30,23 @@ from spark_jobs.read.parts import is_stream
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    #: What it goes by, besides what is in of each file.
+    #: What the plan is based on, besides the consumed sets.
     outlook: Outlook
     to_read: tuple[FileToRead, ...]
     notes: tuple[Note, ...] = ()
-    #: Files of which everything is in already.
+    #: Files that are already loaded completely.
     done: int = 0
 
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
-    """Look at every file of the source; one that cannot be read is noted, and stops no other."""
+    """Look at every file of the source; a file that cannot be read gets a note, and does not stop others."""
     listing = list_files(declared.source.path, root=declared.source.root)
     listing = one_name_each(declared, ledger, listing)
     is_any_there = bool(listing.files)
     by_content = _is_by_content(declared)
     if not by_content:
         listing = chosen_of(listing, choice)
-    # Asked before what is in: what is not claimed any more has taken effect by then, or never will.
+    # Read this first: what is no longer claimed then has taken effect, or never will.
     outlook = outlook_of(ledger, declared.name)
     known = find_known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
     files = {listed.name: listed for listed in listing.files}
@@ -62,7 +62,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
             found[listed] = Note.of(listed.name, error)
     copies: set[Listed] = set()
     if by_content:
-        # Also of a file that is not meant, one that is may be a copy under way.
+        # A chosen file may also be a copy in progress of a file that was not chosen.
         under_way = _under_way(found)
         found |= {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
         copies = {each for each, other in under_way.items() if other.name > each.name}
@@ -94,7 +94,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
 
 
 def depends_on_others(declared: Declared) -> bool:
-    """Whether what is new of a file depends on other files, so that nobody may come between a plan and its claim."""
+    """Whether what is new in a file depends on other files, so that no load may come between plan and claim."""
     return _is_by_content(declared) or declared.is_in_turn
 
 
@@ -103,27 +103,27 @@ def _is_by_content(declared: Declared) -> bool:
 
 
 def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
-    """What there is to say of the listing itself."""
+    """Notes about the listing itself."""
     yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
     for name, fault in listing.misnamed:
         yield Note(name=name, reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
     yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
     if choice.files and not listing.files:
-        reason = "no file of the source is called so; names start below its root, as `onceload plan` shows them"
+        reason = "no file of the source has this name. Names start below its root: see `onceload plan`"
         yield Note(name=", ".join(choice.files), reason=reason)
     elif listing.is_empty:
-        yield Note(name=shown(source.path), reason="no file matches it; if there should be one, see source.path")
+        yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
 
 
 def _became_folders(listing: Listing, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> Iterator[Note]:
     for name in listing.folders:
-        # A producer that records name has no fingerprint.
+        # Producers named by records have no fingerprint.
         if name in known and known[name][1].state.fingerprint is not None:
             yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
 def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Listed]:
-    """The new files that may be copies under way, each with a file that is in or about to be."""
+    """New files that may be copies in progress, each with a file that is loaded or about to be."""
     new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
     sound = [
         listed
@@ -144,7 +144,7 @@ def _look(
     now_s: float,
     choice: Choice,
 ) -> FileToRead | Note | None:
-    """What is new of one file, why it cannot be read now, or nothing."""
+    """What is new in one file, why it cannot be read now, or None."""
     if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
         return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
     sealed = is_sealed(declared.source, listed, now_s=now_s)
@@ -159,12 +159,12 @@ def _look(
     if listed.name in outlook.set_aside:
         return Note(name=listed.name, reason=told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
     if listed.name in outlook.claimed:
-        # What was claimed, of whichever generation, may have been another content, so that not even its end need be
-        # that of a record; and what stands behind must not take effect first, where it deletes what stands before.
+        # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
+        # what comes after it must not take effect first if it deletes what comes before.
         claimed = known[1].claimed if known else SpanSet()
         has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
-    # A name that was registered, and nothing more, is as new as one that was not.
+    # A name that is only registered is as new as an unknown one.
     found = others.life_of(listed, life, known) if others else life
     return found if isinstance(found, Note) else _new_of(declared, listed, found, sealed=sealed)
 
@@ -177,7 +177,7 @@ def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> 
     rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
     rest = rest_of(source, listed, life, sealed=sealed)
     if not isinstance(rest, FileToRead):
-        # What else there is to say of it the next plan says, without comparing it again.
+        # The next plan reports the rest, without comparing it again.
         rest = _renamed(listed, life, sealed=sealed) or rest
     return with_header(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
 
@@ -189,16 +189,16 @@ def _renamed(listed: Listed, life: Life, *, sealed: bool) -> FileToRead | None:
 
 
 def _has_more(declared: Declared, listed: Listed, life: Life, claimed: SpanSet, *, sealed: bool) -> bool:
-    """Whether there is more of a file than what somebody has; nobody has to know but fixed sessions."""
+    """Whether a file has more than what another session loads; only fixed sessions need to know."""
     if not declared.has_fixed_sessions:
         return False
     if is_stream(declared.source, listed.name):
-        # It is in one hand, up to its end.
+        # One session reads it to its end.
         return not claimed
     try:
         rest = rest_of_plain(declared.source, listed, replace(life, consumed=life.consumed | claimed), sealed=sealed)
     except OnceloadError:
-        # Whoever plans it next finds out.
+        # The next plan finds out.
         return True
     return isinstance(rest, FileToRead)
 

@@ -1,4 +1,4 @@
-"""What is left to read of a file."""
+"""The part of a file that is still to be read."""
 
 from dataclasses import dataclass, replace
 
@@ -20,28 +20,28 @@ from spark_jobs.read.parts import find_open_end, is_stream
 
 @dataclass(frozen=True, kw_only=True)
 class FileToRead:
-    """What is new of one file."""
+    """The new part of one file."""
 
     listed: Listed
     generation: int
-    #: Half-open spans; the end of the last is left out where only reading tells.
+    #: Half-open spans; the end of the last is None if only reading finds it.
     spans: tuple[tuple[int, int | None], ...]
     sealed: bool
     header: tuple[str, ...] = ()
     #: Nothing of it was loaded under its own name.
     is_new: bool = False
-    #: Fingerprints that it must still have when it is read.
+    #: Fingerprints that it must still match when it is read.
     expected: tuple[bytes, ...] = ()
-    #: All of its bytes as they lie there, told by their edges, where only reading tells how far its records go.
+    #: The marks of its stored bytes, if only reading finds the end of its records.
     lying: bytes | None = None
-    #: What is noted of it: so much of it is in already under another name.
+    #: What to record about it: this much is already loaded under another name.
     twin: Twin | None = None
-    #: An earlier generation whose rows go when these come.
+    #: An earlier generation, whose rows are deleted in the same commit.
     replaces: ProducerId | None = None
 
     @property
     def in_already(self) -> str | None:
-        """How what is not read of it is in, where its own name does not tell."""
+        """How the rest of it is loaded, if not under its own name."""
         if self.twin is None:
             return None
         is_itself = self.twin.name == self.listed.name
@@ -49,7 +49,7 @@ class FileToRead:
 
     @property
     def bytes(self) -> int:
-        """How much there is to read; of a compressed file, as much as is known."""
+        """How much there is to read; for a compressed file, as much as is known."""
         return sum((self.listed.size if end is None else end) - first for first, end in self.spans if end or not first)
 
 
@@ -74,7 +74,7 @@ def rest_of_stream(source: Source, listed: Listed, life: Life, *, sealed: bool) 
         left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
         if left and not (sealed and isinstance(left, LastLineOpen)):
             return Note.of(listed.name, left)
-    # Of a plain file chunks are loaded in any order, and once it is packed some of them may still be missing.
+    # Chunks of a plain file are loaded in any order; if it is compressed later, some may still be missing.
     missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=life.consumed).new
     spans = (*((span.first, span.end) for span in missing), (first, None))
     return _to_read(source, listed, life, spans=spans, sealed=sealed)
@@ -113,7 +113,7 @@ def _to_read(
 def _expected(
     source: Source, listed: Listed, life: Life, spans: tuple[tuple[int, int | None], ...]
 ) -> tuple[bytes, ...]:
-    """What was loaded of it, and, where that is cheap to know, all that is to be read."""
+    """The loaded part, and, where that is cheap, all that will be read."""
     known = (life.fingerprint,) if life.fingerprint else ()
     if source.format is Format.PARQUET:
         return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
@@ -122,19 +122,19 @@ def _expected(
 
 
 def _lying(source: Source, listed: Listed) -> bytes | None:
-    """What lies there of a file whose end only reading tells; of the others, what is expected says it."""
+    """The stored bytes of a file whose end is only found by reading; the others have expected fingerprints."""
     is_told = source.format is Format.PARQUET or not is_stream(source, listed.name)
     return None if is_told else fingerprint_of(listed.url, end=listed.size).to_bytes()
 
 
 def with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:
-    """Read the names in a file's first line, which later parts of it do not show."""
+    """Read the field names in a file's header, which later parts of it lack."""
     source, listed = declared.source, file.listed
     if source.format is not Format.CSV or not source.csv.header:
         return file
     header = read_header(listed.url, source.csv, sealed=file.sealed)
     if header is None:
-        return Note(name=listed.name, reason="its first line, which names the columns, has no newline yet")
+        return Note(name=listed.name, reason="its header line has no newline yet. It is loaded once it is complete")
     if header:
         check_header(listed.url, header, declared.columns, source.csv)
     return replace(file, header=header)

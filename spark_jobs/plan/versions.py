@@ -1,4 +1,4 @@
-"""What of a pipeline file decides which records exist and what they mean, as texts that versions are compared by."""
+"""The settings of a pipeline file that decide which records exist and what they mean, as comparable texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from spark_jobs.write.sql import table_name
 
 
 def as_declared(declared: Declared) -> Pipeline:
-    """The pipeline, with all that a load compares with the version in force."""
+    """The pipeline, with everything that a load compares with the version in force."""
     declaration = Declaration(terms=_terms(declared), rest=_rest(declared))
     return replace(
         declared.pipeline,
@@ -23,7 +23,7 @@ def as_declared(declared: Declared) -> Pipeline:
     )
 
 
-#: What decides which rows are made of which bytes; the rest decides which bytes are read, and when.
+#: Settings that decide which rows are made of which bytes; the rest decides which bytes are read, and when.
 _OF_ROWS = (
     *(FORMAT, BOUNDARIES, PRODUCER, MESSAGE_ID),
     *("source.options", "source.record_bytes_max", "columns", "unknown_fields", "transform", "target"),
@@ -31,7 +31,7 @@ _OF_ROWS = (
 
 
 def of_rows(terms: Mapping[str, str], rest: Mapping[str, str]) -> tuple[str, ...]:
-    """All of a version that decides which rows are made of which bytes."""
+    """All settings of a version that decide which rows are made of which bytes."""
     return tuple({**terms, **rest}.get(key, "") for key in _OF_ROWS)
 
 
@@ -47,7 +47,7 @@ def _terms(declared: Declared) -> dict[str, str]:
         TARGET: table_name(declared.target),
     }
     if source.identity is Identity.PATH:
-        # Where content is identity, a file is found under whatever name it comes.
+        # If content is the identity, a file is found under any name.
         terms[ROOT] = shown(root_of(source.path, root=source.root))
     return terms
 
@@ -60,17 +60,17 @@ def _boundaries(source: Source) -> str:
 
 
 def _typed(declared: Declared, names: Sequence[str]) -> str:
-    """Columns with their types; a transform may make some that are not declared."""
+    """Columns with their types; a transform may make undeclared ones."""
     types = {column.name: _widest(column.type) for column in declared.columns}
     if declared.source.format is Format.CSV and not declared.source.csv.header:
-        # There a column is what stands in its place.
+        # Without a header, a column is identified by its position.
         places = {column.name: f" in place {place}" for place, column in enumerate(declared.columns, start=1)}
         types = {name: of_type + places[name] for name, of_type in types.items()}
     return ", ".join(f"{name} {types.get(name, '')}".strip() for name in names)
 
 
 def _widest(column_type: ColumnType) -> str:
-    """A type that holds the same values under the same texts, so that a wider column is no other id."""
+    """A type with the same texts for the same values, so that widening a column does not change ids."""
     if column_type.is_array:
         return str(column_type)
     if column_type.kind in INTEGERS:

@@ -1,1 +1,1 @@
-"""One commit for a whole batch: its rows and its proof."""
+"""Publish a whole batch, its rows and its proof, in one commit."""

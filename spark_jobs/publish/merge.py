@@ -1,4 +1,4 @@
-"""Rows that go to the target by their key."""
+"""Merge rows into the target by key."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from spark_jobs.write.writer import Writer, arrived
 
 
 def merged(parts: Sequence[StagedPart]) -> tuple[Advance, ...]:
-    """One advance for each producer: what its parts proved, in their order."""
+    """One advance per producer, with the proofs of its parts in order."""
     in_order = sorted(
         (advance for part in parts for advance in part.advances),
         key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1),
@@ -34,7 +34,7 @@ def _merge(advances: list[Advance]) -> Advance:
 
 
 def refuse_twice(connection: Connection, job: Job, source: str) -> None:
-    """Of rows of one key that one record made, or that do not tell their record, nobody knows which is the last."""
+    """Refuse several rows with one key and one record, or without lineage: their order is unknown."""
     key = ", ".join(map(quoted, job.declared.target.key))
     record = f"{PRODUCER_ID}, {SEQUENCE}"
     if (
@@ -43,18 +43,18 @@ def refuse_twice(connection: Connection, job: Job, source: str) -> None:
     ):
         raise TransformRefused(
             job.declared.name,
-            f"several rows of one key ({', '.join(job.declared.target.key)}), and nothing tells which is the last:"
-            f" select {PRODUCER_ID} and {SEQUENCE} and make at most one row of each key from a record, or group by the"
-            " key",
+            f"several rows have the same key ({', '.join(job.declared.target.key)}), and which one is the last is"
+            f" unknown. Select {PRODUCER_ID} and {SEQUENCE} and make at most one row per key from each record, or group"
+            " by the key",
         )
 
 
 def merge_in(
     connection: Connection, target: Target, source: str, columns: tuple[Column, ...], *, late: bool = False
 ) -> int:
-    """The last record of each key wins: inside the batch, and against a row that the same producer left earlier.
+    """The last record of each key wins, in the batch and against an earlier row of the same producer.
 
-    Returns how many rows of the source are merged; a trigger of the target may have discarded some.
+    Return how many rows of the source are merged; a trigger of the target may have discarded some.
     """
     table, key = table_name(target), ", ".join(map(quoted, target.key))
     run(
@@ -64,7 +64,7 @@ def merge_in(
     )
     is_newer = f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}"
     if late:
-        # Whose turn it was is told by its number alone, also beside a row that comes just now.
+        # The number of a record alone decides its order, also against a row written concurrently.
         is_newer = (
             f"coalesce((there.{PRODUCER_ID}, there.{SEQUENCE}) < (latest.{PRODUCER_ID}, latest.{SEQUENCE}), true)"
         )
@@ -74,7 +74,7 @@ def merge_in(
     if target.deleted:
         kept = f"latest.{quoted(target.deleted)} IS NOT TRUE"
         gone = f"{_same_key(target)} AND latest.{quoted(target.deleted)} AND ({is_newer})"
-        # Locked, these rows are there until they are deleted, whatever others commit meanwhile.
+        # The lock keeps these rows until they are deleted, whatever other transactions commit.
         found = f"SELECT FROM {table} AS there JOIN latest ON {gone} FOR UPDATE OF there"
         undeleted = run(connection, f"WITH found AS ({found}) SELECT count(*) FROM found").scalar_one()
         undeleted -= run(connection, f"DELETE FROM {table} AS there USING latest WHERE {gone}").rowcount
@@ -96,11 +96,11 @@ def _same_key(target: Target) -> str:
 
 
 def _unwritten(connection: Connection, target: Target, is_newer: str, *, kept: str, written: int) -> int:
-    """How many of the latest rows the server has not written, though no newer row of their key is there."""
+    """How many of the latest rows the server did not write, although no newer row of their key exists."""
     expected: int = run(connection, f"SELECT count(*) FROM latest WHERE {kept}").scalar_one()
     if written == expected or not target.lineage:
         return expected - written
-    # Rows that this transaction has written are no reason for others to stay away.
+    # Rows of this transaction do not explain why others were not written.
     run(connection, "ANALYZE latest")
     late = run(
         connection,

@@ -1,9 +1,9 @@
-"""Which staged rows are new, where the records themselves say who they are.
+"""Find the new rows of a stage, if the records name their own producer or id.
 
-Decided on the server, on the staged rows and on what took effect before; decided again inside the commit, by the
-compare-and-set of the producers and the window of business ids. If another run came first, all of it is done anew.
+The server decides this from the staged rows and the consumed sets. The commit checks it again, by the compare-and-set
+of the producers and the window of business ids. If another run was first, the decision is repeated.
 
-A transform may make several rows of one record. Of each id the rows of its first record are kept, all of them.
+A transform may make several rows of one record. Of each id, all rows of its first record are kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,11 +29,11 @@ from spark_jobs.write.sql import literal, quoted, run
 from spark_jobs.write.target import undeclared_columns
 
 _GENERATION = 1
-#: A target's column may have a collation that calls different texts the same.
+#: A column of the target may have a collation in which different texts are equal.
 _BY_BYTES = 'COLLATE pg_catalog."C"'
-#: That of the ledger's names, by which their index is sorted.
+#: The collation of the ledger's names, which sorts their index.
 _AS_IN_THE_LEDGER = 'COLLATE pg_catalog."default"'
-#: Which file a row was read of, and where: also where its own lineage is that of the producer that it names.
+#: The file and position of a row, also if its lineage is that of the producer that it names.
 _OF_ROWS, _OF_RECORD = (PRODUCER_ID, SEQUENCE), ("_of_file", "_in_file")
 #: For sorts and joins of whole batches.
 WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
@@ -41,25 +41,25 @@ WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
 @dataclass(frozen=True, kw_only=True)
 class NewRows:
-    """The rows to publish, and what they prove besides what was read of the files."""
+    """The rows to publish, and what they prove besides the files."""
 
-    #: What to select them from, as SQL writes it.
+    #: The SQL source to select them from.
     source: str
     count: int
     advances: tuple[Advance, ...]
-    #: The table of what those producers advance by that the records name, as SQL writes it.
+    #: The table with the advances of producers named by records, quoted for SQL.
     offered: str | None = None
     message_ids: tuple[str, ...] = ()
 
 
 @contextmanager
 def new_rows(engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> Iterator["_Sieve"]:
-    """Work in tables of their own, which go when the block ends."""
+    """Work in temporary tables that are dropped when the block ends."""
     sieve = _Sieve(engine, ledger, job, stage)
     try:
         yield sieve
     finally:
-        # Whoever opens the next stage sweeps what is left.
+        # The next stage sweeps what is left.
         with suppress(DBAPIError):
             sieve.clear()
 
@@ -71,7 +71,7 @@ class _Sieve:
         self._job = job
         self._stage = stage
         self._rows = stage.rows
-        # Unique, so that another publisher of the same batch cannot change the tables that this commit reads.
+        # Unique, so that another publisher of the same batch cannot change the tables of this commit.
         token = token_hex(8)
         self._named = stage.beside(f"named {token}")
         self._ids = stage.beside(f"ids {token}")
@@ -83,15 +83,15 @@ class _Sieve:
     def clear(self) -> None:
         tables = (self._named, self._ids, self._new_ids, self._by_producer, self._by_message, self._offered)
         with self._engine.begin() as connection:
-            # An audit that was killed has left a view of them.
+            # A killed audit may have left a view of them.
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
     def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
-        """Leave out what took effect before, or stands twice in the batch; the first record of each id stays."""
+        """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays."""
         declared = self._job.declared
         if not self._job.names_records and declared.transform is None:
             return NewRows(source=self._rows, count=staged, advances=tuple(advances))
-        with translated(pipeline=declared.name, doing="looking for what is new"), still_there(self._stage):
+        with translated(pipeline=declared.name, doing="looking for new rows"), still_there(self._stage):
             return self._sift(declared, advances)
 
     def _sift(self, declared: Declared, advances: Sequence[Advance]) -> NewRows:
@@ -114,7 +114,7 @@ class _Sieve:
                 rows = self._new_of_messages(connection, consumed, declared.message_id)
                 messages = tuple(run(connection, f"SELECT DISTINCT _message FROM {rows}").scalars())
             if declared.producer is not None:
-                # Another record with the same business id is consumed, and a duplicate.
+                # Another record with the same business id is consumed, as a duplicate.
                 self._offer(connection, declared.producer, ids, consumed=consumed, rows=rows)
                 count = run(connection, f"SELECT CAST(coalesce(sum(rows), 0) AS bigint) FROM {self._offered}")
                 return NewRows(
@@ -129,7 +129,7 @@ class _Sieve:
         return NewRows(source=rows, count=sum(rows_of.values()), advances=counted, message_ids=messages)
 
     def _refuse_strange(self, producer: RecordProducer) -> None:
-        """What was read has names and ids that can be kept; what a transform makes of them need not."""
+        """Refuse invalid names and ids made by a transform; those of files were checked when read."""
         name, sequence = f"{literal(producer.prefix)} || {_name_of(producer)}", _sequence_of(producer)
         asked = (
             f"SELECT {name}, {sequence} FROM {self._rows} AS staged"
@@ -141,14 +141,14 @@ class _Sieve:
         if found is not None:
             raise TransformRefused(
                 self._job.declared.name,
-                f"a row of producer {_shown(found[0])} with {producer.sequence} {_shown(found[1])}, and expected is a"
-                f" name of at most {NAME_BYTES_MAX} bytes with a sequence id from 0 to {SEQUENCE_END - 1}",
+                f"a row has producer {_shown(found[0])} and {producer.sequence} {_shown(found[1])}, but expected is a"
+                f" name of at most {NAME_BYTES_MAX} bytes and a sequence id from 0 to {SEQUENCE_END - 1}",
             )
 
     def _gather(self, producer: RecordProducer) -> None:
-        """Whose records are there, from which number to which, how many, and how many different ones.
+        """Collect per producer: the first and last id, the number of records, and the number of different ids.
 
-        Sixty-four numbers are a word of bits, so that the different ones are counted without sorting the batch.
+        Sixty-four ids share a word of bits, so that different ids are counted without sorting the batch.
         """
         sequence = _sequence_of(producer)
         words = (
@@ -168,7 +168,7 @@ class _Sieve:
             )
 
     def _refuse_files(self, advances: Sequence[Advance]) -> None:
-        """A file and a producer that records name must not be one: what one consumed would be the other's."""
+        """Refuse a record producer with the name of a file: each would count as consumed by the other."""
         read = ", ".join(str(each.producer_id) for each in advances) or "NULL"
         with self._engine.begin() as connection:
             asked = (
@@ -180,10 +180,11 @@ class _Sieve:
             )
             taken = run(connection, asked).scalar_one_or_none()
         if taken is not None:
-            raise SettingRefused("producer", f"{taken}, and a file of that name", "files of other names: rename it")
+            found = f"{taken}, which is also the name of a file"
+            raise SettingRefused("producer", found, "other names for files (rename it)")
 
     def _new_of_producers(self, connection: Connection, producer: RecordProducer) -> tuple[str, str]:
-        """What is new, and its ids; mostly all records are and none stands twice: then they stay where they are."""
+        """The new rows and their ids; if all rows are new and unique, as usual, they are not copied."""
         sequence = _sequence_of(producer)
         run(
             connection,
@@ -195,14 +196,14 @@ class _Sieve:
         )
         forgotten = f"SELECT (SELECT count(*) FROM {self._named}) - (SELECT count(*) FROM {self._ids})"
         if run(connection, forgotten).scalar_one():
-            # Whoever was idle may be forgotten right after it was registered; nothing of it may count as seen.
+            # An idle producer may be deleted right after it was registered; then nothing of it may count as seen.
             raise PipelineBusy(self._job.declared.name, CONCURRENT_CHANGE)
         match producer.order:
             case Order.ANY:
                 is_new = f"NOT ends.consumed @> {sequence}"
                 all_new = "NOT consumed && int8range(first, last + 1)"
             case Order.ORDERED:
-                # At or below the last one that took effect nothing is new, seen or not.
+                # With ordered ids, nothing at or below the last loaded one is new, seen or not.
                 is_new = f"coalesce({sequence} >= upper(ends.consumed), true)"
                 all_new = "coalesce(first >= upper(consumed), true)"
         written = [column.name for column in self._job.written]
@@ -234,7 +235,7 @@ class _Sieve:
         return new, self._new_ids
 
     def _offer(self, connection: Connection, producer: RecordProducer, ids: str, *, consumed: str, rows: str) -> None:
-        """Gather what each producer advances by; most of their ids follow one another, and their ends say it all."""
+        """Collect the advance of each producer; usually its ids are contiguous, and the ends are enough."""
         islands = ""
         match producer.order:
             case Order.ANY:
@@ -247,14 +248,14 @@ class _Sieve:
                 )
                 spans = "coalesce(islands.spans, int8multirange(int8range(first, last + 1)))"
             case Order.ORDERED:
-                # What an ordered producer jumped over is settled too, so that it is refused should it come later.
+                # Ids that an ordered producer skipped are consumed too, so that they are refused later.
                 spans = "int8multirange(int8range(coalesce(upper(ends.consumed), 0), last + 1))"
         counted = f"SELECT producer_id, rows FROM {ids}" if rows == consumed else _counts(rows)
         run(
             connection,
             f"CREATE UNLOGGED TABLE {self._offered} AS SELECT producer_id, {spans} AS spans,"
             f" coalesce(counted.rows, 0) AS rows FROM {ids} AS ends{islands}"
-            # In the order of the producers, so that an advance of many goes through them page by page.
+            # In producer order, so that an advance of many reads them page by page.
             f" LEFT JOIN ({counted}) AS counted USING (producer_id) ORDER BY producer_id; ANALYZE {self._offered}",
         )
 
@@ -274,7 +275,7 @@ class _Sieve:
 
 
 def _place_of(ids: str, *, of_record: Sequence[str]) -> str:
-    """Which record of its id a row is of, from 1."""
+    """Which record of its id a row belongs to, from 1."""
     return f"rank() OVER (PARTITION BY {ids} ORDER BY {', '.join(of_record)})"
 
 
@@ -291,5 +292,5 @@ def _sequence_of(producer: RecordProducer) -> str:
 
 
 def _counts(source: str) -> str:
-    """Rows by producer; a transform may have lost whose they are."""
+    """Count rows by producer, which may be null after a transform."""
     return f"SELECT {PRODUCER_ID} AS producer_id, count(*) AS rows FROM {source} GROUP BY {PRODUCER_ID}"

@@ -1,4 +1,4 @@
-"""All staged rows of a batch, and all that they prove, in one commit."""
+"""Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ from spark_jobs.write.writer import ColumnsDiffer, Writer, arrived
 
 @dataclass(eq=False)
 class BatchIncomplete(NeedsAPerson):
-    """A batch that is published whole or not at all, and of which a part could not be staged."""
+    """A part of a batch could not be staged, and the batch may only be published completely."""
 
     pipeline: str
     batch: str
@@ -98,10 +98,10 @@ def publish(
                 with _refusing_rows(job):
                     ledger.commit(commit)
             except ColumnsDiffer as error:
-                # Another run has just added them; the next one reads what they take.
+                # Another run has just added them; the next try reads their types.
                 raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
             except AlreadyConsumed as error:
-                # Of records that say who they are, another run may have brought some; of files, only a stranger.
+                # Another run may have loaded records of the same producers; of files, only an unknown process.
                 if not job.names_records:
                     raise
                 patience.wait(error)
@@ -115,7 +115,7 @@ def publish(
 
 @contextmanager
 def _refusing_rows(job: Job) -> Iterator[None]:
-    """Say of a batch that it is the target's own rules, or its triggers, that do not take it."""
+    """Translate a refusal of the batch by the target's constraints or triggers."""
     try:
         yield
     except DBAPIError as error:
@@ -125,7 +125,7 @@ def _refusing_rows(job: Job) -> Iterator[None]:
 
 
 def half_read(job: Job, parts: Sequence[StagedPart], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
-    """The new generations that were not read whole: they must not take the place of rows that were."""
+    """New generations that were not read completely: they must not replace loaded rows."""
     read = {advance.producer_id: advance for advance in merged(parts)}
     noted = {note.name for note in notes}
     return {
@@ -136,7 +136,7 @@ def half_read(job: Job, parts: Sequence[StagedPart], notes: Sequence[Note]) -> d
 
 
 def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
-    """A commit is there whole or not at all, so that one of its spans tells."""
+    """A commit exists completely or not at all, so one of its spans is enough to check."""
     known = ledger.know(job.session, [advance.producer_id])
     return known[advance.producer_id].state.consumed.covers(advance.spans)
 
@@ -149,7 +149,7 @@ def _write(
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
     writer = Writer.into_target(target, job.written).adding(added)
-    # Here the server's own words are still at hand.
+    # The server's own message is still available here.
     with _refusing_rows(job):
         writer.add_columns(connection)
         enter = partial(_enter, connection, job, source, writer.columns)
@@ -157,7 +157,7 @@ def _write(
 
 
 def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
-    """Bring the new rows into the target; how many of them are in, by the server's count."""
+    """Write the new rows to the target, and return how many the server wrote."""
     target = job.declared.target
     match target.write:
         case Write.APPEND:

@@ -1,6 +1,6 @@
-"""The rows of generations that are replaced: deleted in the commit that brings the new ones, and counted.
+"""Replace the rows of old generations: delete and count them in the commit that writes the new ones.
 
-The receipts are authoritative: they say how many rows each generation has in the target. Where another number is
+The receipts are authoritative: they state how many rows each generation has in the target. If another number is
 deleted, nothing is committed, because rows that were not found would stay beside the new ones.
 """
 
@@ -22,11 +22,11 @@ _NAMES_SHOWN = 5
 
 @dataclass(eq=False)
 class ReplacedRowsDiffer(NeedsAPerson):
-    """A file was to replace rows that are not those that its receipts promise."""
+    """The old rows of a file to replace differ from its receipts."""
 
     pipeline: str
     table: str
-    #: Each with how many rows of it were expected, and how many were found.
+    #: Each with the expected and the found number of rows.
     files: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -42,10 +42,10 @@ class ReplacedRowsDiffer(NeedsAPerson):
 
 
 def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], int]) -> int:
-    """Write the new rows in place of the old ones; how many the server has written.
+    """Write the new rows in place of the old ones, and return how many the server wrote.
 
-    The old ones go first, because of the target's unique indexes. A record of theirs may be retried meanwhile. Whoever
-    does that commits before the pipeline is locked here, and is seen then, or is refused once this has committed.
+    The old rows are deleted first, because of the target's unique indexes. If one of their records is retried
+    meanwhile, that commit is either visible here, because the pipeline is locked after it, or it is refused later.
     """
     pipeline = job.declared.name
     before = get_pipeline(connection, pipeline)

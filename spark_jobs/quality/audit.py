@@ -1,7 +1,7 @@
-"""What a suite of Great Expectations says of staged rows, before anybody sees them in the target.
+"""Audit staged rows with a suite of Great Expectations before they are published.
 
-The server looks at the rows; only what it counts, and a few of the values that were not expected, come here. Audited is
-what would be published: a record that took effect before, or stands twice in the batch, is left out.
+The checks run on the server; only counts and a few unexpected values come back. An audit sees the rows that would be
+published: records that are already loaded or repeated in the batch are left out.
 """
 
 import logging
@@ -32,7 +32,7 @@ from spark_jobs.write.sql import run
 from spark_jobs.write.target import undeclared_columns
 from spark_jobs.write.writer import arrived
 
-#: Of the values that were not expected, so many are shown.
+#: How many unexpected values are shown.
 SQL = statements("quality.sql", package=__package__)
 _SHOWN = 5
 _SHOWN_CHARACTERS_MAX = 200
@@ -53,17 +53,17 @@ class AuditFailed(NeedsAPerson):
     def __str__(self) -> str:
         told = "".join(f"\n  {each}" for each in self.failed)
         return (
-            f"pipeline {self.pipeline}: batch {self.batch} should meet all critical expectations of {self.suite} "
-            f"({self.expectations} in all), but not these:{told}\nnothing was published, and the files can be loaded "
-            f"again; the rows are in {self.stage} for {self.kept_s / 3600:g} h: mend the data or the suite, and load "
-            "again"
+            f"pipeline {self.pipeline}: batch {self.batch} failed its audit. These critical expectations of "
+            f"{self.suite} ({self.expectations} expectations in all) were not met:{told}\nNothing was published, and "
+            f"the files can be loaded again. The rows are kept in {self.stage} for {self.kept_s / 3600:g} h. Fix the "
+            "data or the suite, and load again."
         )
 
 
 def audit_stage(
     engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, docs: Path | None
 ) -> Audit:
-    """Ask the suite, and write down what it says; nothing new meets every expectation."""
+    """Run the suite, and record its result; a batch without new rows meets every expectation."""
     suite = job.declared.suite
     if suite is None:
         raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
@@ -81,7 +81,7 @@ def audit_stage(
 
 
 def check(audit: Audit, job: Job, stage: Stage) -> None:
-    """Refuse to go on with what failed."""
+    """Refuse to publish a failed batch."""
     suite = job.declared.suite
     if audit.passed or suite is None:
         return
@@ -97,7 +97,7 @@ def check(audit: Audit, job: Job, stage: Stage) -> None:
 
 
 def in_words(finding: Finding) -> str:
-    """One expectation, and what it came to."""
+    """Format the result of one expectation."""
     about = f" {finding.about}" if finding.about else ""
     found = [f"observed {finding.observed}"] if finding.observed else []
     if finding.unexpected:
@@ -110,8 +110,8 @@ def in_words(finding: Finding) -> str:
 
 @contextmanager
 def _view(engine: Engine, job: Job, stage: Stage, *, source: str) -> Iterator[str]:
-    """What would be published, with the columns as the target has them."""
-    # The library writes names without quotes.
+    """The rows to be published, with the columns of the target."""
+    # The library does not quote names.
     view = f"audited_{stage.name}"
     with engine.begin() as connection:
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
@@ -127,15 +127,15 @@ def _view(engine: Engine, job: Job, stage: Stage, *, source: str) -> Iterator[st
 def _ask(
     engine: Engine, suite: Suite, view: str, batch: Batch, *, docs: Path | None, is_traced: bool
 ) -> tuple[Finding, ...]:
-    # It reports home unless it is told not to, and it is told when it is imported.
+    # It sends usage data unless this is disabled before its import.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # It takes seconds to import.
+        # Its import takes seconds.
         import great_expectations as gx
 
-        # Its types know less than it does.
+        # Its type hints are incomplete.
         context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")
         source = context.data_sources.add_sql(
             "onceload",
@@ -160,7 +160,7 @@ def _ask(
 
 
 def _connection(engine: Engine) -> Any:  # noqa: ANN401 - the driver's own.
-    """One that only reads, and that nobody ends while the library thinks."""
+    """A read-only connection without an idle timeout, because the library may take long."""
     proxied = engine.raw_connection()
     connection: Any = proxied.driver_connection
     proxied.detach()
@@ -181,7 +181,7 @@ def _expectations(suite: Suite) -> list[Any]:
             made.append(kind(**each.kwargs, severity=str(each.severity)))
         except (GreatExpectationsError, ValueError, TypeError) as error:
             found = _cut("; ".join(line.strip() for line in str(error).splitlines()))
-            expected = "one of Great Expectations 1.x, with its kwargs"
+            expected = "an expectation of Great Expectations 1.x, with its kwargs"
             raise SettingRefused(f"suite {suite.path}, expectation {number} ({each.type})", found, expected) from error
     return made
 
@@ -204,11 +204,11 @@ def _finding(engine: Engine, said: Mapping[str, Any]) -> Finding:
 
 
 def _raised(info: Mapping[str, Any]) -> str | None:
-    """What kept an expectation from being looked at: a column that is not there, or of another type."""
+    """Why an expectation could not be evaluated, such as a missing column or a wrong type."""
     each = info if "raised_exception" in info else next(iter(info.values()), {})
     if not each.get("raised_exception"):
         return None
-    return _cut(f"it could not be looked at: {_first_line(each.get('exception_message') or 'no reason given')}")
+    return _cut(f"it could not be evaluated: {_first_line(each.get('exception_message') or 'no reason given')}")
 
 
 def _sample(engine: Engine, result: Mapping[str, Any]) -> str | None:

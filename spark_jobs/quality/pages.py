@@ -1,7 +1,7 @@
-"""The pages of audits: Great Expectations' Data Docs, in a folder that all who audit share.
+"""The pages of audits: Great Expectations' Data Docs, in a folder that all audits share.
 
-An audit writes its own page, that of its suite, and the index of the newest; what others wrote it leaves alone. One
-writes at a time. The pages are for people: what was said is in `onceload.audit`, whatever becomes of them.
+An audit writes its own page, that of its suite, and the index of the newest pages; other pages are not changed. One
+process writes at a time. The pages are for people only: the results are stored in `onceload.audit`.
 """
 
 import fcntl
@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-#: What was said is in the database for longer; a page a minute is 40 MB a day.
+#: The database keeps results for longer; a page per minute is 40 MB a day.
 KEPT_S = 30 * 86_400.0
-#: Others are found by their batch, below `validations`.
+#: Other pages are found by their batch, below `validations`.
 _IN_THE_INDEX = 100
 _FOLDERS = ("results", "validations", "expectations")
 
 
 def context_of(docs: Path | None) -> Any:  # noqa: ANN401 - of a library that is imported late.
-    """How the library is set up: it keeps nothing but what is needed for pages, where those are wanted."""
+    """Configure the library to keep only what it needs for pages, if they are wanted."""
     from great_expectations.data_context.types.base import (
         DataContextConfig,
         InMemoryStoreBackendDefaults,
@@ -29,7 +29,7 @@ def context_of(docs: Path | None) -> Any:  # noqa: ANN401 - of a library that is
     common: dict[str, Any] = {"analytics_enabled": False, "progress_bars": ProgressBarsConfig(globally=False)}
     if docs is None:
         return DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(), **common)
-    # What is asked is of this audit alone; only what was said is kept, for the pages.
+    # The expectations are of this audit alone; only results are kept, for the pages.
     backend: Any = InMemoryStoreBackendDefaults()
     backend.stores[backend.validation_results_store_name]["store_backend"] = _folder(docs / "results")
     index = {
@@ -52,7 +52,7 @@ def _folder(path: Path) -> dict[str, str]:
 
 
 def write_pages(context: Any, said: Any, docs: Path) -> None:  # noqa: ANN401 - of the library.
-    """Write what is new of this audit, and the index."""
+    """Write the new pages of this audit, and the index."""
     from great_expectations.data_context.types.resource_identifiers import (
         ExpectationSuiteIdentifier,
         ValidationResultIdentifier,
@@ -67,7 +67,7 @@ def write_pages(context: Any, said: Any, docs: Path) -> None:  # noqa: ANN401 - 
 
 
 def drop_old_pages(docs: Path, *, now_s: float | None = None) -> int:
-    """Remove the pages that are older than they are kept, with what they were made of: how many."""
+    """Delete pages older than their retention with their sources, and return how many."""
     if not docs.is_dir():
         return 0
     before = (time.time() if now_s is None else now_s) - KEPT_S
@@ -76,7 +76,7 @@ def drop_old_pages(docs: Path, *, now_s: float | None = None) -> int:
         for path in sorted((path for name in _FOLDERS for path in (docs / name).rglob("*")), reverse=True):
             with suppress(OSError):
                 if path.is_dir():
-                    # Of a folder that is not empty nothing is removed.
+                    # A folder that is not empty is kept.
                     path.rmdir()
                 elif path.stat().st_mtime < before:
                     path.unlink()
@@ -86,8 +86,8 @@ def drop_old_pages(docs: Path, *, now_s: float | None = None) -> int:
 
 @contextmanager
 def _alone(docs: Path) -> Iterator[None]:
-    """Nobody else writes pages meanwhile; the lock goes with its process, however that ends."""
-    # They show rows.
+    """Exclude other writers of pages; the lock ends with its process."""
+    # The pages show rows.
     docs.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (docs / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

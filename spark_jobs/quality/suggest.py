@@ -1,9 +1,8 @@
-"""A first suite for a pipeline, guessed from rows that are there: for a person to read and mend.
+"""Draft a first suite for a pipeline from existing rows, for a person to read and correct.
 
-The server looks at a sample in one statement, and only what it counted comes here. What is guessed leaves room: an
-expectation that ordinary rows of tomorrow do not meet is worse than none, so ids and counters get no upper bound, sets
-and patterns need many rows that agree, and nothing stops a batch until a person makes it critical. What the contract
-refuses anyway is left out.
+The server computes statistics of a sample in one statement. The guesses are generous: an expectation that ordinary rows
+of tomorrow fail is worse than none. So ids and counters get no upper bound, sets and patterns need many rows that
+agree, and nothing stops a batch until a person makes it critical. What the column contract already refuses is left out.
 """
 
 import math
@@ -29,15 +28,15 @@ from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import columns_there, undeclared_columns
 
 _ROWS_MAX = 100_000
-#: The server guesses how many rows a table has that nobody has analyzed; then a sample may be that much bigger.
+#: The planner's row count of an unanalyzed table is a guess; a sample may then be this many times larger.
 _GUESSED_TOO_LOW = 5
-#: Fewer say nothing of what is ordinary.
+#: Fewer rows do not show what is ordinary.
 _ROWS_MIN = 100
-#: So many that differ, and nobody promises that the next one does not differ too.
+#: With this many distinct values, the next one is expected to be distinct too.
 _UNIQUE_ROWS_MIN = 500
 _VALUES_MAX = 20
 _EACH_VALUE_SEEN_MIN = 10
-#: Longer texts are written by people, and have neither sets nor patterns.
+#: Longer texts are prose, without sets or patterns.
 _SHORT = 60
 _CUT = 200
 _NULLS_ALLOWED = 0.05
@@ -55,7 +54,7 @@ SQL = statements("quality.sql", package=__package__)
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """An expectation, and what was seen that speaks for it."""
+    """An expectation, and the observation that supports it."""
 
     expectation: Expectation
     seen: str
@@ -63,10 +62,10 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A suite as it might be."""
+    """A draft of a suite."""
 
     pipeline: str
-    #: What was looked at.
+    #: The source of the rows.
     source: str
     rows: int
     suggestions: tuple[Suggestion, ...]
@@ -74,16 +73,16 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True)
 class _Looked:
-    """How much was looked at."""
+    """The rows that were examined."""
 
     rows: int
-    #: A sample hides twins.
+    #: A sample hides duplicates.
     is_all: bool
     on: str
 
 
 def suggest(engine: Engine, declared: Declared, *, batch: Batch | None, now: datetime) -> Draft:
-    """Draft a suite from the rows in the target, or from those of a batch that is staged."""
+    """Draft a suite from the rows in the target, or in a staged batch."""
     with translated(pipeline=declared.name, doing="looking at rows"), engine.connect() as connection:
         connection.execute(text(f"SET LOCAL statement_timeout = '{_STATEMENT_TIMEOUT_S}s'"))
         connection.execute(text("SET LOCAL transaction_read_only = on"))
@@ -96,7 +95,7 @@ def suggest(engine: Engine, declared: Declared, *, batch: Batch | None, now: dat
             on=f"{now.astimezone(UTC):%Y-%m-%d}",
         )
         if looked.rows < _ROWS_MIN:
-            expected = f"at least {_ROWS_MIN}, to tell what is ordinary: load more, or write the suite by hand"
+            expected = f"at least {_ROWS_MIN} rows to guess from (load more, or write the suite by hand)"
             raise SettingRefused(f"rows of {source}", str(looked.rows), expected)
         batches = connection.execute(SQL["batches"], {"pipeline": declared.name}).one()
     suggestions = [_of_batches(batches, looked, staged=batch is not None)]
@@ -108,12 +107,12 @@ def suggest(engine: Engine, declared: Declared, *, batch: Batch | None, now: dat
 def _where(
     engine: Engine, connection: Connection, declared: Declared, batch: Batch | None
 ) -> tuple[str, Sequence[Column], str]:
-    """The table to look at, its columns, and how people call it."""
+    """The table to examine, its columns, and its name for messages."""
     if batch is not None:
         kept = PostgresBatches(engine, declared.name).find(batch)
         if kept is None:
-            expected = f"one that waits to be published: `onceload stage FILE --batch {batch}`"
-            raise SettingRefused("--batch", f"{batch}, of which nothing is staged", expected)
+            expected = f"a staged batch (`onceload stage FILE --batch {batch}`)"
+            raise SettingRefused("--batch", f"{batch}, which is not staged", expected)
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         written = word_of(engine, declared.name, stage).written
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in written])
@@ -121,15 +120,15 @@ def _where(
     target, table = declared.target, table_name(declared.target)
     source = f"{target.schema}.{target.table}"
     if target.deleted:
-        source += f" (but rows that {target.deleted} has deleted)"
+        source += f" (without the rows that {target.deleted} deleted)"
     there = columns_there(connection, table)
     if not there:
-        expected = "a table with rows: load first, or stage a batch and name it with --batch"
-        raise SettingRefused("target.table", f"{source}, which is not there yet", expected)
+        expected = "a table with rows (load first, or stage a batch and name it with --batch)"
+        raise SettingRefused("target.table", f"{source}, which does not exist yet", expected)
     if declared.transform is not None:
         made = (each for name, each in there.items() if name not in RESERVED)
         return table, [each for each in made if isinstance(each, Column)], source
-    # Where it is true, the row is not there.
+    # Rows where it is true are deleted.
     columns = [column for column in declared.columns if column.name != target.deleted]
     if declared.unknown_fields is UnknownFields.ADD:
         columns += undeclared_columns(connection, table, known=[column.name for column in declared.columns])
@@ -137,12 +136,12 @@ def _where(
 
 
 def _sample(connection: Connection, table: str) -> str:
-    """Of a big table some of its pages, wherever they lie; any other is read as it is."""
+    """A sample of pages of a large table; a small one is read completely."""
     (planned,) = run(connection, f"EXPLAIN (FORMAT JSON) SELECT FROM {table}").scalar_one()
     rows = planned["Plan"]["Plan Rows"]
     if rows <= _ROWS_MAX:
         return f"LIMIT {_ROWS_MAX}"
-    # Cut off only where the guess is far off, as what comes first is the oldest.
+    # The limit only applies if the guess is far off, because the first pages are the oldest.
     return f"TABLESAMPLE SYSTEM ({100 * _ROWS_MAX / rows:f}) LIMIT {_GUESSED_TOO_LOW * _ROWS_MAX}"
 
 
@@ -152,8 +151,8 @@ def _look(connection: Connection, asked: str, source: str) -> Record:
     except DBAPIError as error:
         if sqlstate(error) != _CANCELLED:
             raise
-        expected = f"as much as can be counted in {_STATEMENT_TIMEOUT_S} s; write the suite by hand"
-        raise SettingRefused(f"rows of {source}", "more, or the server has too much to do", expected) from error
+        expected = f"rows that can be counted in {_STATEMENT_TIMEOUT_S} s (write the suite by hand)"
+        raise SettingRefused(f"rows of {source}", "too many rows, or a busy server", expected) from error
 
 
 def _asked(table: str, columns: Sequence[Column], sample: str) -> str:
@@ -163,7 +162,7 @@ def _asked(table: str, columns: Sequence[Column], sample: str) -> str:
         else f"{quoted(column.name)} AS c{at}"
         for at, column in enumerate(columns)
     ]
-    # The order in which rows lie there is more or less that in which they came.
+    # Rows are stored roughly in the order in which they arrived.
     taken.append("row_number() OVER () AS came")
     counted = "".join(f", json_build_object({_counted(column, at)})" for at, column in enumerate(columns))
     return (
@@ -177,7 +176,7 @@ def _is_text(column: Column) -> bool:
 
 
 def _counted(column: Column, at: int) -> str:
-    """What is counted of one column, each as a name and an expression."""
+    """The statistics of one column, as names and expressions."""
     asked = {"count": f"count(c{at})"}
     kind = column.type.kind
     if column.type.is_array:
@@ -186,7 +185,7 @@ def _counted(column: Column, at: int) -> str:
         asked |= {name: f"CAST({name}(c{at}) AS text)" for name in ("min", "max")}
         quantiles = f"percentile_disc(ARRAY[0.01, 0.99]) WITHIN GROUP (ORDER BY c{at})"
         asked |= {"most": f"CAST({quantiles} AS text[])", "distinct": f"count(DISTINCT c{at})"}
-        # The squares of bigger ones are none that the server can hold.
+        # The server cannot hold the squares of larger numbers.
         number = f"CAST(c{at} AS double precision)"
         asked["growth"] = f"corr(CASE WHEN abs({number}) < 1e100 THEN {number} END, came)"
     elif kind in _TIMES:
@@ -215,7 +214,7 @@ def _shapes(numbered: str, spelled: str) -> tuple[tuple[str, str], ...]:
 
 
 def _of_batches(batches: Record, looked: _Looked, *, staged: bool) -> Suggestion:
-    """How many rows a batch has: ten times as many, or a tenth, is not ordinary."""
+    """How many rows a batch has: ten times as many, or a tenth, is unusual."""
     most = max(batches.most or 0, looked.rows if staged or not batches.batches else 0)
     kwargs: dict[str, object] = {"max_value": int(_outward(Decimal(10 * most), Decimal(10 * most), up=True))}
     seen = f"at most {int(most):,} rows in a batch"
@@ -253,7 +252,7 @@ def _is_unique(said: dict[str, Any], looked: _Looked) -> bool:
 
 
 def _is_known_unique(declared: Declared, column: Column) -> bool:
-    """A later row of a key takes the place of an earlier one, and a business id comes once, whatever a file holds."""
+    """A merge keeps one row per key, and a business id is loaded once, whatever a file contains."""
     ids = declared.message_id.columns if declared.message_id else ()
     return column.name in declared.target.key or ids == (column.name,)
 
@@ -265,7 +264,7 @@ def _of_numbers(column: Column, said: dict[str, Any], looked: _Looked) -> Iterat
     seen = f"{least:,f} … {most:,f} in {said['count']:,} rows, {looked.on}"
     if _is_identity(column, said):
         if least >= 0:
-            yield _between(column, {"min_value": 0}, f"{seen}; it numbers something, so that it may grow")
+            yield _between(column, {"min_value": 0}, f"{seen}; an id or a counter, which may grow")
         return
     first, last = (Decimal(each) for each in said["most"])
     if (first, last) != (least, most):
@@ -275,7 +274,7 @@ def _of_numbers(column: Column, said: dict[str, Any], looked: _Looked) -> Iterat
 
 
 def _is_identity(column: Column, said: dict[str, Any]) -> bool:
-    """Whether a number is a name or a counter, of which no bound is the last."""
+    """Whether a number is an id or a counter, which has no final bound."""
     grows = bool(abs(said["growth"] or 0) > 0.9)
     if column.type.kind not in INTEGERS:
         return grows
@@ -284,7 +283,7 @@ def _is_identity(column: Column, said: dict[str, Any]) -> bool:
 
 
 def _with_room(least: Decimal, most: Decimal) -> tuple[int | float, int | float]:
-    """As much again on either side; what ends near zero ends there."""
+    """Extend the range by its width on both sides; a bound near zero becomes zero."""
     spread = most - least or abs(most) or Decimal(1)
     low, high = _outward(least - spread, spread, up=False), _outward(most + spread, spread, up=True)
     if 0 <= least <= spread / 10:
@@ -295,7 +294,7 @@ def _with_room(least: Decimal, most: Decimal) -> tuple[int | float, int | float]
 
 
 def _outward(number: Decimal, spread: Decimal, *, up: bool) -> Decimal:
-    """With two digits that matter, and away from what was seen."""
+    """Round outward to two significant digits."""
     step = Decimal(10) ** (spread.adjusted() - 1)
     return (number / step).to_integral_value(ROUND_CEILING if up else ROUND_FLOOR) * step
 
@@ -307,7 +306,7 @@ def _plain(number: Decimal) -> int | float:
 def _of_times(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
     earliest = said["earliest"]
     if earliest and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", earliest):
-        seen = f"{said['min']} … {said['max']} in {said['count']:,} rows, {looked.on}; a year before that is odd"
+        seen = f"{said['min']} … {said['max']} in {said['count']:,} rows, {looked.on}; min_value is one year earlier"
         yield _between(column, {"min_value": earliest}, seen)
 
 
@@ -320,7 +319,7 @@ def _of_texts(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator
         yield _suggestion("expect_column_values_to_be_in_set", kwargs, seen)
     elif (pattern := _pattern(said)) is not None:
         kwargs = {"column": column.name, "regex": pattern}
-        yield _suggestion("expect_column_values_to_match_regex", kwargs, f"all alike {of_rows}")
+        yield _suggestion("expect_column_values_to_match_regex", kwargs, f"all of the same form {of_rows}")
     elif said["longest"]:
         kwargs = {"column": column.name, "min_value": min(said["shortest"], 1), "max_value": 2 * said["longest"]}
         seen = f"{said['shortest']:,} … {said['longest']:,} characters {of_rows}"
@@ -328,11 +327,11 @@ def _of_texts(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator
 
 
 def _is_set(values: Sequence[dict[str, Any]], said: dict[str, Any]) -> bool:
-    """Few values, each seen often; those that all are numbered get a next number some day."""
+    """Few values, each seen often; if all contain numbers, expect a next number."""
     return bool(
         len(values) <= _VALUES_MAX
         and said["longest"] <= _SHORT
-        # Great Expectations stumbles over others in a set.
+        # Great Expectations fails on other characters in a set.
         and all(each["value"].isprintable() and "\\" not in each["value"] for each in values)
         and all(each["times"] >= _EACH_VALUE_SEEN_MIN for each in values)
         and not all(re.search("[0-9]", each["value"]) for each in values)
@@ -340,7 +339,7 @@ def _is_set(values: Sequence[dict[str, Any]], said: dict[str, Any]) -> bool:
 
 
 def _pattern(said: dict[str, Any]) -> str | None:
-    """What all have in common, where that is more than being made of letters or digits."""
+    """The common pattern of all values, if it is more than letters or digits."""
     if said["longest"] > _SHORT:
         return None
     if said["numbered_shapes"] == 1:

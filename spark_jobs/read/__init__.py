@@ -1,1 +1,1 @@
-"""A delivery read: chunks, parts, rows, and what they will prove."""
+"""Read a delivery: chunks, parts, rows, and what they prove."""

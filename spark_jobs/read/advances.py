@@ -1,4 +1,4 @@
-"""Parts of files become what one commit holds: rows, bad records, and how far each producer advances."""
+"""Turn parts of files into the contents of one commit: rows, bad records, and advances of producers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from spark_jobs.read.digests import digest_of
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What of some parts is new, ready to be committed."""
+    """The new content of some parts, ready to be committed."""
 
     advances: tuple[Advance, ...]
     rows: pa.Table
@@ -43,7 +43,7 @@ class Prepared:
 
 
 def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[ProducerId, SpanSet]) -> Prepared:
-    """Leave out what took effect before; what is left advances its producers by just that."""
+    """Leave out what is already loaded; each producer advances by exactly the rest."""
     by_producer: dict[ProducerId, list[ReadPart]] = {}
     for each in parts:
         by_producer.setdefault(each.part.producer_id, []).append(each)
@@ -67,7 +67,7 @@ def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[Pr
 
 
 def _bytes_of(parts: Sequence[ReadPart], new: Mapping[ProducerId, SpanSet]) -> int:
-    """How much was read of what is new; where ids count rows, a part is new as a whole or not at all."""
+    """How many new bytes were read; where ids count rows, a part is new completely or not at all."""
     return sum(len(each.part.raw) for each in parts if new[each.part.producer_id].overlaps(_offered([each])))
 
 
@@ -109,13 +109,13 @@ def _advance(producer_id: ProducerId, parts: Sequence[ReadPart], *, spans: SpanS
 
 
 def _digests(part: Part, spans: SpanSet) -> Iterable[bytes]:
-    """Span by span, so that any of them can be compared with the file alone."""
+    """One digest per span, so that each can be compared with the file alone."""
     raw = memoryview(part.raw)
     if not raw:
         return
     whole = Span(part.first, part.end)
     if len(raw) != len(whole):
-        # Ids that count rows do not tell where their bytes are.
+        # Ids that count rows do not show the positions of their bytes.
         yield digest_of(whole, raw)
         return
     for span in spans & SpanSet([whole]):

@@ -1,4 +1,4 @@
-"""Chunks into parts, and parts into records, whatever their format."""
+"""Split chunks into parts, and read parts into records, for every format."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,24 +31,24 @@ from spark_jobs.read.parts import Rest, open_end, pieces
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPart:
-    """A part as it was read, and what its commit notes of the file."""
+    """A part that was read, and what its commit records about the file."""
 
     chunk: Chunk
     part: Part
     fingerprint: bytes
-    #: The file's size as it was listed; only where nothing of the file is left to read.
+    #: The file's size when it was listed; only if nothing of the file is left to read.
     size: int | None = None
     condition: Condition = Condition.OPEN
 
 
 class WrittenAnew(Unreadable):
-    """What was planned is there no more, and has to be planned anew."""
+    """The file changed since it was planned, and must be planned again."""
 
 
 def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    """The parts of a chunk, each with what shall be noted of its file should it be the last to be committed.
+    """The parts of a chunk, each with what to record about its file if it is the last part committed.
 
-    What keeps the rest of the file from being read is raised behind them.
+    An error that prevents reading the rest of the file is raised after them.
     """
     etag = _check_unchanged(chunk, source)
     if source.format is Format.PARQUET:
@@ -60,10 +60,9 @@ def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
 
 def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
-    """A file that was written anew since it was planned must not be taken for the one that was.
+    """Refuse a file that was rewritten since it was planned.
 
-    Answers with what its store calls its content, if that was called so when it was planned: what was read meanwhile
-    was of that content.
+    Return its ETag if it is the same as in the plan: then everything read since was of that content.
     """
     now = _check_lying(chunk)
     for expected in map(Fingerprint.from_bytes, chunk.expected):
@@ -77,7 +76,7 @@ def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
 
 
 def _check_lying(chunk: Chunk) -> Listed:
-    """The same of a file's own bytes, whatever they are when they are unpacked."""
+    """Check the stored bytes of a file, packed or not."""
     now = _look_again(chunk)
     if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
         raise WrittenAnew(chunk.url, "the object store reports that it was rewritten after this load planned it")
@@ -93,7 +92,7 @@ def _look_again(chunk: Chunk) -> Listed:
 
 def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     if chunk.begins is not None:
-        # The rest of a record that took effect already; it is consumed, and nothing is made of it.
+        # The rest of a record that is already loaded; it is consumed without a row.
         rest = Part(producer_id=chunk.producer_id, first=chunk.first, end=chunk.begins, raw=b"")
         fingerprint = fingerprint_of(chunk.url, end=rest.end)
         yield ReadPart(chunk=chunk, part=rest, fingerprint=fingerprint.to_bytes(), size=chunk.size)
@@ -103,7 +102,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     left = Rest()
     for part in pieces(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)
-        # What stands there by now must be what the part was read of, or its fingerprint would be that of another file.
+        # The file must still be the one that the part was read from, or the fingerprint would be of another file.
         fingerprint = fingerprint.named(_check_unchanged(chunk, source))
         chunk = replace(chunk, expected=(*chunk.expected[:2], fingerprint.to_bytes()))
         condition = Condition.SEALED if chunk.sealed and part.end >= chunk.size else Condition.OPEN
@@ -115,7 +114,7 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
 @dataclass(eq=False)
 class TailWentOn(LastLineOpen):
-    """A last line that counted as sealed, and has gone on since it was read."""
+    """A last line counted as sealed, but has grown since it was read."""
 
     url: str = ""
 
@@ -137,9 +136,9 @@ def _fingerprint_of(chunk: Chunk, part: Part) -> Fingerprint:
 
 
 def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    """Only the last part may say that the file was read to its end, so each waits for the next.
+    """Each part waits for the next, because only the last one may record that the file was read to its end.
 
-    None goes on unless the file is still the one that the first was read of.
+    No part is returned unless the file is still the one that the first part was read from.
     """
     seen, rest = StreamMarks(), Rest()
     lying = chunk.lying or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
@@ -164,7 +163,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         raise broken
     if held:
         check_tail(chunk, held[0])
-    # A file without any new record is noted too, so that nobody unpacks it again to know.
+    # A file without new records is recorded too, so that it is not unpacked again.
     part, marks = held or (_nothing(chunk), seen.marks)
     packed = Fingerprint.from_bytes(lying).stream
     fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
@@ -174,7 +173,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
 
 def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Rest) -> Iterator[Part]:
-    """The parts of a packed file, whose beginning only reading shows."""
+    """The parts of a packed file, whose beginning is checked while reading."""
     is_begun = chunk.first > 0
     for part in pieces(chunk, source, marks=marks, rest=rest):
         if not is_begun:
@@ -195,14 +194,14 @@ def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
 
 
 def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_consumed: bool) -> ReadPart:
-    """Marks of the packed file say that it was read to its end; a size beside them, that nothing was left over."""
+    """Marks of the packed file record that it was read to its end; a size, that nothing was left over."""
     size = chunk.size if is_consumed else None
     condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 
 def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
-    """A Parquet file is written once: it is recognised as a whole, and read row group by row group."""
+    """A Parquet file is written once: it is recognised as a whole, and read by row group."""
     whole, tail = read_whole(chunk.url, size=chunk.size)
     whole = whole.named(etag)
     fingerprint = whole.to_bytes()
@@ -221,7 +220,7 @@ def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
 
 
 def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:
-    """The bytes of a row group must be of the file that the footer was read of."""
+    """Check that a row group is of the file that its footer was read from."""
     now = _look_again(chunk)
     if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
         raise WrittenAnew(chunk.url, "it was rewritten while it was read")

@@ -1,4 +1,4 @@
-"""Where a file may be cut: behind complete records."""
+"""Cut files after complete records."""
 
 from collections.abc import Iterator
 
@@ -9,23 +9,23 @@ LOOK_BYTES = 64 * 2**10
 
 
 def cuts(url: str, *, first: int, end: int, chunk_bytes: int, record_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Cut `[first, end)` of a plain file behind newlines that are the next to multiples of `chunk_bytes`."""
+    """Cut `[first, end)` of a plain file after the first newlines that follow multiples of `chunk_bytes`."""
     edge, wanted = first, first + chunk_bytes
     while wanted < end:
-        # The byte before it is looked at too: a newline there ends a record exactly here.
+        # Include the byte before: a newline there ends a record exactly here.
         newline = find_newline(url, first=wanted - 1, end=min(end, wanted + record_bytes_max))
         reached = wanted + record_bytes_max if newline is None else newline + 1
         if newline is not None and newline + 1 < end:
             yield edge, newline + 1
             edge = newline + 1
-        # Within a record that is too long no newline comes soon, so the multiples inside it are passed over.
+        # An oversized record has no newline soon, so skip the multiples inside it.
         wanted = first + ((reached - first) // chunk_bytes + 1) * chunk_bytes
     if edge < end:
         yield edge, end
 
 
 def complete_end(url: str, *, first: int, size: int) -> int:
-    """Say where the last whole line of a plain file's `[first, size)` ends, or `first` if none does."""
+    """Return the end of the last whole line in a plain file's `[first, size)`, or `first` if there is none."""
     end, step = size, LOOK_BYTES
     while end > first:
         start = max(first, end - step)
@@ -37,7 +37,7 @@ def complete_end(url: str, *, first: int, size: int) -> int:
 
 
 def find_newline(url: str, *, first: int, end: int) -> int | None:
-    """Say where the first newline of a plain file's `[first, end)` is."""
+    """Return the position of the first newline in a plain file's `[first, end)`."""
     at, step = first, LOOK_BYTES
     while at < end and (block := read_at(url, offset=at, size=min(step, end - at))):
         newline = block.find(b"\n")

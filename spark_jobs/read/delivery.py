@@ -1,4 +1,4 @@
-"""What a session takes in hand, and how it is written on the board."""
+"""The delivery that a session takes, and its form on the board."""
 
 import json
 from base64 import b64decode, b64encode
@@ -16,7 +16,7 @@ from spark_jobs.pipeline.declared import Declared
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """Chunks that one task loads: one large, or many small."""
+    """Chunks that one task loads: one large or many small ones."""
 
     number: int
     chunks: tuple[Chunk, ...]
@@ -35,7 +35,7 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
 
 
 def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
-    """What is written down of bundles, but for passwords; `stage` names the one that their rows go to."""
+    """Serialise bundles, without passwords; `stage` names the stage of their rows."""
     return [
         Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
         for number, chunks in enumerate(some)
@@ -47,7 +47,7 @@ def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
 
 
 def _as_json(chunk: Chunk) -> dict[str, object]:
-    # What is as it mostly is need not be said.
+    # Defaults are omitted.
     said = {name: value for name, value in asdict(chunk).items() if value != _DEFAULTS.get(name, _NOTHING)}
     said["url"] = shown(chunk.url)
     if chunk.expected:
@@ -70,7 +70,7 @@ _DEFAULTS: dict[str, object] = {
 
 
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
-    """The delivery that was written down, and the stage that its rows go to."""
+    """Deserialise a delivery, and the stage of its rows."""
     said = json.loads(work)
     chunks = tuple(
         Chunk(
@@ -92,12 +92,12 @@ def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | Non
 
 
 def reading(work: str, name: str | None) -> str:
-    """The same work, with the name of the file that is being read, or without any."""
+    """The same work with the name of the file that is being read, or None."""
     return json.dumps({**json.loads(work), _READING: name})
 
 
 def find_file_in_hand(work: str) -> str | None:
-    """The file that a worker was reading when it was last heard of."""
+    """The file that a worker was reading at its last sign of life."""
     name: str | None = json.loads(work).get(_READING)
     return name
 
@@ -106,7 +106,7 @@ _READING = "reading"
 
 
 def parted(work: str, name: str) -> tuple[str | None, Offer]:
-    """All but one file of a delivery, if there is more, and that file."""
+    """Split one file off a delivery: the rest, if there is any, and that file."""
     said = json.loads(reading(work, None))
     rest = [chunk for chunk in said["chunks"] if chunk["name"] != name]
     its = [chunk for chunk in said["chunks"] if chunk["name"] == name]

@@ -1,4 +1,4 @@
-"""Digests of records, one after the other, for receipts."""
+"""Digests of consecutive records, for receipts."""
 
 import hashlib
 from struct import Struct
@@ -6,17 +6,17 @@ from struct import Struct
 from dedup_core.spans import Span
 from spark_jobs.formats.records import KEPT_BYTES
 
-#: Sixteen bytes of SHA-256, which processors compute by themselves.
+#: Sixteen bytes of SHA-256, for which processors have instructions.
 _DIGEST = Struct(">QQ16s")
 
 
 def digest_of(span: Span, raw: bytes | memoryview) -> bytes:
-    """A span and the digest of its bytes."""
+    """Encode a span and the digest of its bytes."""
     return _DIGEST.pack(span.first, span.end, shortened(hashlib.sha256(raw)))
 
 
 class Digests:
-    """The digests that a receipt may hold of the bytes of a span: of a record that was too long, its beginning's."""
+    """The digests that a receipt may hold for a span: for an oversized record, that of its beginning."""
 
     def __init__(self) -> None:
         self._seen = hashlib.sha256()
@@ -35,20 +35,20 @@ class Digests:
         return shortened(self._seen), *self._beginning
 
     def of(self, span: Span) -> bytes:
-        """A span and the digest of its bytes, which are all that was fed."""
+        """Encode a span and the digest of everything that was fed."""
         return _DIGEST.pack(span.first, span.end, shortened(self._seen))
 
 
 def shortened(digest: "hashlib._Hash") -> bytes:
-    """A digest as receipts keep it."""
+    """Shorten a digest as receipts store it."""
     return digest.digest()[:16]
 
 
 def digests_in(stored: bytes) -> tuple[tuple[Span, bytes], ...]:
-    """The spans and digests of a receipt."""
+    """Decode the spans and digests of a receipt."""
     return tuple((Span(first, end), digest) for first, end, digest in _DIGEST.iter_unpack(stored))
 
 
 def digests_up_to(stored: bytes, *, end: int) -> bytes:
-    """Those of a receipt whose spans end before a sequence id."""
+    """The digests of a receipt with spans that end before a sequence id."""
     return b"".join(_DIGEST.pack(span.first, span.end, each) for span, each in digests_in(stored) if span.end <= end)

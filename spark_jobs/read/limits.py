@@ -1,7 +1,7 @@
-"""How many records may be bad: of what is committed together, and of each file in it.
+"""Limit how many records may be bad, in each commit and in each of its files.
 
-Where the pipeline file sets no limit, any share of a file may be bad, but not all of it: then the file is refused, and
-nothing of what was read together of it is loaded or quarantined.
+Without a limit in the pipeline file, any share of a file may be bad, but not all of it. A file without a good record
+is refused, and nothing that was read together of it is loaded or quarantined.
 """
 
 from collections import Counter, defaultdict
@@ -21,20 +21,20 @@ from spark_jobs.pipeline.columns import PRODUCER_ID
 from spark_jobs.pipeline.declared import Declared, Format
 from spark_jobs.read.chunks import ReadPart
 
-#: Fewer records may be bad by accident, so they go to quarantine even where none beside them is good.
+#: Fewer bad records may be accidents, so they are quarantined even if no other record is good.
 NOTHING_GOOD_MIN = 10
 
 
 @dataclass(eq=False)
 class NothingGood(NeedsAPerson):
-    """Files of which each record is bad: what is wrong is the format, the columns or the whole file."""
+    """Every record of these files is bad: the format, the columns or the whole file is wrong."""
 
     urls: tuple[str, ...]
     reasons: tuple[str, ...]
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why, for each file's address."""
+        """The reason, for each file's address."""
         return dict(zip(self.urls, self.reasons, strict=True))
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class NothingGood(NeedsAPerson):
 
 
 def check_piece(declared: Declared, records: Records, parts: Sequence[ReadPart]) -> None:
-    """Refuse what is refused for sure; of a batch that is published at once, the share is known in the end."""
+    """Refuse what is certain to be refused; for a batch published as a whole, the share is known at its end."""
     limit = declared.quarantine_limit
     if not limit.is_declared:
         _check_files(declared, records, parts)
@@ -51,28 +51,28 @@ def check_piece(declared: Declared, records: Records, parts: Sequence[ReadPart])
 
 
 def note_nothing_good(declared: Declared, bad: Mapping[str, int]) -> tuple[Note, ...]:
-    """What to say of files of which a load has brought bad records alone, each time too few to refuse them together."""
+    """Report files with only bad records, each time too few to refuse the file."""
     if declared.quarantine_limit.is_declared or declared.producer is not None:
         return ()
     if sum(bad.values()) < NOTHING_GOOD_MIN:
         return ()
     reason = (
-        "all {:,} records that this load read from it are bad, and in quarantine. See `onceload quarantine list`. Fix "
-        "the file or the pipeline file, then call `onceload quarantine retry`. If such records are normal, set "
+        "all {:,} records that this load read from it are bad and in quarantine. See `onceload quarantine list`. Fix "
+        "the file or the pipeline file, and run `onceload quarantine retry`. If such records are normal, set "
         "quality.quarantined_max"
     )
     return tuple(Note(name=name, reason=reason.format(count), needs_a_person=True) for name, count in bad.items())
 
 
 def check_quarantine(declared: Declared, bad: Sequence[BadRecord | QuarantinedRecord], *, records: int) -> None:
-    """Refuse all of it if more is bad than the pipeline allows: then it is the source that is wrong."""
+    """Refuse everything if more is bad than the pipeline allows: then the source is wrong."""
     limit = declared.quarantine_limit
     if limit.is_passed(quarantined=len(bad), records=records):
         raise TooManyQuarantined(declared.name, len(bad), records, str(limit), bad[0].reason)
 
 
 def bad_allowed(declared: Declared, records: Records) -> int | None:
-    """How many more records of a piece may be bad before all of it is refused; None where the piece cannot tell."""
+    """How many more records of a piece may be bad before it is refused; None if the piece cannot decide."""
     limit = declared.quarantine_limit
     if limit.records is not None:
         return limit.records - len(records.bad)
@@ -82,7 +82,7 @@ def bad_allowed(declared: Declared, records: Records) -> int | None:
 
 
 def _check_files(declared: Declared, records: Records, parts: Sequence[ReadPart]) -> None:
-    """Refuse files without a good record: each that has many records, or all of them where they have many together."""
+    """Refuse files without a good record: each with many records, or all if they have many together."""
     if len(records.bad) < NOTHING_GOOD_MIN:
         return
     bad_of = defaultdict[ProducerId, list[BadRecord]](list)

@@ -1,4 +1,4 @@
-"""A chunk in, parts out: whole records, in order, and never more of them in memory than one part."""
+"""Split a chunk into parts: whole records in order, with at most one part in memory."""
 
 import os
 from collections.abc import Iterator
@@ -15,35 +15,35 @@ from spark_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
 
 
 def is_stream(source: Source, name: str) -> bool:
-    """Whether only reading a file from its start tells where its records are."""
+    """Whether the records of a file can only be found by reading it from its start."""
     multiline = source.format is Format.CSV and source.csv.multiline
     return source.format is Format.PARQUET or multiline or Compression.of(name) is not Compression.NONE
 
 
-#: How far into a file it takes no time to count lines.
+#: How far into a file lines are counted for messages, because that is quick.
 _COUNTED_BYTES = 64 * 2**20
 
 
 class _Ends(Protocol):
-    """Finds records in blocks that follow each other, the first of them at the start of a record."""
+    """Finds records in consecutive blocks, the first of which begins with a record."""
 
     @property
     def open_quote(self) -> int | None:
-        """Where a quote opens that is not closed, counted from the start of the first block."""
+        """The position of an unclosed quote, from the start of the first block."""
 
     def last_end(self, block: bytes) -> int | None:
-        """Say where in this block the last record that ends in it does, behind its newline."""
+        """Return the end of the last record that ends in this block, after its newline."""
 
     def first_end(self, block: bytes) -> int | None:
-        """Say where the first one does; what is behind it comes again, in the next block."""
+        """Return the end of the first record; the bytes after it must be passed again in the next block."""
 
 
 @dataclass
 class Rest:
-    """What a chunk holds behind its last whole record; known when all of it was read."""
+    """What a chunk holds after its last whole record; known after reading all of it."""
 
     size: int = 0
-    #: Where in the (decompressed) stream a quote opens in it that is not closed.
+    #: The position of an unclosed quote in it, in the (decompressed) stream.
     open_quote: int | None = None
 
     def note(self, size: int, ends: _Ends, *, begin: int) -> None:
@@ -56,11 +56,11 @@ def pieces(
 ) -> Iterator[Part]:
     """Read the whole records of a chunk.
 
-    Marks that are given for a compressed file stand, whenever a part comes out, exactly at its end.
-    A stream that breaks off gives all its whole records, and only then raises Incomplete.
-    A part of its own is a record that fits, with its newline, neither `record_bytes_max` nor `chunk_bytes`, because
-    nobody has to hold it; those that are too long and fit into a chunk are found by who reads the parts.
-    Reading ends early in such a record if a quote is open in it, which would swallow the rest of the file.
+    Marks that are given for a compressed file are exactly at the end of each part when it is returned.
+    A truncated stream first returns all of its whole records, and then raises Incomplete.
+    A record that fits neither `record_bytes_max` nor `chunk_bytes` with its newline is a part of its own, because it
+    is never held in memory; oversized records that fit into a chunk are found by the reader of the parts.
+    Reading ends early in such a record if a quote is open, which would swallow the rest of the file.
     """
     is_packed = Compression.of(chunk.url) is not Compression.NONE
     with open_stream(chunk.url) as stream:
@@ -73,7 +73,7 @@ def pieces(
 
 
 def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
-    """What keeps a plain file's `[first, size)`, which starts where a record does, from holding a whole record."""
+    """Why a plain file's `[first, size)`, which starts at a record, holds no whole record."""
     ends, at, step = _ends_of(source, first=first), first, LOOK_BYTES
     while at < size and (block := read_at(url, offset=at, size=min(step, size - at))):
         if ends.last_end(block) is not None:
@@ -87,7 +87,7 @@ def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLin
 
 
 def open_end(url: str, source: Source, rest: Rest, *, sealed: bool = False) -> LastLineOpen | FileRefused:
-    """What to say of a record without an end: it may still be written, but a quote may also have no other."""
+    """Report an unfinished record: it may still be written, or its quote may never be closed."""
     if rest.open_quote is None:
         return LastLineOpen(rest.size)
     quote = f"the quote that opens at {_place(url, rest.open_quote)} is not closed"
@@ -95,13 +95,13 @@ def open_end(url: str, source: Source, rest: Rest, *, sealed: bool = False) -> L
         if not sealed:
             return LastLineOpen(rest.size, f"is not complete: {quote} yet")
         found = f"{quote} before the end of the file, which counts as complete (source.sealed)"
-        return FileRefused(url, "close its quotes", found, "close that quote")
-    fix = "close that quote, or raise record_bytes_max if its value is meant to be so long"
-    return FileRefused(url, "close its quotes", f"{quote} in the {_held_max(source)} bytes that a record may have", fix)
+        return FileRefused(url, "closed quotes", found, "Close that quote")
+    fix = "Close that quote, or raise record_bytes_max if its value is meant to be so long"
+    return FileRefused(url, "closed quotes", f"{quote} in the {_held_max(source)} bytes that a record may have", fix)
 
 
 def _place(url: str, at: int) -> str:
-    """Where a byte of the stream is, for people: its line too, if that is quickly counted."""
+    """Format a position in the stream for messages, with its line if that is quick to count."""
     if at > _COUNTED_BYTES:
         return f"byte {at}"
     with told(url), open_stream(url) as stream:
@@ -128,7 +128,7 @@ class _LineEnds:
 
 
 class _Reader:
-    """Reads a chunk's bytes in order, and none behind its end."""
+    """Reads a chunk's bytes in order, and none after its end."""
 
     def __init__(self, stream: BinaryIO, chunk: Chunk, *, marks: StreamMarks | None) -> None:
         self.chunk = chunk
@@ -144,7 +144,7 @@ class _Reader:
             self._stream.seek(self.chunk.first)
 
     def skip(self) -> None:
-        """What is compressed has no middle to go to."""
+        """Read up to the start of the chunk, because compressed files cannot be seeked."""
         missing = self.chunk.first
         while missing:
             block = self._take(min(STEP_BYTES, missing))
@@ -162,7 +162,7 @@ class _Reader:
         block = self._take(min(size, self.chunk.end - self._at))
         self._at += len(block)
         if not block and self._at < self.chunk.end:
-            # Without its end, the last line would pass for a record that it never was.
+            # Without the end of the file, its last line would look like a whole record.
             raise self._too_short()
         return block
 
@@ -211,7 +211,7 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator
 
 
 def _held_max(source: Source) -> int:
-    # Where parts happen to start must not decide whether a record stands alone.
+    # Whether a record stands alone must not depend on where parts start.
     return max(source.record_bytes_max, source.chunk_bytes)
 
 
@@ -221,7 +221,7 @@ def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
 
 
 def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tuple[Part, bool]:
-    """Pass over the rest of a record, and say whether it has an end."""
+    """Skip the rest of a record, and return whether it has an end."""
     reader.feed(begun)
     kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
     while record_end is None and (block := reader.read(STEP_BYTES)):

@@ -1,4 +1,4 @@
-"""Rows that are taken out of what was read, with the bytes they were read from."""
+"""Remove refused rows from the records, and keep the bytes that they were read from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from spark_jobs.read.advances import lineage_of
 
 
 def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part]) -> Records:
-    """Turn rows that the server refused, by their number, into bad records."""
+    """Turn the rows that the server refused, by number, into bad records."""
     if not refused:
         return records
     producers, sequences = lineage_of(records.rows)
@@ -34,14 +34,14 @@ def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[P
 
 
 def _rendered(rows: pa.Table, number: int) -> bytes:
-    """A record whose bytes nobody can cut out of its file."""
+    """Render a record whose bytes cannot be cut out of its file."""
     row = rows.slice(number, 1).drop_columns([PRODUCER_ID, SEQUENCE])
     fields = {field.name: _writable(row.column(field.name)[0].as_py(), field.type) for field in row.schema}
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def _writable(value: object, arrow: pa.DataType) -> object:
-    """A value as JSON takes it, and as its column reads it."""
+    """Convert a value to JSON in the form that its column reads."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -57,7 +57,7 @@ _UUID = ColumnType(kind=Kind.UUID)
 
 
 def without_strange_ids(records: Records, producer: RecordProducer, parts: Sequence[Part]) -> Records:
-    """A record whose own sequence id cannot be one is bad, and so is one whose producer's name cannot be kept."""
+    """Reject records with an invalid sequence id, or a producer name that is too long."""
     name, sequence = producer.name, producer.sequence
     ids = records.rows.column(sequence).to_numpy()
     strange = np.flatnonzero((ids < 0) | (ids >= SEQUENCE_END))
@@ -66,7 +66,7 @@ def without_strange_ids(records: Records, producer: RecordProducer, parts: Seque
     }
     sizes = _text_bytes(records.rows.column(name)) + len(producer.prefix.encode())
     reasons |= {
-        int(number): f"{name}: {producer.prefix} and the value are {sizes[number]} bytes, and the name of a producer"
+        int(number): f"{name}: {producer.prefix} and the value have {sizes[number]} bytes, and the name of a producer"
         f" has at most {NAME_BYTES_MAX}"
         for number in np.flatnonzero(sizes > NAME_BYTES_MAX)
     }
@@ -74,7 +74,7 @@ def without_strange_ids(records: Records, producer: RecordProducer, parts: Seque
 
 
 def _text_bytes(values: pa.ChunkedArray) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """How long the server's texts of some values are; those of numbers, times and their like are short."""
+    """The length of values as text on the server; numbers, times and similar types are short."""
     if pa.types.is_string(values.type):
         sizes: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.binary_length(values).to_numpy().astype(np.int64)
         return sizes
@@ -85,15 +85,15 @@ def _text_bytes(values: pa.ChunkedArray) -> "np.ndarray[tuple[int], np.dtype[np.
 
 
 class _RawBytes:
-    """The bytes of single records: each goes up to where the next one of its part starts."""
+    """The bytes of single records: each ends where the next one of its part starts."""
 
     def __init__(self, records: Records, parts: Sequence[Part]) -> None:
-        # Ids that count rows do not tell where their bytes are.
+        # Ids that count rows do not show the positions of their bytes.
         self._parts = [part for part in parts if len(part.raw) == part.end - part.first]
         self._starts = {part.producer_id: _starts(records, part.producer_id) for part in self._parts}
 
     def record(self, producer_id: ProducerId, sequence_id: int) -> bytes:
-        """What a record was read of; empty where nobody can tell."""
+        """The bytes of a record; empty if unknown."""
         for part in self._parts:
             if part.producer_id == producer_id and part.first <= sequence_id < part.end:
                 starts = self._starts[producer_id]

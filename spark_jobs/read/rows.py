@@ -1,4 +1,4 @@
-"""The rows of parts that were read, by the reader of their format."""
+"""Read the rows of parts with the reader of their format."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
                 record_bytes_max=declared.source.record_bytes_max,
             )
         case Format.CSV:
-            # Files whose columns are named alike are parsed as one.
+            # Files with the same column names are parsed together.
             headers = sorted({each.chunk.header for each in there})
             some = [_read_csv(declared, columns, there, header) for header in headers]
         case Format.PARQUET:

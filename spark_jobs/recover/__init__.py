@@ -1,1 +1,1 @@
-"""Going back: retry, rewind, rebuild."""
+"""Recovery: retry, rewind, rebuild."""

@@ -1,7 +1,7 @@
-"""Rebuild: a new database in place of one that is gone, loaded from the sources, and compared with what was known.
+"""Rebuild a lost database: load all sources into a new one, and compare the result with a snapshot.
 
-An exported snapshot outlives its database and says how much of each producer had taken effect. Ids and generations
-begin anew in a new database, so that producers are compared by name, each in its latest life.
+An exported snapshot outlives its database and records how much of each producer was loaded. Ids and generations start
+again in a new database, so producers are compared by name, each in its latest generation.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from spark_jobs.write.target import columns_there
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """A producer of which less is there than had taken effect."""
+    """A producer of which less is loaded than before."""
 
     producer: str
     generation: int
@@ -35,19 +35,19 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The states of a new database beside those of a snapshot."""
+    """The states of a new database compared with a snapshot."""
 
     snapshot_position: Position
-    #: Under their own name, or where files are known by their content, under another.
+    #: Under their own name, or, if content identifies files, under another.
     same: int
-    #: Of these more is there now: files have grown, or are new.
+    #: More is loaded of these now: files have grown, or are new.
     ahead: tuple[str, ...]
     different: tuple[Missing, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """What was loaded, and how it compares; without a snapshot, nothing tells."""
+    """What was loaded, and its comparison with the snapshot, if there is one."""
 
     report: Report
     comparison: Comparison | None
@@ -61,9 +61,9 @@ def rebuild(
     snapshot: Snapshot | None = None,
     tasks: Tasks | None = None,
 ) -> Rebuild:
-    """Load all sources into a database that has none of them, and compare with the snapshot."""
+    """Load all sources into an empty database, and compare with the snapshot."""
     if snapshot and snapshot.pipeline != declared.name:
-        raise SettingRefused("--snapshot", f"one of pipeline {snapshot.pipeline}", f"one of {declared.name}")
+        raise SettingRefused("--snapshot", f"one of pipeline {snapshot.pipeline}", f"a snapshot of {declared.name}")
     engine = connect(settings.ledger)
     try:
         refuse_loaded(declared, engine)
@@ -78,16 +78,17 @@ def rebuild(
 
 
 def refuse_loaded(declared: Declared, engine: Engine) -> None:
-    """Refuse a database that has something of the pipeline, which would be loaded again."""
+    """Refuse a database that already has data of the pipeline, which would be loaded again."""
     position, has_rows = _position(engine, declared), _has_rows(engine, declared)
     if has_rows and not position:
-        found = f"table {table_name(declared.target)} with rows, of which this database has no proof"
-        expected = "a target without rows, as all of them are loaded anew: empty it, or restore the schema onceload too"
+        found = f"table {table_name(declared.target)} with rows that have no receipt in this database"
+        expected = "an empty target, because everything is loaded again (empty it, or restore the schema onceload too)"
         raise SettingRefused("rebuilding", found, expected)
     if position:
-        found = f"pipeline {declared.name} with {position} commits already"
+        found = f"pipeline {declared.name} with {position} commits in this database"
         expected = (
-            "a database without any of it: make a new one and run `onceload init`, or load to go on with this one"
+            "a database without this pipeline (create one and run `onceload init`, or continue here with "
+            "`onceload load`)"
         )
         raise SettingRefused("rebuilding", found, expected)
 
@@ -116,13 +117,13 @@ def _states(declared: Declared, settings: LedgerSettings) -> States:
 
 
 def compare_states(snapshot: Snapshot, live: States, *, by_content: bool) -> Comparison:
-    """Whether all that had taken effect is there again."""
+    """Compare whether everything that was loaded is loaded again."""
     known, there = _latest(snapshot.states), _latest(live)
     if by_content:
         there = _under_their_old_names(known, there) | there
     same = [name for name, state in known.items() if name in there and _is_same(state, there[name])]
     different = [_missing(state, there.get(name)) for name, state in known.items() if not _is_there(state, there)]
-    # The rows of an earlier life are of bytes that no file holds any more, unless they went with it.
+    # The bytes of an earlier generation exist in no file any more, unless its rows were replaced with it.
     past = [state for state in snapshot.states.values() if state is not known[state.name]]
     different += [_missing(state, None) for state in past if state.condition is not Condition.REPLACED]
     lacking = {each.producer for each in different}
@@ -135,14 +136,14 @@ def compare_states(snapshot: Snapshot, live: States, *, by_content: bool) -> Com
 
 
 def _latest(states: States) -> dict[str, ProducerState]:
-    """Each name in its latest life."""
+    """The latest generation of each name."""
     return {state.name: state for state in sorted(states.values(), key=lambda state: state.generation)}
 
 
 def _under_their_old_names(
     known: Mapping[str, ProducerState], there: Mapping[str, ProducerState]
 ) -> dict[str, ProducerState]:
-    """Of one content that lies under several names, a load takes one; the others are in with it."""
+    """If several names have one content, a load takes one of them; the others count as loaded with it."""
     by_content = {_stream(state): state for state in there.values() if state.fingerprint}
     return {name: by_content[_stream(state)] for name, state in known.items() if _stream(state) in by_content}
 
@@ -151,7 +152,7 @@ def _is_there(state: ProducerState, there: Mapping[str, ProducerState]) -> bool:
     found = there.get(state.name)
     if found is None or not found.consumed.covers(state.consumed):
         return False
-    # Of a file that has grown since, the edges of what was consumed then are not known here.
+    # If a file has grown, the edges of its earlier consumed part are unknown here.
     return found.consumed != state.consumed or _is_same(state, found)
 
 
@@ -164,7 +165,7 @@ def _stream(state: ProducerState) -> Marks | None:
 
 
 def _missing(state: ProducerState, found: ProducerState | None) -> Missing:
-    there = str(found.consumed) if found else "nothing: no file holds it any more"
+    there = str(found.consumed) if found else "nothing: no file contains it any more"
     if found and found.consumed == state.consumed:
-        there = f"{there} of another content"
+        there = f"{there} with other content"
     return Missing(producer=state.name, generation=state.generation, expected=str(state.consumed), found=there)

@@ -1,8 +1,8 @@
-"""Quarantined records, loaded after all: read again as the pipeline is declared now, and committed at once.
+"""Retry quarantined records: read them again with the current pipeline file, and commit them together.
 
-The ledger is authoritative. A record was consumed when it was quarantined; what makes it take effect once is that one
-commit settles it, with its row and its entry. Two retries at once, one that is killed, and one whose COMMIT was never
-answered therefore end alike: whoever looks again finds settled what is, and goes on with the rest.
+The ledger is authoritative. A record was consumed when it was quarantined. It takes effect once because one commit
+settles it, with its row and its entry. So two concurrent retries, a killed retry, and one without an answer to COMMIT
+have the same result: the next look finds the settled records, and continues with the rest.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,15 +53,15 @@ from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 @dataclass(frozen=True, kw_only=True)
 class RetryReport:
-    """What a retry did, as the ledger says."""
+    """The result of a retry, from the ledger."""
 
     pipeline: str
     batch: Batch
-    #: Of its commit; where it made none, the ledger's last.
+    #: The position of its commit, or the last one if it made none.
     position: Position
     retried: int = 0
     still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
-    #: Somebody else was faster.
+    #: Settled by another retry meanwhile.
     settled_elsewhere: int = 0
 
 
@@ -75,7 +75,7 @@ def retry(
     mended: Mapping[QuarantineId, bytes] | None = None,
     run: Run | None = None,
 ) -> RetryReport:
-    """Load those that are good now, in one commit; the others stay held, with the reason of today."""
+    """Load the records that are good now in one commit; the others stay held, with the current reason."""
     _refuse_unfit(declared)
     before = ledger.position(declared.name)
     if not asked:
@@ -87,7 +87,7 @@ def retry(
         ledger=ledger,
         declared=declared,
         columns=columns,
-        # It writes rows, as a load does, and by the file as it is now.
+        # It writes rows like a load, with the current pipeline file.
         session=ledger.open_session(
             declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
         ),
@@ -111,30 +111,30 @@ class _Job:
     session: Session
     batch: Batch
     mended: Mapping[QuarantineId, bytes]
-    #: The fields of each CSV file, in their order.
+    #: The fields of each CSV file, in order.
     headers: Mapping[ProducerId, tuple[str, ...]]
     run: Run | None
 
 
 def _refuse_unfit(declared: Declared) -> None:
-    """Refuse a pipeline whose rows are made of more than their own bytes, or go where nobody sees whose turn it was."""
+    """Refuse pipelines whose rows depend on more than their own bytes, or whose order is lost in the target."""
     target = declared.target
     is_merge = target.write is Write.MERGE
     for setting, is_declared in (
         ("producer", declared.producer is not None),
         ("message_id", declared.message_id is not None),
         ("transform", declared.transform is not None),
-        # Of a row that a later record deleted, or wrote, nothing is there that a late one could be compared with.
+        # After a delete or a write without lineage, the target has nothing to compare a late record with.
         ("target.deleted", target.deleted is not None),
         ("merge without target.lineage", is_merge and not target.lineage),
     ):
         if is_declared:
-            expected = "a pipeline without it: bring such records again in a file of their own, and discard these"
+            expected = "a pipeline without it (deliver such records again in a new file, and discard these)"
             raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
 
 
 def _columns(engine: Engine, declared: Declared) -> tuple[Column, ...]:
-    """What the target takes, as in a load: what rows are found by may not be null."""
+    """The columns of the target, as in a load: columns that identify rows are not null."""
     key = declared.target.key
     columns = tuple(replace(each, not_null=True) if each.name in key else each for each in declared.columns)
     ensure_target(engine, declared, columns=columns)
@@ -146,7 +146,7 @@ def _columns(engine: Engine, declared: Declared) -> tuple[Column, ...]:
 
 
 def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, after: Position) -> RetryReport:
-    """The ledger alone knows what took effect, whatever became of answers."""
+    """Report what took effect, from the ledger, regardless of lost answers."""
     entries = [entry for entry in job.ledger.entries(job.declared.name, after=after) if entry.batch == job.batch]
     retried = sum(entry.counts.loaded for entry in entries if entry.kind is EntryKind.RETRY)
     return RetryReport(
@@ -160,7 +160,7 @@ def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, 
 
 
 def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
-    """Commit until it is certain that it took effect, by whoever's hand; answers with what is still bad."""
+    """Commit until the outcome is certain, by any process; return the records that are still bad."""
     held = Selection(pipeline=job.declared.name, ids=asked)
     refused: dict[QuarantineId, Refusal] = {}
     differing: ColumnsDiffer | None = None
@@ -173,7 +173,7 @@ def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mappin
         try:
             job.ledger.settle(_settlement(job, door, reading))
         except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-            # What was settled, by this retry or another, is not held any more when it looks again.
+            # On the next look, records that any retry settled are no longer held.
             patience.wait(error)
         except ColumnsDiffer as error:
             differing = error
@@ -199,12 +199,12 @@ def _settlement(job: _Job, door: "_Door", reading: "_Reading") -> Settlement[Con
 def _refused_by_server(
     job: _Job, door: "_Door", reading: "_Reading", *, cause: Exception
 ) -> dict[QuarantineId, Refusal]:
-    """The records whose rows the server refuses; whatever else it refused is not theirs."""
+    """The records whose rows the server refuses; another refusal is raised again."""
     with translated(pipeline=job.declared.name, doing="looking for the rows that the server refuses"):
         try:
             refused = refused_rows(job.engine, door.writer.adding(reading.added), reading.rows)
         except ColumnsDiffer:
-            # They came just now, and the next try to write finds them too.
+            # The columns were just added by another writer; the next try to write finds them too.
             return {}
     if refused:
         return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
@@ -215,7 +215,7 @@ def _refused_by_server(
 
 @dataclass(frozen=True, kw_only=True)
 class _Door:
-    #: Tells which of them the server refuses.
+    #: Finds the rows that the server refuses.
     writer: Writer
     enter: Callable[[Connection, Writer, pa.Table], int]
 
@@ -233,11 +233,11 @@ def _door(job: _Job) -> Iterator[_Door]:
 
 
 def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> int:
-    """As a staged batch is merged, but all in the transaction of the commit."""
+    """Merge as a staged batch, but inside the transaction of the commit."""
     writer.write(connection, rows)
     late = 0
     if target.lineage:
-        # A retried record is late: it takes the place that it would have had in a batch with the row that is there.
+        # A retried record is late: order it against the existing row as in one batch.
         same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
         late = run(
             connection,
@@ -250,12 +250,12 @@ def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer,
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """Records that are good now, each with its row at the same place; and why the others are not."""
+    """The records that are good now, with their rows in the same order, and the reasons of the others."""
 
     good: tuple[KeptRecord, ...]
     rows: pa.Table
     refusals: Mapping[QuarantineId, Refusal]
-    #: Fields that nobody declared, and that the target gets columns for.
+    #: Undeclared fields for which the target gets columns.
     added: tuple[Column, ...]
 
 
@@ -265,7 +265,7 @@ def _read(
     refused: Mapping[QuarantineId, Refusal],
     differing: ColumnsDiffer | None,
 ) -> _Reading:
-    """Each record is read as a producer of its own, so that a text which holds two of them, or none, is noticed."""
+    """Read each record as a producer of its own, to detect a text with no record, or with two."""
     refusals = {
         number: refusal
         for number, record in enumerate(records)
@@ -292,14 +292,14 @@ def _under_own_ids(rows: pa.Table, records: Sequence[KeptRecord]) -> pa.Table:
 
 
 def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
-    """Why a record is not even tried."""
+    """Why a record cannot be tried at all."""
     if record.is_replaced:
-        return Refusal(reason="a later generation took the place of its file, so that its rows may not come back")
+        return Refusal(reason="its file was replaced by a later generation, so its rows must not be loaded again")
     if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.mended:
-        # Of a record that was too long this is the beginning, and it might pass for a whole one.
+        # The kept beginning of an oversized record might look like a whole one.
         return Refusal(reason=record.reason, column=record.column)
     if job.declared.source.format is Format.CSV and record.producer_id not in job.headers:
-        return Refusal(reason="its file is gone or was rewritten, so that nobody knows which column each value is of")
+        return Refusal(reason="its file is gone or was rewritten, so the columns of its values are unknown")
     return None
 
 
@@ -316,7 +316,7 @@ def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
 
 
 def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
-    """A row of Parquet is kept as a line of JSON; anything else is kept as it was."""
+    """A Parquet row is kept as a line of JSON; other records are kept unchanged."""
     if declared.source.format is not Format.PARQUET:
         return read_records(declared, columns, parts)
     return read_jsonl(
@@ -329,7 +329,7 @@ def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[
 
 
 def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
-    """What is still wrong with those that were tried, by their number."""
+    """The reasons of records that are still bad, by their number."""
     counts = dict.fromkeys(map(int, tried), 0)
     for number in read.rows.column(PRODUCER_ID).to_pylist():
         counts[number] += 1
@@ -339,14 +339,14 @@ def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
         refusals[bad.producer_id] = Refusal(reason=bad.reason, column=bad.column)
     several = {number: count for number, count in counts.items() if count != 1}
     return refusals | {
-        number: Refusal(reason=f"its text holds {count} records instead of one") for number, count in several.items()
+        number: Refusal(reason=f"its text contains {count} records instead of one") for number, count in several.items()
     }
 
 
 def _headers(
     declared: Declared, ledger: PostgresLedger, records: Sequence[KeptRecord]
 ) -> dict[ProducerId, tuple[str, ...]]:
-    """The fields of each CSV file that still starts with what was loaded of it."""
+    """The fields of each CSV file that still begins with its loaded content."""
     source = declared.source
     if source.format is not Format.CSV:
         return {}

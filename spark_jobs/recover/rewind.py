@@ -1,7 +1,7 @@
-"""Rewind a pipeline whose rows say where they come from: what came after a position goes, rows and state.
+"""Rewind a pipeline with lineage: delete what was loaded after a position, rows and state.
 
-Only rows that are appended can be taken back one by one: what a merge or a transform made of several records shows
-no more which of them it was before.
+Only appended rows can be rolled back one by one: a row that a merge or a transform made of several records does not
+show its earlier values.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def rewind(
     differences_accepted: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Rewind:
-    """Make rows and state what they were at a position, by default that of the latest snapshot."""
+    """Restore rows and state to a position, by default that of the latest snapshot."""
     _refuse_unfit(declared)
     return rewind_with(
         engine,
@@ -47,15 +47,15 @@ def _refuse_unfit(declared: Declared) -> None:
         found = "target.write: merge (the rows that a merge replaced cannot be restored)"
         raise SettingRefused(about, found, f"target.write: append (instead, {REBUILD})")
     if not declared.target.lineage:
-        found = "target.lineage: false, so that no row tells where it comes from"
-        raise SettingRefused(about, found, f"target.lineage: true; {REBUILD}")
+        found = "target.lineage: false, so the origin of the rows is unknown"
+        raise SettingRefused(about, found, f"target.lineage: true (instead, {REBUILD})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """The rows of one table, told by their lineage."""
+    """The rows of one table, identified by their lineage."""
 
-    #: As SQL writes it.
+    #: Quoted for SQL.
     table: str
 
     def count(self, connection: Connection) -> None:
@@ -78,9 +78,9 @@ class _Rows:
         ).rowcount
 
     def _is_gone(self, connection: Connection) -> bool:
-        """Whether the table is lost; one that is there must have the columns that tell rows apart."""
+        """Whether the table is lost; an existing one must have the lineage columns."""
         columns = frozenset(columns_there(connection, self.table))
         if columns and not columns >= {PRODUCER_ID, SEQUENCE}:
             found = f"{self.table} without these columns (a transform may have left them out)"
-            raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE}: {REBUILD}")
+            raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE} (instead, {REBUILD})")
         return not columns

@@ -1,1 +1,1 @@
-"""Files, ledger and rows compared."""
+"""Compare files, ledger and rows."""

@@ -1,4 +1,4 @@
-"""Files against the digests of their receipts, byte by byte."""
+"""Compare files with the digests of their receipts, byte by byte."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def compare_files(
     *,
     open_spans: Mapping[ProducerId, Sequence[OpenSpans]],
 ) -> "ComparedFiles":
-    """Compare all files as of a position, and of the deliveries that were open then."""
+    """Compare all files as of one position, with the deliveries that were open then."""
     gaps = Gaps(declared.source, findings, open_spans)
     compared = ComparedFiles(declared, engine, findings, gaps)
     named: set[str] = set()
@@ -56,7 +56,7 @@ def compare_files(
 
 
 def _new_files(declared: Declared, *, but: Container[str]) -> Iterator[Listed]:
-    """The files of the source that have content and no receipt; a source that is gone shows by its missing files."""
+    """Files of the source with content but no receipt; a lost source shows as missing files."""
     source = declared.source
     with suppress(OnceloadError):
         listing = list_files(source.path, root=source.root)
@@ -69,7 +69,7 @@ def _new_files(declared: Declared, *, but: Container[str]) -> Iterator[Listed]:
 
 
 class ComparedFiles:
-    """Compares file after file, each read once from its start."""
+    """Compares one file after the other, each read once from its start."""
 
     def __init__(self, declared: Declared, engine: Engine, findings: Findings, gaps: Gaps) -> None:
         self._pipeline = declared.name
@@ -79,7 +79,7 @@ class ComparedFiles:
         self._gaps = gaps
         self.files = 0
         self.bytes = 0
-        #: Producers whose file is not, or not any more, what was loaded of it.
+        #: Producers whose file no longer matches what was loaded.
         self.unproven: set[ProducerId] = set()
 
     def compare(self, file: FileReceipts) -> None:
@@ -90,7 +90,7 @@ class ComparedFiles:
         if found or not file.is_latest:
             self.unproven.add(file.producer_id)
         if not file.is_latest or (found and self._has_begun_again(file)):
-            reason = f"generation {file.generation} is in, and the file has begun another life since: not comparable"
+            reason = f"not comparable: generation {file.generation} is loaded, but the file has a later one"
             self._findings.notes.append(Note(name=file.name, reason=reason))
             return
         for difference in (*found, *self._gaps.within(file)):
@@ -98,7 +98,7 @@ class ComparedFiles:
         self.files += 1
 
     def compare_copies(self, file: FileReceipts) -> None:
-        """Compare the other names of a file with its receipts, as far as each was found to hold it."""
+        """Compare the copies of a file with its receipts, as far as each contained it."""
         for copy in () if file.is_replaced else file.copies:
             found = list(self._differences(_of_copy(self._source, file, copy)))
             if any(each.kind is Kind.FILE_MISSING for each in found):
@@ -110,7 +110,7 @@ class ComparedFiles:
             self.files += 1
 
     def _has_begun_again(self, file: FileReceipts) -> bool:
-        """Whether a load has found the file rewritten while it was compared."""
+        """Whether a load found the file rewritten during the comparison."""
         latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
         return latest is not None and latest[0] != file.producer_id
 
@@ -151,7 +151,7 @@ class ComparedFiles:
             yield from self._compare_end(file, url, stream, end=end)
 
     def _compare_end(self, file: FileReceipts, url: str, stream: BinaryIO, *, end: int) -> Iterator[Difference]:
-        """Look behind the end of what was loaded; what was noted as read to its end has nothing there."""
+        """Look after the end of the loaded part; a file that was read to its end has nothing there."""
         size = look_at(url).size
         if Compression.of(url) is Compression.NONE:
             self._gaps.note_end(file, end=size)
@@ -163,7 +163,7 @@ class ComparedFiles:
             self._gaps.note_unread_end(file)
 
     def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
-        """Their ids count rows, so that only the file's own end tells where its bytes are."""
+        """Compare row groups; their ids count rows, so only the file's footer locates their bytes."""
         expected = dict(digests_in(file.digests))
         size = size_of(url)
         if file.size is not None and size < file.size:
@@ -177,7 +177,7 @@ class ComparedFiles:
                 self.bytes += len(raw)
                 yield from _changed(file, Span(part.part.first, part.part.end), digest, (_digest(raw),))
         for span, digest in expected.items():
-            yield _bytes_changed(file, span, digest, "no row group of just these rows")
+            yield _bytes_changed(file, span, digest, "no row group with exactly these rows")
         if file.size == size:
             yield from self._gaps.behind(file, end=end)
         else:
@@ -185,7 +185,7 @@ class ComparedFiles:
 
 
 def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceipts:
-    """The receipts of a file, as far as a copy of it reaches."""
+    """The receipts of a file, as far as a copy contains it."""
     end = SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(copy.fingerprint).stream.end
     held = SpanSet([Span(0, end)]) if end else SpanSet()
     return replace(
@@ -203,7 +203,7 @@ def _whole(file: FileReceipts, url: str, *, size: int) -> Chunk:
 
 
 def url_of(source: Source, name: str) -> str:
-    """Where the file of this name is, below the source's root."""
+    """The address of the file with this name, below the source's root."""
     root = root_of(source.path, root=source.root)
     local = local_path(root)
     if local is not None:
@@ -212,13 +212,13 @@ def url_of(source: Source, name: str) -> str:
 
 
 def size_of(url: str) -> int:
-    """How large a file is that is not packed."""
+    """The size of a file that is not compressed."""
     with told(url), open_stream(url) as stream:
         return stream.seek(0, os.SEEK_END)
 
 
 class _Check:
-    """One digest of a receipt, and the same of the bytes that are there now."""
+    """One digest of a receipt, and that of the current bytes."""
 
     def __init__(self, span: Span, expected: bytes) -> None:
         self.span = span

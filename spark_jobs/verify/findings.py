@@ -1,4 +1,4 @@
-"""What may differ between what was loaded and what is there."""
+"""Differences between what was loaded and what is found."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from spark_jobs.files.notes import Note
 
-#: Of each kind of difference, so that a thousand of one do not hide the single one of another.
+#: Named per kind of difference, so that a thousand of one kind do not hide the only one of another.
 _NAMED_MAX = 20
 
 
 class Kind(StrEnum):
-    """What may differ between what was loaded and what is there."""
+    """The kinds of differences."""
 
     FILE_MISSING = "file missing"
     FILE_SHORTER = "file shorter"
@@ -28,13 +28,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that is not as the ledger proves it was."""
+    """One difference from what the ledger proves."""
 
     producer: str
     kind: Kind
     expected: str
     found: str
-    #: The record, where one is meant; else the span in which it is.
+    #: The record, if there is one; else its span.
     sequence_id: int | None = None
     span: str | None = None
     column: str | None = None
@@ -42,14 +42,14 @@ class Difference:
 
 @dataclass
 class Findings:
-    """Differences as they come: all are counted, and the first of each kind are named."""
+    """Collects differences: all are counted, and the first of each kind are named."""
 
     counts: Counter[Kind] = field(default_factory=Counter)
     named: list[Difference] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
     def add(self, difference: Difference, *, count: int = 1) -> None:
-        """Several that cannot be told apart are named once."""
+        """Name several indistinguishable differences once."""
         if self.room(difference.kind):
             self.named.append(difference)
         self.counts[difference.kind] += count

@@ -1,6 +1,6 @@
-"""What no commit took of the files that were loaded: gaps between loaded parts, and ends that are not loaded yet.
+"""Find the parts of loaded files that no commit loaded: gaps between loaded parts, and ends.
 
-A gap that waits to be loaded, is being loaded or was set aside is noted, because it is known. Any other one is a
+A gap that is waiting, being loaded or in the dead letters gets a note, because it is known. Any other gap is a
 difference: its records are missing from the target until the file is loaded again.
 """
 
@@ -17,7 +17,7 @@ from spark_jobs.pipeline.declared import Format, Source
 from spark_jobs.verify.findings import Difference, Findings, Kind
 
 _SPANS_SHOWN = 5
-#: Of very many files of which something is not loaded yet, only the first are named.
+#: With very many incomplete files, only the first are named.
 _NOTED_MAX = 20
 
 
@@ -33,7 +33,7 @@ class Gaps:
         self._noted = 0
 
     def within(self, file: FileReceipts) -> Iterator[Difference]:
-        """The gaps before the end of what was loaded."""
+        """The gaps before the end of the loaded part."""
         left = SpanSet([Span(0, file.end)]) - file.consumed if file.end else SpanSet()
         for each in self._open.get(file.producer_id, ()) if left else ():
             if known := left & each.spans:
@@ -43,25 +43,25 @@ class Gaps:
             yield self._gap(file, left)
 
     def behind(self, file: FileReceipts, *, end: int) -> Iterator[Difference]:
-        """What is behind the end of what was loaded, although the file was noted as read to its end."""
+        """The part after the loaded end of a file that was recorded as read to its end."""
         if end > file.end:
             yield self._gap(file, SpanSet([Span(file.end, end)]))
 
     def note_end(self, file: FileReceipts, *, end: int) -> None:
-        """Note how much is behind the end of what was loaded; the next load takes it."""
+        """Note how much follows the loaded end; the next load takes it."""
         if end > file.end:
             self._note(file, f"{self._in_words(file, SpanSet([Span(file.end, end)]))} are not loaded yet")
 
     def note_unread_end(self, file: FileReceipts) -> None:
-        """Note the same where only unpacking the file would tell how much it is."""
-        self._note(file, f"it was not read to its end, and what comes after byte {file.end:,} is not loaded yet")
+        """The same, if only unpacking the file would show how much it is."""
+        self._note(file, f"it was not read to its end; everything after byte {file.end:,} is not loaded yet")
 
     def note_new(self, file: Listed) -> None:
         """Note a file of which nothing is loaded."""
         self._note(file, f"nothing of it is loaded yet ({file.size:,} bytes)")
 
     def note_rest(self) -> None:
-        """Say how many more files there are of which something is not loaded yet."""
+        """Report how many more incomplete files there are."""
         if self._noted > _NOTED_MAX:
             reason = f"{self._noted - _NOTED_MAX:,} more notes about parts that are not loaded yet are not shown"
             self._findings.notes.append(Note(name=shown(self._source.path), reason=reason))
@@ -77,7 +77,7 @@ class Gaps:
             kind=Kind.GAP,
             span=_shortened(spans),
             expected="loaded, quarantined, duplicate, filtered or waiting",
-            found=f"{spans.count:,} {self._unit(file)} that no commit took and no delivery holds",
+            found=f"{spans.count:,} {self._unit(file)} that no commit loaded and no delivery holds",
         )
 
     def _in_words(self, file: FileReceipts, spans: SpanSet) -> str:
@@ -92,7 +92,7 @@ class Gaps:
 _STATES = {
     "waiting": "wait to be loaded, as delivery {}",
     "held": "are being loaded, as delivery {}",
-    "dead": "were set aside: see `onceload deliveries show {}`",
+    "dead": "are in the dead letters: see `onceload deliveries show {}`",
 }
 
 

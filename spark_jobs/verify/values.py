@@ -1,7 +1,7 @@
-"""Every value of every row: the sources are parsed again, and the server compares them with the target.
+"""Compare every value of every row: parse the sources again, and compare on the server.
 
-The server does it because only it knows when two values of a type are the same. It holds the parsed rows in tables of
-one transaction that is rolled back: about as much as the source, up to a bound, behind which the next files follow.
+Only the server knows when two values of a type are equal. The parsed rows are in temporary tables of a transaction that
+is rolled back; they take about as much space as the source, up to a limit, after which the next files follow.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from spark_jobs.write.sql import quoted, table_name
 from spark_jobs.write.target import undeclared_columns
 from spark_jobs.write.writer import arrived, travelling
 
-#: So much of the sources is compared at once, where rows of different files have nothing to do with each other.
+#: How much of the sources is compared at once, if rows of different files are independent.
 _COMPARED_BYTES = 8 * 2**30
 _SHOWN_CHARACTERS = 60
 _POSITION = "_position"
@@ -48,7 +48,7 @@ def compare_values(
     unproven: AbstractSet[ProducerId],
     differing: AbstractSet[ProducerId | None],
 ) -> int:
-    """Compare all rows of all files that are as they were loaded, and say how many those were."""
+    """Compare the rows of all unchanged files, and return how many were compared."""
     reason = _incomparable(declared)
     if reason:
         findings.notes.append(Note(name=table_name(declared.target), reason=f"its values are not compared: {reason}"))
@@ -75,7 +75,7 @@ def compare_values(
 
 
 def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Position]:
-    """The commits whose rows were made by other rules than those that the pipeline file has now."""
+    """The commits with rows made by other rules than those of the current pipeline file."""
     now = as_declared(declared).declaration
     rules = of_rows(now.terms, now.rest)
     same = [version for version, each in view.declarations().items() if of_rows(each.terms, each.rest) == rules]
@@ -84,11 +84,11 @@ def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Positio
 
 def _incomparable(declared: Declared) -> str | None:
     if declared.transform is not None:
-        return "a transform made the rows, and it is not run again"
+        return "a transform made the rows, and verify does not run it again"
     if declared.producer is not None:
-        return "the records name their producers, and which of two records came first is not known any more"
+        return "the records name their producers, and the order of two records is no longer known"
     if declared.target.write is Write.APPEND and not declared.target.lineage:
-        return "the rows do not say where they come from (target.lineage)"
+        return "the rows have no lineage (target.lineage)"
     return None
 
 
@@ -117,7 +117,7 @@ def _parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         for part in pieces(chunk, source):
             yield ReadPart(chunk=chunk, part=part, fingerprint=b"")
     except (Incomplete, Damaged):
-        # What breaks off, or is damaged, was loaded as far as it came.
+        # An incomplete or damaged file was loaded up to that place.
         return
 
 
@@ -128,13 +128,13 @@ def _is_inside(ids: "np.ndarray[Any, np.dtype[np.int64]]", spans: SpanSet) -> "n
 
 
 def _columns(declared: Declared) -> tuple[Column, ...]:
-    """As a load reads them: what rows are found by may not be null."""
+    """The columns as in a load: those that identify rows are not null."""
     needed = {*declared.target.key, *(declared.message_id.columns if declared.message_id else ())}
     return tuple(replace(each, not_null=True) if each.name in needed else each for each in declared.columns)
 
 
 def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Chunk:
-    """From the start, because what is packed has no middle, and a span may begin inside of a record."""
+    """Read from the start, because compressed files cannot be seeked, and a span may begin inside a record."""
     source = declared.source
     url = url_of(source, name)
     return Chunk(
@@ -144,7 +144,7 @@ def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSe
         first=0,
         end=None if is_stream(source, name) else spans.end,
         size=size_of(url) if source.format is Format.PARQUET else 0,
-        # What was consumed ends where its last record did, with or without a newline.
+        # The consumed part ends with its last record, with or without a newline.
         sealed=True,
         header=_header(declared, url),
     )
@@ -160,12 +160,12 @@ def _header(declared: Declared, url: str) -> tuple[str, ...]:
 
 @dataclass
 class _Comparison:
-    """Takes file after file, and compares when there is enough or no more."""
+    """Takes file after file, and compares when there is enough, or at the end."""
 
     declared: Declared
     view: AuditView
     findings: Findings
-    #: Producers whose rows are known not to be all there; only their values are of interest.
+    #: Producers with rows known to be missing; only their values are compared.
     differing: AbstractSet[ProducerId | None]
     rows: int = 0
     _held_bytes: int = 0
@@ -190,7 +190,7 @@ class _Comparison:
         return self._target.write is Write.MERGE
 
     def _added_columns(self) -> tuple[Column, ...]:
-        """What the target got for fields that nobody declared."""
+        """The columns that the target got for undeclared fields."""
         if self.declared.unknown_fields is not UnknownFields.ADD:
             return ()
         known = [column.name for column in self.declared.columns]
@@ -206,7 +206,7 @@ class _Comparison:
             if rows.num_rows:
                 self._copy(rows, file)
                 self._held_bytes += rows.nbytes
-        # The last record of a key may be in any file, so that merged rows need all of them at once.
+        # The last record of a key may be in any file, so merged rows are compared all at once.
         if self._held_bytes > _COMPARED_BYTES and not self._is_merge:
             self.settle()
 
@@ -218,11 +218,11 @@ class _Comparison:
         self.rows += rows.num_rows
 
     def settle(self) -> None:
-        """Compare what was taken, and make room."""
+        """Compare the collected rows, and free their space."""
         self._connection.exec_driver_sql("ANALYZE reread")
         questions = _Questions(self.declared, self._columns)
         self._find(questions.values, kind=Kind.VALUE_CHANGED)
-        # What is missing may be a duplicate by its business id, or be overwritten by a file that is not as it was.
+        # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
             self._find(questions.missing, kind=Kind.ROW_MISSING)
         self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
@@ -237,7 +237,7 @@ class _Comparison:
             "left_out": array(self._left_out),
             "differing": array(each for each in self.differing if each is not None),
             "shown": _SHOWN_CHARACTERS,
-            # The first also says how many there are.
+            # The first row also contains the total count.
             "at_most": max(1, self.findings.room(kind)),
         }
         rows = self._connection.execute(text(question), binds).all()
@@ -257,18 +257,18 @@ class _Comparison:
 
     def _name(self, producer_id: ProducerId | None) -> str:
         name = None if producer_id is None else self.view.find_name(producer_id)
-        return name or "(a row that says no producer)"
+        return name or "(a row without a producer)"
 
 
 def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -> Any:  # noqa: ANN401 - an array.
-    """The commit that took each record."""
+    """The commit that loaded each record."""
     starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
     firsts, positions = np.array([first for first, _ in starts]), np.array([position for _, position in starts])
     return positions[np.searchsorted(firsts, ids, side="right") - 1]
 
 
 class _Questions:
-    """What the server is asked about the rows that were read again (expected) and those that are there (found)."""
+    """The SQL that compares the rows that were read again (expected) with the existing ones (found)."""
 
     def __init__(self, declared: Declared, columns: tuple[Column, ...]) -> None:
         target = declared.target
@@ -281,14 +281,14 @@ class _Questions:
 
     @property
     def values(self) -> str:
-        """Values that are not those of their record."""
+        """Values that differ from their record."""
         pairs = ", ".join(
             f"({_literal(column.name)}, CAST(expected.{name} AS text), CAST(found.{name} AS text),"
             f" expected.{name} IS DISTINCT FROM found.{name})"
             for column, name in ((each, _name(each.name)) for each in self._columns)
         )
         rows = (", ".join(f"{side}.{_name(each.name)}" for each in self._columns) for side in ("expected", "found"))
-        # Only of the few rows that differ, each value has to be looked at.
+        # Only the few rows that differ are compared value by value.
         joined = (
             f"expected JOIN found ON {self._on} AND (ROW({next(rows)}) IS DISTINCT FROM ROW({next(rows)}))"
             f" CROSS JOIN LATERAL (VALUES {pairs}) AS pair (column_name, wanted, there, differs)"
@@ -310,7 +310,7 @@ class _Questions:
         return self._asked("found", _NONE_AND_A_ROW, joined, which)
 
     def _asked(self, side: str, said: str, joined: str, which: str) -> str:
-        """All are counted, and the first of them come back."""
+        """Count all, and return the first."""
         place = f"{side}.{PRODUCER_ID} AS producer_id, {side}.{SEQUENCE} AS sequence_id"
         return (
             f"{self._with} SELECT {place}, {said}, count(*) OVER () AS counted"
@@ -319,7 +319,7 @@ class _Questions:
 
     @property
     def _is_ours(self) -> str:
-        """Rows that were merged of files which are not as they were, retried or of another pipeline prove nothing."""
+        """Exclude rows that prove nothing: merged from changed files, retried, or of another pipeline."""
         if not self._says_lineage:
             return "true"
         return (
@@ -336,12 +336,12 @@ _NONE_AND_A_ROW = "CAST(NULL AS text) AS column_name, 'no row: no record makes i
 
 
 def _is_news(side: str) -> str:
-    """Rows of producers that were counted and found to differ are named already."""
+    """Rows of producers with a wrong count are already named."""
     return f"({side}.{PRODUCER_ID} = ANY(CAST(:differing AS bigint[]))) IS NOT TRUE"
 
 
 def _expected(target: Target, columns: tuple[Column, ...]) -> str:
-    """Of the rows that were read again, those that should be there."""
+    """The rows that should exist, of those that were read again."""
     rows = (
         f"SELECT {arrived(columns, lineage=True)}, {_POSITION} FROM reread WHERE NOT EXISTS"
         f" (SELECT FROM onceload.quarantine WHERE producer_id = {PRODUCER_ID} AND sequence_id = {SEQUENCE})"
@@ -349,7 +349,7 @@ def _expected(target: Target, columns: tuple[Column, ...]) -> str:
     if target.write is Write.APPEND:
         return rows
     key = ", ".join(map(_name, target.key))
-    # What a later commit brought of an earlier part of the same file does not overtake what that file said later.
+    # A late commit of an earlier part does not overtake what the same file said later.
     settled = f"max({_POSITION}) OVER (PARTITION BY {key}, {PRODUCER_ID} ORDER BY {SEQUENCE}) AS settled"
     latest = (
         f"SELECT DISTINCT ON ({key}) * FROM (SELECT *, {settled} FROM ({rows}) AS taken) AS ranked"
@@ -369,7 +369,7 @@ def _found(target: Target, columns: tuple[Column, ...]) -> str:
 
 
 def _name(name: str) -> str:
-    """A name is just a name, also where it holds what would pass for a parameter."""
+    """Quote a name, and escape what would look like a parameter."""
     return quoted(name).replace(":", "\\:")
 
 

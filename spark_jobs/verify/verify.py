@@ -1,7 +1,7 @@
-"""The proof for users: files compared with their receipts byte by byte, and rows with their receipts one by one.
+"""Verify a pipeline: compare files with their receipts byte by byte, and rows with their receipts one by one.
 
-Nothing is changed. Rows and receipts are those of one moment, so that loads which go on meanwhile are no difference.
-Receipts count rows and do not know their values: that a row holds what its record says is for the deep form to prove.
+Nothing is changed. Rows and receipts are read at one moment, so that concurrent loads make no difference. Receipts
+count rows and do not know their values: the deep form proves that each row has the values of its record.
 """
 
 from collections import Counter
@@ -27,18 +27,18 @@ from spark_jobs.write.sql import table_name
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was compared, and all that differs."""
+    """What was compared, and all differences."""
 
     pipeline: str
     position: Position
     is_deep: bool
     files: int
     bytes: int
-    #: As the receipts promise them; without a number, counts do not tell.
+    #: The number that the receipts state; None if counts do not apply.
     rows: int | None
     #: Rows whose values were compared one by one.
     rows_compared: int
-    #: By kind, whether named or not.
+    #: By kind, named or not.
     counts: dict[Kind, int]
     differences: tuple[Difference, ...]
     #: What could not be compared, and why that is no difference.
@@ -56,7 +56,7 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
     compared = compare_files(declared, engine, findings, of_rows.position, open_spans=of_rows.open_spans)
     rows_compared = 0
     if deep:
-        # It parses and joins all there is, which the plain form does not have to know.
+        # Imported late, because only the deep form needs it.
         from spark_jobs.verify.values import compare_values
 
         differing = of_rows.differing
@@ -77,18 +77,18 @@ def verify(declared: Declared, engine: Engine, *, deep: bool = False) -> Verific
 
 @dataclass(frozen=True, kw_only=True)
 class _OfOneMoment:
-    """What the database said of one moment."""
+    """The state of the database at one moment."""
 
     position: Position
-    #: As the receipts promise them; without a number, counts do not tell.
+    #: The number that the receipts state; None if counts do not apply.
     expected: int | None
-    #: Producers whose rows are not as their receipts say.
+    #: Producers with rows that differ from their receipts.
     differing: set[ProducerId | None]
     open_spans: dict[ProducerId, list[OpenSpans]]
 
 
 def _compare_rows(declared: Declared, engine: Engine, findings: Findings) -> _OfOneMoment:
-    """Count first, all at once; only where counts differ, look for the records."""
+    """Count everything at once; look for single records only where counts differ."""
     with audit_view(engine, declared.name) as view:
         expected, differing = _count_rows(declared, view, findings)
         _compare_quarantine(declared, view, findings)
@@ -111,7 +111,7 @@ def _count_rows(declared: Declared, view: AuditView, findings: Findings) -> tupl
     # A transform may make several rows of one record.
     found = view.count_rows(table, one_row_each=declared.transform is None)
     if found.repeated:
-        reason = f"{found.repeated} producers were loaded more than once, as at_least_once allows: not counted"
+        reason = f"not counted: {found.repeated} producers were loaded more than once, as at_least_once allows"
         findings.notes.append(Note(name=table, reason=reason))
     for counts in found.differing:
         _Rows(declared, view, findings, counts).compare()
@@ -120,14 +120,14 @@ def _count_rows(declared: Declared, view: AuditView, findings: Findings) -> tupl
 
 def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
     if declared.target.write is Write.MERGE:
-        return "its rows are merged by key, so that counts do not apply: the deep form compares them key by key"
+        return "its rows are merged by key, so counts do not apply. `onceload verify --deep` compares them by key"
     if not declared.target.lineage or (columns and not columns >= {PRODUCER_ID, SEQUENCE}):
-        return "its rows do not say where they come from (target.lineage), so that they cannot be compared"
+        return "its rows have no lineage (target.lineage), so they cannot be compared"
     return None
 
 
 class _Rows:
-    """One receipt whose rows are not all there just once, or the rows that none covers."""
+    """A receipt with missing or duplicated rows, or the rows without a receipt."""
 
     def __init__(self, declared: Declared, view: AuditView, findings: Findings, counts: RowCounts) -> None:
         self._declared = declared
@@ -141,7 +141,7 @@ class _Rows:
         if counts.position is None or counts.producer_id is None:
             self._name_uncovered()
             return
-        # Where one record may become several rows, none of them is a double.
+        # If one record may become several rows, none of them is a duplicate.
         distinct = counts.sequences if self._declared.transform is None else counts.rows
         all_wanted = {
             Kind.ROW_MISSING: counts.expected - distinct,
@@ -150,7 +150,7 @@ class _Rows:
         }
         wanted = {kind: count for kind, count in all_wanted.items() if count > 0}
         if not any(map(self._findings.room, wanted)):
-            # Enough are named; to look at the table for each of the others would take too long.
+            # Enough are named; querying the table for each of the others would take too long.
             self._findings.counts.update(wanted)
             return
         self._name(self._view.receipt(counts.producer_id, counts.position), counts.producer_id, wanted)
@@ -176,7 +176,7 @@ class _Rows:
         return self._view.find_name(producer_id) or f"(unknown producer {producer_id})"
 
     def _name(self, receipt: ReceiptOfRows, producer_id: ProducerId, wanted: dict[Kind, int]) -> None:
-        """Walk through what should be there and what is, side by side."""
+        """Compare the expected with the existing rows side by side."""
         left = {kind: min(count, self._findings.room(kind)) for kind, count in wanted.items()}
         named: Counter[Kind] = Counter()
         expected = self._expected_ids(receipt, producer_id)
@@ -189,7 +189,7 @@ class _Rows:
                 break
         for kind, count in wanted.items():
             if not named[kind]:
-                # Nothing can tell any more which ones they are.
+                # It can no longer be known which ones they are.
                 self._add(receipt, kind, sequence_id=None, count=count)
             else:
                 self._findings.counts[kind] += count - named[kind]
@@ -211,7 +211,7 @@ class _Rows:
         )
 
     def _expected_ids(self, receipt: ReceiptOfRows, producer_id: ProducerId) -> Iterator[int] | None:
-        """The sequence ids of all rows that a receipt promises, in order, where something can tell."""
+        """The sequence ids of all rows of a receipt in order, or None if unknown."""
         left = receipt.spans - SpanSet.of_ids(receipt.held)
         if left.count == self._counts.expected:
             # Every id is a row, as where ids count rows.
@@ -230,10 +230,10 @@ class _Rows:
             return merge((each for each in ids if each not in quarantined), receipt.retried)
 
         try:
-            # Read twice rather than held: a receipt may be of more rows than memory takes.
+            # Read twice instead of held: the rows of a receipt may not fit into memory.
             is_as_it_was = sum(1 for _ in read()) == self._counts.expected
         except (OnceloadError, OSError, pa.ArrowException):
-            # That it cannot be read is a difference of its own.
+            # An unreadable file is a difference of its own.
             return None
         return read() if is_as_it_was else None
 
@@ -246,7 +246,7 @@ _IN_WORDS = {
 
 
 def _apart(expected: Iterator[int] | None, found: Iterator[int]) -> Iterator[tuple[Kind, int]]:
-    """Where two rows of ids in order part; what is there twice shows even if nothing tells what should be."""
+    """The differences of two sorted sequences of ids; repeated ids show even without expected ones."""
     wanted = None if expected is None else next(expected, None)
     before: int | None = None
     for sequence_id in found:
@@ -269,8 +269,8 @@ def _apart(expected: Iterator[int] | None, found: Iterator[int]) -> Iterator[tup
 
 
 def _compare_quarantine(declared: Declared, view: AuditView, findings: Findings) -> None:
-    """Records that could not be loaded are as much a part of the promise as rows."""
-    # A record that is quarantined again, as at_least_once allows, is kept once.
+    """Quarantined records are part of the promise, like rows."""
+    # A record that is quarantined again, as at_least_once allows, is stored once.
     is_counted = declared.pipeline.guarantee is not Guarantee.AT_LEAST_ONCE
     for counts in view.count_quarantined() if is_counted else ():
         findings.add(

@@ -1,1 +1,1 @@
-"""Sessions at work: take a delivery, load it, give it back; in this process or in Spark's tasks."""
+"""Sessions at work: take a delivery, load it, return it; in this process or in Spark tasks."""

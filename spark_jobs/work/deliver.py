@@ -1,7 +1,7 @@
-"""What a task does with a delivery: read its chunks, and commit or stage them piece by piece.
+"""Load a delivery in a task: read its chunks, and commit or stage them piece by piece.
 
-The ledger is authoritative. A task may be run again, twice at once, or killed anywhere: what it commits is refused
-as soon as any part of it took effect before, and what it stages is kept once for each piece.
+The ledger is authoritative. A task may be repeated, run twice at once, or be killed anywhere: its commits are refused
+if any part of them is already loaded, and each piece that it stages is kept once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,9 +49,9 @@ from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 
 def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
-    """Load one delivery; what could not be read of it is noted, and the rest is loaded.
+    """Load one delivery; report what could not be read, and load the rest.
 
-    With `begins`, which is called before each chunk, nothing of two chunks is read or committed at once.
+    With `begins`, which is called before each chunk, two chunks are never read or committed together.
     """
     if job.stage is not None:
         answered(partial(_begin_try, job, job.stage, delivery))
@@ -83,7 +83,7 @@ def sparing_the_others(
     notes: list[Note],
     by_file: bool = False,
 ) -> Answer:
-    """Take a piece without the files that turn out, when they are decoded, to be unreadable from here on."""
+    """Process a piece without the files that turn out to be unreadable when they are decoded."""
     gone_on: set[str] = set()
     while True:
         left = [each for each in parts if each.chunk.url not in refused]
@@ -102,7 +102,7 @@ def sparing_the_others(
             refused.update(names)
             notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
         except TooManyQuarantined as error:
-            # Of one file alone: that says nothing of the others, which would have been judged together with it.
+            # A single file says nothing about the others, which would have been judged together with it.
             if not by_file or not left:
                 raise
             refused.update(each.chunk.url for each in left)
@@ -112,10 +112,10 @@ def sparing_the_others(
 def pieces_of(
     job: Job, delivery: Delivery, notes: list[Note], begins: Callable[[Chunk], None] | None = None
 ) -> Iterator[tuple[list[ReadPart], bool]]:
-    """What is committed together: one part, or small ones up to the size of a chunk; and whether it is the last."""
+    """The parts to commit together: one, or small ones up to the size of a chunk; and whether they are the last."""
     held: list[ReadPart] = []
     held_bytes = 0
-    # A chunk ends behind a newline, a little later than it was asked to: what is left of it goes with its part.
+    # A chunk ends after a newline, slightly later than requested: that rest stays with its part.
     piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
     for chunk in delivery.chunks:
         if begins is not None:
@@ -134,19 +134,19 @@ def pieces_of(
             if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
                 raise
             if _comes_again(error) and (not job.is_last_try or _is_stood_behind(job.declared, delivery)):
-                # Somebody else may be able to read it, or what stands behind it must not take effect first.
+                # Another worker may be able to read it, or later parts must not take effect first.
                 raise
             notes.append(Note.of(chunk.name, error))
     yield held, True
 
 
 def _comes_again(error: OnceloadError) -> bool:
-    """Whether the same bytes may be read later."""
+    """Whether the same bytes may be readable later."""
     return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
 
 
 def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
-    """Whether other deliveries keep an order with this one."""
+    """Whether other deliveries are ordered after this one."""
     match declared.delivery.mode:
         case Mode.SHARED:
             return False
@@ -157,25 +157,25 @@ def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
 
 
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
-    """Commit until it is certain that it took effect, by whoever's hand."""
+    """Commit until the outcome is certain, by any process."""
     engine = engine_of(job)
     ledger = PostgresLedger(engine)
     target = Writer.into_target(job.declared.target, job.written)
     records, writer = records_of(job, parts, target)
     patience = Patience()
-    # Some of it may be in already, if this is not the first to have it in hand.
+    # A part may already be loaded, if another worker held it before.
     consumed = patience.until_answered(lambda: _consumed(ledger, job, parts)) if job.is_redelivered else {}
     while True:
         prepared = prepare(parts, records, consumed=consumed)
         try:
-            # What has no records is noted with the others, or by the next load.
+            # A file without records is recorded with the others, or by the next load.
             if not prepared.advances or (consumed and not any(each.spans for each in prepared.advances)):
                 if is_last:
                     patience.until_answered(partial(ledger.release, claim))
                 return
             ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
         except AlreadyConsumed as error:
-            # Seldom more than once; but what is refused for ever must not be tried for ever.
+            # Rarely more than once, but a permanent refusal must not be retried forever.
             patience.wait(error)
             consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
         except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
@@ -199,7 +199,7 @@ def _commit(
 ) -> Commit[Connection]:
     def write_rows(connection: Connection) -> int:
         rows = writer.write(connection, prepared.rows)
-        # As late as can be: what is written to a file after this, the next load finds.
+        # As late as possible: what is written to a file after this is found by the next load.
         for each in parts:
             with suppress(Unreadable):
                 check_tail(each.chunk, each.part)
@@ -253,12 +253,12 @@ def _stage_piece(
 def records_of(
     job: Job, parts: Sequence[ReadPart], writer: Writer, differing: ColumnsDiffer | None = None
 ) -> tuple[Records, Writer]:
-    """Read parts, and say how their rows are written: with more columns, where fields turn up that get some."""
+    """Read parts, and decide how to write their rows: with added columns for undeclared fields, if any."""
     if job.declared.transform is None:
         records, added = read_adding(job.declared, job.columns, parts, differing)
         writer = writer.adding(added)
     else:
-        # Its view has the columns that are declared, and it makes what is written.
+        # A transform sees the declared columns, and makes the written ones.
         records = read_records(job.declared, job.columns, parts)
     if job.declared.producer is not None:
         records = without_strange_ids(records, job.declared.producer, [each.part for each in parts])
@@ -274,7 +274,7 @@ def read_adding(
     *,
     read: Callable[[Declared, tuple[Column, ...], Sequence[ReadPart]], Records] = read_records,
 ) -> tuple[Records, tuple[Column, ...]]:
-    """All records of some parts, and the columns that the table has to get for fields which nobody declared."""
+    """All records of some parts, and the columns that the table needs for undeclared fields."""
     records = read(declared, columns, parts)
     if not records.unknown:
         return records, ()
@@ -284,7 +284,7 @@ def read_adding(
         declared = replace(declared, unknown_fields=UnknownFields.FAIL)
     records = read(declared, columns + added, parts)
     bad = (
-        replace(each, reason=f"{each.reason}, and the table has no place for it")
+        replace(each, reason=f"{each.reason}, and the table has no room for another column")
         if each.column in without_place
         else each
         for each in records.bad
@@ -295,15 +295,15 @@ def read_adding(
 def _without_refused(
     job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
 ) -> Records:
-    """Quarantine the rows that the server refuses; whatever else it refused is not theirs."""
+    """Quarantine the rows that the server refuses; another refusal is raised again."""
     try:
         refused = refused_rows(engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
     except ColumnsDiffer:
-        # They came just now, and the next try to write finds them too.
+        # The columns were just added by another writer; the next try to write finds them too.
         return records
     if not refused:
         if isinstance(cause, DBAPIError) and is_of_rows(cause):
-            # None of them alone: it is a rule about all of them.
+            # No single row is refused: it is a rule about all of them.
             raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
         raise cause
     left = without_rows(records, refused, [each.part for each in parts])

@@ -1,4 +1,4 @@
-"""What a session does where Spark SQL makes the rows."""
+"""The work of a session when Spark SQL makes the rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ from spark_jobs.write.refused import is_of_rows
 
 
 def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
-    """Read one delivery for a transform: its proof is noted, its rows go on, and `notes` gets what is not read."""
+    """Read one delivery for a transform: stage its proof, return its rows, and add unread files to `notes`."""
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes)):
         prepared = sparing_the_others(partial(_prepared, job), parts, refused=refused, notes=notes)
@@ -45,18 +45,18 @@ def _note(job: Job, part: StagedPart) -> None:
 
 def _stage_of(job: Job) -> Stage:
     if job.stage is None:
-        raise SettingRefused("publish", "direct", "staged, where a transform sees the whole batch")
+        raise SettingRefused("publish", "direct", "staged, because a transform needs the whole batch")
     return job.stage
 
 
 def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
-    """Keep the rows that a transform makes in one of its partitions; they come only once to whoever stages them."""
+    """Stage the rows that a transform makes in one partition; Spark returns them only once."""
     engine = engine_of(job)
     try:
         with translated(pipeline=job.declared.name, doing="staging rows"):
             return _stage_made(job, engine, tables, partition=partition)
     except DatabaseLost:
-        # Spark tries again a few times, and at once: so not before the server answers.
+        # Spark retries a few times without delay, so wait until the server answers.
         answered(partial(_ping, job, engine))
         raise
 
@@ -77,7 +77,7 @@ def _ping(job: Job, engine: Engine) -> None:
 
 
 def accept_rows(job: Job, made: Iterable[Made]) -> None:
-    """Count those rows of a transform that Spark says came first."""
+    """Accept the rows of the tries that Spark reports as first."""
     answered(partial(_accept, job, tuple(made)))
 
 

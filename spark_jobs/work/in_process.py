@@ -13,7 +13,7 @@ from spark_jobs.work.session import Worker
 
 @dataclass
 class Here:
-    """One session in this process, which stays open from one plan to the next."""
+    """One session in this process, open from one plan to the next."""
 
     name: SessionName
     is_stopped: Callable[[], bool]
@@ -24,25 +24,25 @@ class Here:
         del sessions  # Only one of them is ours.
         if self._worker is None:
             worker = Worker(job, self.name, is_stopped=self.is_stopped)
-            # Whoever has this name is an earlier life of ours. What could not be opened now is opened by the next run.
+            # An earlier process may still have this name. What cannot be opened now is opened by the next run.
             worker.open(waits=False)
             self._worker = worker
         try:
             return self._worker.run(job)
         except BaseException:
-            # Its heartbeat would keep what it has in hand.
+            # Its heartbeat would keep its delivery held.
             self.close()
             raise
 
     def close(self) -> None:
-        """Give back what is in hand; the next run begins another life."""
+        """Release the delivery; the next run starts a new epoch."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         del job, deliveries
-        raise SettingRefused("consume", "a pipeline with a transform", "one without: `onceload load` runs Spark SQL")
+        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs Spark SQL)")
 
     def writing(self, job: Job) -> Job:
         return job

@@ -1,6 +1,6 @@
-"""How far a load is, by what the database holds of it: committed, or staged.
+"""The progress of a load, by what is committed or staged in the database.
 
-A thread asks while tasks run, with a connection of its own. It only looks: what goes wrong with it disturbs nobody.
+A thread polls while tasks run, with its own connection. It only reads, and its errors disturb nothing.
 """
 
 import threading
@@ -28,10 +28,10 @@ _EVERY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What is done of a load."""
+    """The completed part of a load."""
 
     bytes: int
-    #: Left out where only reading tells: of compressed files.
+    #: None if only reading shows it: for compressed files.
     bytes_planned: int | None
     records: int
     seconds: float
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """If it goes on as it went so far."""
+        """At the speed so far."""
         if not self.bytes or self.bytes_planned is None:
             return None
         return max(0, self.bytes_planned - self.bytes) * self.seconds / self.bytes
@@ -50,7 +50,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What keeps a load from going on."""
+    """What a load waits for."""
 
     waits_for: str
 
@@ -59,7 +59,7 @@ Tell: TypeAlias = Callable[[Progress | Waiting], None]
 
 
 class WatchedTasks:
-    """Tasks that somebody is told of while they run."""
+    """Tasks with progress reports."""
 
     def __init__(self, tasks: Tasks, tell: Tell, *, after: Position, planned: int | None) -> None:
         self._tasks = tasks
@@ -91,7 +91,7 @@ class WatchedTasks:
             yield
         finally:
             ended.set()
-            # An answer that does not come is not waited for.
+            # Do not wait for a missing answer.
             watching.join(_EVERY_S)
 
     def _watch(self, job: Job, ended: threading.Event) -> None:
@@ -114,7 +114,7 @@ class WatchedTasks:
             counts = outcome.counts
             return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
         with engine.connect() as connection:
-            # Rows that a transform made are of no file, and count nothing here.
+            # Rows of a transform belong to no file, and do not count here.
             table = job.stage.parts
             row = run(connection, f"SELECT coalesce(sum(bytes), 0), coalesce(sum(records), 0) FROM {table}")  # noqa: S608 - ours.
             done, records = row.one()
@@ -122,7 +122,7 @@ class WatchedTasks:
 
 
 def planned_bytes(some: Iterable[Bundle]) -> int | None:
-    """How many bytes there are to read."""
+    """How many bytes will be read."""
     chunks = [chunk for chunks in some for chunk in chunks]
     if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
         return None

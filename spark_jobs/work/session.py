@@ -1,9 +1,9 @@
-"""A session at work: it takes deliveries from the board until nothing can come to it any more.
+"""A session at work: it takes deliveries from the board until it can get no more.
 
-The board says whose a delivery is, and the ledger whether it took effect. When something fails: the database is gone
-for a while, and the worker waits; a delivery fails, and goes back with the reason, to be tried again or set aside; what
-would fail whatever is in hand ends the worker, which gives back what it holds; the worker is killed or stopped, and
-its lease ends; it was only slow, and another took over, and what it still tries is refused.
+The board decides who holds a delivery, and the ledger whether it took effect. Failures: if the database is away, the
+worker waits. If a delivery fails, it goes back with the reason, to be retried or moved to the dead letters. If an error
+would fail every delivery, the worker ends and releases what it holds. If the worker is killed or stopped, its lease
+ends. If it was only slow and another worker took over, its later writes are refused.
 """
 
 import threading
@@ -42,7 +42,7 @@ from spark_jobs.read.delivery import Delivery, find_file_in_hand, parted, read_h
 from spark_jobs.work.deliver import deliver
 from spark_jobs.write.patience import answered
 
-#: What would be the same with any delivery in hand.
+#: Errors that would occur with any delivery.
 _ENDS_THE_WORKER = (
     DeclarationChanged,
     SessionFenced,
@@ -54,27 +54,27 @@ _ENDS_THE_WORKER = (
     RowsDiffer,
     WrongUse,
 )
-#: From which on a delivery is loaded file by file.
+#: From this try on, a delivery is loaded file by file.
 _SECOND_TRY = 2
 BEATS_PER_LEASE = 4
 _LOOKS_FOR_LATE_ONES_EVERY_S = 1.0
 _PAUSE_S = (0.005, 0.25)
-#: A file that cannot be read just now gets a little more time with each try.
+#: The delay before an unreadable file is retried, doubled with each try.
 _SPARED_S = (0.5, 30.0)
 
 
 class Tasks(Protocol):
-    """Where sessions are at work."""
+    """Where sessions run."""
 
     @property
     def slots(self) -> int:
-        """How many work at once."""
+        """How many sessions run at once."""
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        """Let each session take deliveries until nothing can come to it, and say what could not be read."""
+        """Let each session take deliveries until it can get no more, and return what could not be read."""
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
-        """Read all of it, and stage what a transform makes of it."""
+        """Read all deliveries, and stage the rows that a transform makes of them."""
 
     def writing(self, job: Job) -> Job:
         """The job, with the columns that it will write."""
@@ -85,7 +85,7 @@ def never() -> bool:
 
 
 def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
-    """Open a session, and let it work until nothing can come to it any more; one that is alive may be waited for."""
+    """Open a session, and let it work until it can get no more; optionally wait for a live one of the same name."""
     worker = Worker(job, name)
     try:
         coming = Coming(worker, job)
@@ -99,7 +99,7 @@ def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
 
 
 class Coming:
-    """Whether anything of a job may still come to a session; what nobody gets on with is waited for with a bound."""
+    """Whether a session may still get work of a job; the wait for work without progress is bounded."""
 
     def __init__(self, worker: "Worker", job: Job) -> None:
         self._worker, self._job = worker, job
@@ -109,16 +109,16 @@ class Coming:
     def may_be(self) -> bool:
         declared, left = self._job.declared, self._worker.left(self._job)
         if left != self._seen:
-            # Whoever holds something and is gone has lost it by then; the rest is waited for by the whole load, once.
+            # A dead holder has lost its lease by then; the load as a whole waits for the rest, once.
             wait_s = min(self._job.wait_s, declared.delivery.ack_deadline_s)
             self._seen, self._until = left, time.monotonic() + wait_s
         is_ours = left.of_session if declared.has_fixed_sessions else left.of_batch
-        # A batch that is published at once is waited for by whoever publishes it.
+        # The publisher waits for a batch that is published as a whole.
         return is_ours and (not declared.is_direct or time.monotonic() < self._until)
 
 
 class Worker:
-    """One session, and the board that it takes from."""
+    """One session, and the board that it takes deliveries from."""
 
     def __init__(self, job: Job, name: SessionName, *, is_stopped: Callable[[], bool] = never) -> None:
         self._board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
@@ -129,7 +129,7 @@ class Worker:
         self._open = ExitStack()
 
     def open(self, *, waits: bool) -> bool:
-        """Start a life of the session; one that waits starts none while another life of it is alive."""
+        """Start an epoch of the session; with `waits`, only if no other epoch is alive."""
         self._session = answered(partial(self._board.open_session, self._name, version=self._version, waits=waits))
         if self._session is None:
             return False
@@ -138,7 +138,7 @@ class Worker:
         return True
 
     def close(self) -> None:
-        """Give back what is in hand."""
+        """Release what is held."""
         self._open.close()
         if self._session is not None:
             # If the database does not answer, the lease ends by itself.
@@ -146,7 +146,7 @@ class Worker:
                 self._board.close_session(self._session)
 
     def run(self, job: Job) -> list[Note]:
-        """Take what comes until nothing of the job's batch can come any more, nor anything else is ready."""
+        """Take deliveries until the batch of the job has no more, and nothing else is ready."""
         is_staged = not job.declared.is_direct
         session = self._session
         notes: list[Note] = []
@@ -156,7 +156,7 @@ class Worker:
         while session is not None and not self._is_stopped():
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
-                # The heartbeat would keep it for ever.
+                # The heartbeat would keep it held forever.
                 self._let_go(session)
                 answered(partial(self._board.expire, is_staged=is_staged))
             if is_staged:
@@ -176,7 +176,7 @@ class Worker:
         return notes
 
     def _let_go(self, session: Session) -> None:
-        """Nothing is in hand: what is held all the same was handed out by an answer that was lost."""
+        """The worker has no delivery: if one is still held, the answer that handed it out was lost."""
         answered(partial(self._board.give_back, session))
 
     def left(self, job: Job) -> OpenWork:
@@ -187,12 +187,12 @@ class Worker:
         try:
             return self._deliver(job, handed)
         except DeliveryTakenAway:
-            # Whoever has it now loads it.
+            # Its new holder loads it.
             return []
         except StageLost:
             if handed.batch == job.batch:
                 raise
-            # Whoever is to publish it has to stage it anew, if he is still there; others leave it alone.
+            # Its publisher stages it again, if it still runs; other workers leave it alone.
             lost.add(handed.batch)
             answered(partial(self._board.give_back, handed.claim.session))
         except _ENDS_THE_WORKER:
@@ -202,7 +202,7 @@ class Worker:
         return []
 
     def _deliver(self, job: Job, handed: Handed) -> list[Note]:
-        """Load what is in hand; file by file, if others had it in hand before, as one of them may end its worker."""
+        """Load a delivery; file by file if it was tried before, because one file may kill its worker."""
         if handed.tries < _SECOND_TRY:
             return self._take_on(job, handed, begins=None)
         left = self._without_culprit(handed)
@@ -212,23 +212,23 @@ class Worker:
             return self._take_on(job, left, begins=begins)
 
     def _without_culprit(self, handed: Handed) -> Handed | None:
-        """On the last try, what is left without the file that ended the worker of the try before."""
+        """On the last try, leave out the file that killed the previous worker."""
         name, clean = find_file_in_hand(handed.work), replace(handed, work=reading(handed.work, None))
         if name is None or handed.tries < self._board.rules.deliveries_max:
             return clean
-        reason = f"the worker process died, or stopped responding, while it read {name!r}"
+        reason = f"the worker process died or stopped responding while it read {name!r}"
         rest, culprit = parted(handed.work, name)
         if rest is None:
             answered(partial(self._board.nack, clean, reason))
             return None
-        # One more death tells the next culprit.
+        # Another death shows the next such file.
         tries = max(_SECOND_TRY, self._board.rules.deliveries_max - 1)
         answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=tries, reason=reason))
         return replace(clean, work=rest, tries=tries)
 
     @contextmanager
     def _noting(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
-        """Say on the board which file is begun: a worker that dies there leaves its name behind."""
+        """Record on the board which file is started, so that its name remains if the worker dies."""
 
         def begins(chunk: Chunk) -> None:
             answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
@@ -236,7 +236,7 @@ class Worker:
         try:
             yield begins
         except BaseException:
-            # This worker lives, or was asked to stop.
+            # This worker is alive, or was asked to stop.
             with suppress(OnceloadError):
                 self._board.note(handed, handed.work)
             raise
@@ -248,21 +248,21 @@ class Worker:
         if stage is None:
             return deliver(job, delivery, begins)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
-        # What there is to say of it is staged with it, so that whoever publishes it hears of it.
+        # Its notes are staged with it, so that the publisher reports them.
         deliver(replace(job, stage=called), delivery, begins)
         answered(partial(self._board.stage, handed))
         return []
 
     def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
         if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
-            # Nobody else may take it meanwhile in any case.
+            # No other worker may take it meanwhile.
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
         with suppress(DeliveryTakenAway):
             answered(partial(self._board.nack, handed, _reason(error)))
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the values that the driver repeats."""
+    """The error message, without the values that the driver repeats."""
     if isinstance(error, OnceloadError):
         return str(error)
     said = first_line(error) if isinstance(error, DBAPIError) else str(error)
@@ -271,12 +271,12 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def renewed(renew: Callable[[], object], *, every_s: float) -> Iterator[None]:
-    """Heartbeat: renew something while the block runs."""
+    """Heartbeat: renew a lease while the block runs."""
     ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(every_s):
-            # A missed beat is made good by the next; when the lease has ended, the commits are refused.
+            # The next beat makes up for a missed one; after the lease has ended, commits are refused.
             with suppress(OnceloadError):
                 renew()
 

@@ -1,4 +1,4 @@
-"""Spark: started late, told where our Python is, and given work that never crosses into the JVM."""
+"""Spark: started late, with our Python, and with work that never crosses into the JVM."""
 
 import gc
 import os
@@ -46,18 +46,16 @@ from spark_jobs.work.transform import as_declared, for_spark, spark_schema, with
 from spark_jobs.write.refused import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
-#: What of a transform's rows is written at once.
+#: How much of a transform's rows is written at once.
 _GATHERED_BYTES = 16 * 2**20
-#: The steps of a plan that leave records out whatever is in them.
+#: The plan steps that leave out records regardless of their content.
 _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", re.MULTILINE)
-#: What tasks answer that only write.
+#: The result of tasks that only write.
 _NO_ROWS = "rows bigint"
 
 
-_STOPPED = (
-    "it has stopped, as the lines above tell: of a cluster, a master that does not answer, or that knows another secret"
-)
-#: How often a task may fail by no fault of a delivery: the local scheduler's own default is not once.
+_STOPPED = "Spark stopped (see the lines above). The master of a cluster may not answer, or may have another secret"
+#: How often a task may fail by no fault of a delivery: the local scheduler's default is zero.
 _TASK_FAILURES = 4
 #: Set by spark-submit for the program that it runs.
 _LAUNCHED = "PYSPARK_GATEWAY_PORT"
@@ -65,7 +63,7 @@ _LOGGING = Path(__file__).parents[1] / "log4j2.properties"
 _OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Nobody waits for a pause of the JVM, so it takes the collector that works least.
+    # Pauses of the JVM do not matter, so use the collector with the least work.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
 }
 _LOCAL_OPTIONS = {
@@ -77,20 +75,20 @@ _LOCAL_OPTIONS = {
 
 @dataclass(eq=False)
 class TasksFailed(CallAgain):
-    """Something of Spark's own: a lost executor, no memory, a task that failed as often as it was tried."""
+    """Spark failed: a lost executor, no memory, or a task that used up its tries."""
 
     pipeline: str
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: Spark should have run all tasks, but said: {self.reason}; "
-            "what was committed stays, and the rest is loaded by calling again"
+            f"pipeline {self.pipeline}: Spark did not run all tasks: {self.reason}. Committed rows stay loaded. Retry "
+            "to load the rest."
         )
 
 
 class SparkTasks:
-    """Spark's tasks, one for each session; one that fails is tried again by Spark."""
+    """Spark tasks, one for each session; Spark retries those that fail."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -100,16 +98,16 @@ class SparkTasks:
     def started(
         cls, name: str, master: str | None, options: Mapping[str, str], *, tries: int = 0
     ) -> "Iterator[SparkTasks]":
-        """Spark for one load, which gives no task up before a delivery that kills it has had all its tries."""
+        """Start Spark for one load; it retries a task at least as often as a delivery that kills it."""
         try:
             context = _start(name, master, options, tries=tries)
         except (PySparkException, Py4JError, OSError) as error:
-            expected = "a session that starts (Java: see `onceload doctor`; options: --master and --conf)"
+            expected = "a Spark session (check Java with `onceload doctor`, and the options --master and --conf)"
             raise SettingRefused("Spark", _said(error), expected) from error
         try:
             yield cls(context)
         finally:
-            # There is nothing to stop where it was Spark itself that went.
+            # If Spark itself died, there is nothing to stop.
             with suppress(Py4JError, OSError):
                 context.stop()
 
@@ -118,14 +116,14 @@ class SparkTasks:
         return int(self._context.defaultParallelism)
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
-        """Let each session, which is a partition, take deliveries until nothing can come to it."""
+        """Let each session, which is a partition, take deliveries until it can get no more."""
         told = _Told.by_tasks_of(self._context)
         has_copies = self._context.getConf().get("spark.speculation", "false") == "true"
         with self._in_our_words(job, told):
-            # Nothing of Spark SQL is needed here, and it takes seconds to start.
+            # Spark SQL is not needed here, and takes seconds to start.
             each = self._context.parallelize(sessions, len(sessions))
             each.foreachPartition(partial(_work, job, told, has_copies))
-        # What was read twice was told twice.
+        # Repeated reads repeat their notes.
         return list(dict.fromkeys(told.notes.value))
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
@@ -135,10 +133,10 @@ class SparkTasks:
             self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
             accept_rows(job, told.made.value)
         if len(set(told.read.value)) < len(deliveries):
-            # The proof would say of all records that they took effect.
-            expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that never holds)"
-            raise SettingRefused("transform", "one that leaves records unread", expected)
-        # What was read twice was told twice.
+            # The proof would count unread records as loaded.
+            expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that is always false)"
+            raise SettingRefused("transform", "SQL that leaves records unread", expected)
+        # Repeated reads repeat their notes.
         return list(dict.fromkeys(told.notes.value))
 
     def writing(self, job: Job) -> Job:
@@ -152,7 +150,7 @@ class SparkTasks:
             return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
 
     def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
-        """What the transform makes of the records; only asked for its shape, it reads none."""
+        """The rows of the transform; computing only the schema reads no records."""
         shape = from_arrow_schema(spark_schema(job.columns))
         numbers = self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
         records = numbers.mapInArrow(partial(_read, job, deliveries, told), shape)
@@ -161,7 +159,7 @@ class SparkTasks:
 
     @contextmanager
     def _in_our_words(self, job: Job, told: "_Told") -> Iterator[None]:
-        """Raise here what tasks told, and put what Spark says into one sentence."""
+        """Raise the errors of tasks here, and shorten Spark's messages to one sentence."""
         try:
             yield
         except AnalysisException as error:
@@ -174,9 +172,9 @@ class SparkTasks:
         _raise_first(told)
 
     def _why_stopped(self) -> str | None:
-        """One that has stopped by itself fails in whatever it is asked for next, with an error about that alone."""
+        """A stopped context fails at the next call, with an error about that call only."""
         with suppress(Py4JError, OSError):
-            # It has no other face in Python.
+            # Python has no public API for this.
             if self._context._jsc.sc().isStopped():  # noqa: SLF001
                 return _STOPPED
         return None
@@ -187,37 +185,37 @@ class SparkTasks:
 
 
 def _refuse_limits(made: DataFrame) -> None:
-    """What a limit leaves out would be consumed all the same, and which records those are is left to chance."""
-    # The plan as it was resolved has no other face in Python.
+    """Refuse limits: the omitted records would count as consumed, and chance decides which ones they are."""
+    # Python has no public API for the resolved plan.
     plan: Any = made._jdf.queryExecution().analyzed()  # noqa: SLF001
     if found := _LIMITS.search(plan.toString()):
-        expected = f"Spark SQL without LIMIT, OFFSET and TABLESAMPLE ({found[1]}): what they leave out would be lost"
-        raise SettingRefused("transform", "one that leaves records out by chance", expected)
+        expected = f"Spark SQL without LIMIT, OFFSET and TABLESAMPLE ({found[1]}), which would lose records"
+        raise SettingRefused("transform", "SQL that leaves out arbitrary records", expected)
 
 
 def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:
-    """Spark for one load; options that are given win over ours."""
-    # Nothing here uses pandas, whose version Spark warns of.
+    """Start Spark for one load; given options override ours."""
+    # Spark warns about the version of pandas, which is not used here.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # A delivery that kills whoever has it must have all its tries before Spark gives its session up.
+    # A delivery that kills its worker must use up its tries before Spark gives up its session.
     failures_max = _TASK_FAILURES + tries
     ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
     if is_submitted := _LAUNCHED in os.environ:
-        # What spark-submit was told is known to the JVM that it has started.
+        # The JVM knows the options that spark-submit was started with.
         with _signals_wait():
             SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
         master = master or SparkConf().get("spark.master")
     conf = SparkConf().setAppName(f"onceload {name}")
     ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
     if master is None or (is_submitted and master.startswith("local[") and "," not in master):
-        # Alone, the local scheduler gives a task up at its first failure.
+        # By default, the local scheduler gives up a task at its first failure.
         master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
     conf.setMaster(master).setAll(list((ours | dict(options)).items()))
-    # Whoever is on this machine sees what the JVM is started with.
+    # All users of this machine can see the command line of the JVM.
     with _signals_wait():
         SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
-    # Masters and workers take a cluster's secret from there; a driver looks at its settings alone.
+    # Masters and workers read the cluster secret from the environment, a driver only from its settings.
     if secret := os.environ.get("_SPARK_AUTH_SECRET"):
         conf.set("spark.authenticate.secret", secret)
     context = SparkContext.getOrCreate(conf)
@@ -227,7 +225,7 @@ def _start(name: str, master: str | None, options: Mapping[str, str], *, tries: 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back while the JVM starts: PySpark would leave it running, and nothing would end it."""
+    """Delay Ctrl-C and SIGTERM while the JVM starts: otherwise PySpark would leave it running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -247,14 +245,14 @@ def _signals_wait() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Told:
-    """What tasks tell the driver besides their rows; Spark brings it when a task ends well."""
+    """What tasks report to the driver besides rows; Spark delivers it when a task succeeds."""
 
     notes: Accumulator[tuple[Note, ...]]
     #: The numbers of the deliveries that were read to their end.
     read: Accumulator[tuple[int, ...]]
-    #: Whose rows count: of all tries at a partition, Spark brings only what the first says that ends well.
+    #: The accepted tries: Spark delivers only the first success of each partition.
     made: Accumulator[tuple[Made, ...]]
-    #: Pickled, so that Spark need not know how.
+    #: Pickled, so that Spark need not know the types.
     errors: Accumulator[tuple[bytes, ...]]
 
     @classmethod
@@ -269,7 +267,7 @@ class _Told:
 
 
 class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
-    """Adds up what tasks tell; on the driver, it may call somebody when it hears of anything."""
+    """Collects the reports of tasks; on the driver, it may call a function for each."""
 
     def __init__(self, heard: Callable[[], None] | None = None) -> None:
         self._heard = heard
@@ -289,7 +287,7 @@ class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
 
 @contextmanager
 def _telling(job: Job, told: _Told) -> Iterator[None]:
-    """Tell the driver what a repetition does not help, instead of failing a task that Spark would only try again."""
+    """Report permanent errors to the driver, instead of failing a task that Spark would retry in vain."""
     _keep_modules()
     use_access(job.access)
     try:
@@ -307,24 +305,24 @@ def _raise_first(told: _Told) -> None:
 
 
 def _said(error: Exception) -> str:
-    """What went wrong, in one line: a task's own words, or else Spark's."""
+    """The error in one line: from the task's own traceback, or from Spark."""
     _, is_ours, trace = str(error).rpartition("Traceback (most recent call last):")
     lines = [line for line in trace.splitlines() if line.strip()]
     if is_ours:
-        # What is indented are the places that it came by.
+        # Indented lines are the traceback.
         lines = [line for line in lines if not line[0].isspace()]
     elif isinstance(error, Py4JError):
-        # The first line says which call it was.
+        # The first line only names the call.
         lines = lines[1:] or lines
     return lines[0].strip(" :;") if lines else type(error).__name__
 
 
 def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
     context = TaskContext.get()
-    # A later try at a task takes over from the first, unless that may be just as alive, or be somebody else.
+    # A retried task replaces the first try, unless that may still be alive, or have another name.
     is_retry = context is not None and context.attemptNumber() > 0
     waits = has_copies or not is_retry or job.declared.delivery.mode is Mode.SESSION
-    # A later life that took over does the rest.
+    # A newer epoch that took over does the rest.
     with _telling(job, told), suppress(SessionFenced):
         for name in sessions:
             told.notes.add(tuple(work(job, name, waits=waits)))
@@ -355,7 +353,7 @@ def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """As many rows at once as a piece may hold in memory: Spark sends few at a time."""
+    """Combine batches up to the size of a piece, because Spark sends few rows at a time."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
@@ -368,7 +366,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @cache
 def _keep_modules() -> None:
-    """Spark collects a worker's garbage after each task, and would walk over all that was imported every time."""
+    """Spark collects garbage after each task, and would scan all imported modules each time."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""Records as Spark SQL sees them, and what it makes of them as columns of the target."""
+"""Records in the form of Spark SQL, and its output as columns of the target."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ _TEXTS = {Kind.UUID, Kind.TIME}
 
 
 def spark_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The view `records`: the declared columns, and the two of the lineage; a uuid and a time are texts."""
+    """The schema of the view `records`: the declared and the lineage columns; uuids and times are texts."""
     fields = [
         pa.field(field.name, _spark_type(field.type, column.type))
         for field, column in zip(arrow_schema(tuple(columns)), columns, strict=True)
@@ -67,14 +67,14 @@ def _text(value: object) -> object:
 
 
 def with_output(job: Job, made: pa.Schema) -> Job:
-    """The job that writes what its transform makes; rows have a lineage if the transform hands it on."""
+    """The job that writes the output of its transform; rows have a lineage if the transform keeps it."""
     if twice := sorted({name for name in made.names if made.names.count(name) > 1}):
-        raise SettingRefused("transform", f"more than one called {', '.join(twice)}", "columns with names of their own")
+        raise SettingRefused("transform", f"more than one column {', '.join(twice)}", "one name for each column")
     names = [name for name in made.names if name not in (PRODUCER_ID, SEQUENCE)]
     has_lineage = {PRODUCER_ID, SEQUENCE} <= set(made.names)
     declared = {column.name: column for column in job.columns}
     of_type = (_column(made.field(name), declared.get(name)) for name in names)
-    # It may give them names of their own, and nobody declared those.
+    # It may make columns that are not declared.
     written = tuple(
         replace(column, not_null=True) if column.name in job.declared.found_by else column for column in of_type
     )
@@ -84,17 +84,18 @@ def with_output(job: Job, made: pa.Schema) -> Job:
 
 
 def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
-    """What is declared, of rows that a transform made: they have a lineage if it handed that on."""
-    # Records that say who they are keep their own lineage, whatever the transform hands on of the files'.
+    """The declaration for rows of a transform: they have a lineage if it kept that."""
+    # Records that name their producer keep their own lineage, whatever the transform does with that of the files.
     lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
     return replace(declared, target=replace(declared.target, lineage=lineage))
 
 
 def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
-    """Refuse a transform that does not make what the rest of the pipeline file asks for."""
+    """Refuse a transform without the columns that the rest of the pipeline file needs."""
     for place, name in _needed(declared):
         if name not in made:
-            raise SettingRefused(place, f"{name}, and it makes {', '.join(made)}", "a column that the transform makes")
+            found = f"{name}, but the transform makes {', '.join(made)}"
+            raise SettingRefused(place, found, "a column that the transform makes")
     deleted = declared.target.deleted
     if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
         raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
@@ -104,7 +105,7 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
             found = f"{declared.producer.sequence}, which the transform makes as {ids}"
             raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
     for is_needed, why in (
-        (declared.on_rewrite is OnRewrite.REPLACE, "by which on_rewrite: replace finds old rows"),
+        (declared.on_rewrite is OnRewrite.REPLACE, "which on_rewrite: replace needs to find old rows"),
         (
             declared.producer or declared.message_id,
             "which distinguish the rows of a record from those of its copies (a row of several records has neither)",
@@ -115,7 +116,7 @@ def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineag
 
 
 def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
-    """Where the pipeline file names a column of the rows that are written, and which."""
+    """The settings of the pipeline file that name a written column, and the column."""
     yield from (("target.key", name) for name in declared.target.key)
     if declared.target.deleted:
         yield "target.deleted", declared.target.deleted
@@ -127,7 +128,7 @@ def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
 
 
 def _column(field: pa.Field, declared: Column | None) -> Column:
-    """A text may stand in for any declared type, and is read as such; any other type is Spark's own."""
+    """Text is accepted for any declared type and parsed; any other type is Spark's own."""
     made = _type_of(field)
     if declared and made.kind is Kind.TEXT and (declared.type.is_array or not made.is_array):
         return declared
@@ -135,7 +136,7 @@ def _column(field: pa.Field, declared: Column | None) -> Column:
 
 
 def as_declared(rows: pa.Table, job: Job) -> pa.Table:
-    """Read the texts that a transform makes as those of files are read: nothing is cut, and nothing rounded."""
+    """Parse the texts of a transform like those of files: nothing is cut or rounded."""
     pipeline = job.declared.name
     for name in (PRODUCER_ID, SEQUENCE) if job.names_records else ():
         if rows.column(name).null_count:
@@ -185,7 +186,7 @@ def _type_of(field: pa.Field) -> ColumnType:
     kind = next((kind for is_of, kind in _KINDS if is_of(element)), None)
     if kind is None:
         raise SettingRefused(
-            f"transform: column {field.name}", str(arrow), "a type that Postgres has: CAST it in the SQL"
+            f"transform: column {field.name}", str(arrow), "a type that Postgres has (use CAST in the SQL)"
         )
     return ColumnType(kind=kind, is_array=is_array)
 

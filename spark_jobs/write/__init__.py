@@ -1,1 +1,1 @@
-"""Rows into Postgres: SQL, binary COPY, the target, rows that the server refuses."""
+"""Write rows to Postgres: SQL, binary COPY, the target, refused rows."""

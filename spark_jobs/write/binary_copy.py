@@ -1,7 +1,7 @@
-"""Rows of Arrow into Postgres, by binary COPY.
+"""Copy Arrow rows into Postgres with binary COPY.
 
-Postgres spends half of a load parsing text otherwise. A column travels in a type that binary COPY takes; the few
-arrays that the encoder cannot name rightly travel as arrays of text, and the server casts them.
+With text, Postgres would spend half of a load on parsing. A column travels in a type that binary COPY accepts; a few
+array types that the encoder labels wrongly travel as arrays of text, and the server casts them.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,27 +22,27 @@ from spark_jobs.write.sql import quoted
 #: What is encoded at once is still in the processor's cache when it is sent.
 _BATCH_ROWS = 4096
 _TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
-#: The encoder writes their elements under the name of another type, and the server refuses that.
+#: The encoder writes these elements with the id of another type, which the server refuses.
 _MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
 
 
 def travels_as(column: Column) -> ColumnType:
-    """The type of the column that its values are copied into."""
+    """The type that the values of a column are copied as."""
     return _TEXT_ARRAY if column.type.is_array and column.type.kind in _MISNAMED else column.type
 
 
 def is_cast(columns: Sequence[Column]) -> bool:
-    """Whether some column does not travel in its own type, so that the server has to cast it."""
+    """Whether a column does not travel in its own type, so that the server has to cast it."""
     return any(travels_as(column) != column.type for column in columns)
 
 
 def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
-    """Rows as the binary COPY format holds them; columns beyond the declared ones go as they are."""
+    """Encode rows in the binary COPY format; columns beyond the declared ones are not converted."""
     travelling = rows
     for column in columns:
         at = rows.schema.get_field_index(column.name)
         travelling = travelling.set_column(at, column.name, _travelling(rows.column(at), column))
-    # The encoder looks fields up by name, and names may be anything; theirs do not matter to COPY.
+    # The encoder finds fields by name, and names may be anything; COPY ignores them.
     travelling = travelling.rename_columns([f"c{number}" for number in range(travelling.num_columns)])
     encoder = pgpq.ArrowToPostgresBinaryEncoder(travelling.schema)
     yield encoder.write_header()
@@ -52,11 +52,11 @@ def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
 
 
 class Reader(RawIOBase):
-    """What COPY reads from: the next rows are encoded while the server takes in the last."""
+    """The input of COPY: the next rows are encoded while the server processes the last ones."""
 
     def __init__(self, encoded: Iterator[bytes]) -> None:
         super().__init__()
-        #: What ended the reading before its end.
+        #: The errors that ended the reading early.
         self.failures: list[BaseException] = []
         chunks = _chunks(encoded, self.failures)
         next(chunks)
@@ -64,14 +64,14 @@ class Reader(RawIOBase):
 
 
 def _chunks(encoded: Iterator[bytes], failures: list[BaseException]) -> Generator[bytes, int, None]:
-    """Each chunk as it is asked for, and nothing at the end; the driver drops an exception, so it is kept here.
+    """Each requested chunk, and nothing at the end; the driver drops exceptions, so they are kept here.
 
-    A signal handler raises where the generator goes on, which is inside of the try; it would not be in a function.
+    A signal handler raises where the generator continues, which is inside the try; in a function it would not be.
     """
     try:
         yield b""
         for chunk in encoded:
-            # Nothing would be taken for the end.
+            # An empty chunk would count as the end.
             if chunk:
                 yield chunk
         yield b""
@@ -79,16 +79,16 @@ def _chunks(encoded: Iterator[bytes], failures: list[BaseException]) -> Generato
         raise
     except BaseException as error:  # noqa: BLE001 - it is raised again where the driver returns.
         failures.append(error)
-        # The driver sends the words to the server's log, where no values belong.
+        # The driver sends this text to the server's log, where no values belong.
         raise InterruptedError("the rows could not be encoded") from None
 
 
 def copy_in(
     connection: Connection, rows: pa.Table, *, table: str, names: Sequence[str], columns: Sequence[Column]
 ) -> int:
-    """Write rows, and say how many the server has written: a trigger may leave some out.
+    """Write rows, and return how many the server wrote: a trigger may discard some.
 
-    The table's name is given as SQL writes it, the columns' as they are called.
+    The table's name is quoted, the columns' names are not.
     """
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     listed = ", ".join(map(quoted, names))
@@ -103,14 +103,14 @@ def copy_in(
             connection.invalidate()
         if reader.failures:
             raise reader.failures[0] from None
-        # What the driver says reaches the core in the clothes that it knows.
+        # Raise the driver's error in the form that the core knows.
         raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
 
 
 def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     column_type = column.type
     if column_type.kind is Kind.JSONB and not column_type.is_array:
-        # The binary form of jsonb is its text behind the number of a version.
+        # The binary form of jsonb is a version number and its text.
         return pc.binary_join_element_wise(b"\x01", values.cast(pa.binary()), b"")
     if travels_as(column) == column_type:
         return values
@@ -118,7 +118,7 @@ def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
 
 
 def _texts(lists: pa.ListArray, column_type: ColumnType) -> pa.Array:
-    """Arrays of text that the server can cast; they are rare, so they may take their time."""
+    """Arrays of text that the server can cast; they are rare, so speed does not matter."""
     write: Callable[[Any], str] = _WRITTEN.get(column_type.kind, str)
     return pa.array(
         [

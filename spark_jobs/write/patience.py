@@ -1,4 +1,4 @@
-"""Waiting for a server that is away or busy."""
+"""Wait for a server that is away or busy."""
 
 import time
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import TypeVar
 from dedup_core.errors import DatabaseLost, OnceloadError, PipelineBusy
 
 Answer = TypeVar("Answer")
-#: How long a task goes on calling a database that restarts.
+#: How long a task retries while a database restarts.
 _PATIENCE_S = 120.0
 _PAUSE_S = (0.1, 5.0)
 
 
 class Patience:
-    """Waits longer each time, and gives up with the last error when its time is over."""
+    """Waits longer each time, and raises the last error when its time is over."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + _PATIENCE_S
@@ -34,5 +34,5 @@ class Patience:
 
 
 def answered(ask: Callable[[], Answer]) -> Answer:
-    """Ask what may be asked twice, until the database answers."""
+    """Call until the database answers; the call must be safe to repeat."""
     return Patience().until_answered(ask)

@@ -1,4 +1,4 @@
-"""The rows that the server refuses, found one by one."""
+"""Find the single rows that the server refuses."""
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
@@ -8,14 +8,14 @@ from dedup_core.postgres.connection import first_line, sqlstate
 from spark_jobs.write.sql import run
 from spark_jobs.write.writer import Writer
 
-#: What a row may be refused for: its values, its key twice, a constraint, a trigger's own word, a server's limit.
+#: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
 
 
 def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
-    """The rows that the table does not take, by number, with the server's reason; nothing is written.
+    """The rows that the table refuses, by number, with the server's reason; nothing is written.
 
-    No more of them are looked for once there are more than `at_most`.
+    The search ends when there are more than `at_most`.
     """
     refused: dict[int, str] = {}
     with engine.connect() as connection, connection.begin() as transaction:
@@ -30,7 +30,7 @@ def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int
 def _offer(
     connection: Connection, writer: Writer, rows: pa.Table, first: int, refused: dict[int, str], *, at_most: int | None
 ) -> None:
-    """Halve what is refused until it is one row; what passes stays, so that rows which clash are found too."""
+    """Halve a refused set until one row is left; accepted rows stay, so that conflicting rows are found too."""
     if at_most is not None and len(refused) > at_most:
         return
     savepoint = connection.begin_nested()
@@ -51,5 +51,5 @@ def _offer(
 
 
 def is_of_rows(error: DBAPIError) -> bool:
-    """Whether it is rows that the server refuses."""
+    """Whether the error is about rows."""
     return sqlstate(error).startswith(ROW_REFUSED)

@@ -1,4 +1,4 @@
-"""SQL text: quoting, and running a statement that is made of names."""
+"""SQL text: quoting names, and running generated statements."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from spark_jobs.pipeline.declared import Target
 
 
 def run(connection: Connection, statement: str) -> CursorResult[*tuple[Any, ...]]:
-    """Run a statement that is complete: a percent sign or a colon in a name stands for itself."""
+    """Run a complete statement: a percent sign or a colon in a name has no special meaning."""
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def literal(value: str) -> str:
-    """A text as SQL writes it."""
+    """Quote a text as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:
-    """Any name is just a name."""
+    """Quote any name."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def table_name(target: Target) -> str:
-    """The table as SQL writes it."""
+    """The quoted name of the table."""
     return f"{quoted(target.schema)}.{quoted(target.table)}"

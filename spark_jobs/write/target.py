@@ -1,4 +1,4 @@
-"""The table that rows go to: made if it is missing, checked if it is there."""
+"""The target table: create it if it is missing, else check it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SQL = statements("target.sql", package=__package__)
 
 
 def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column]) -> None:
-    """Make the table, or refuse one that could not hold the rows as they are declared."""
+    """Create the table, or refuse one that cannot hold the declared rows."""
     target, table = declared.target, table_name(declared.target)
     if reserved := [column.name for column in columns if column.name in RESERVED]:
         raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
@@ -32,18 +32,18 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
         _check_columns(table, wanted, {name: str(row.type) for name, row in there.items()})
         generated = [name for name, row in there.items() if row.is_generated and name in wanted]
         if generated:
-            found = f"{', '.join(generated)}, which the table makes itself (GENERATED ALWAYS)"
-            raise SettingRefused(f"target {table}", found, "declared columns that take what is written to them")
+            found = f"{', '.join(generated)}, which the table generates (GENERATED ALWAYS)"
+            raise SettingRefused(f"target {table}", found, "declared columns that accept written values")
         unfilled = [name for name, row in there.items() if row.is_not_null and not row.is_filled and name not in wanted]
         if unfilled:
-            found = f"{', '.join(unfilled)}, which may not be null and which nobody fills"
+            found = f"{', '.join(unfilled)} (not null, without a default and not declared)"
             raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
         if target.write is Write.MERGE:
             _check_key(connection, target)
 
 
 def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
-    """Refuse a table whose rows are not those of the commit alone, and one that is not there any more."""
+    """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists."""
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
         is_there = _refuse_unfit(connection, table)
@@ -52,23 +52,23 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
 
 
 def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
-    """How many rows a statement leaves in the target: those it writes, without those that triggers delete again.
+    """How many rows a statement leaves in the target: those written, minus those that triggers deleted again.
 
-    The table may have been altered since the load began, so that it is looked at again.
+    The table is checked again, because it may have been altered since the load began.
     """
     _refuse_unfit(connection, table)
     before = connection.execute(SQL["taken_away"], {"table": table}).scalar_one()
     rows = write()
     if before is None:
         return rows
-    # Triggers that wait for the commit run now.
+    # Run triggers that are deferred to the commit.
     run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
     taken_away: int = connection.execute(SQL["taken_away"], {"table": table}).scalar_one() - before
     return rows - taken_away
 
 
 def _refuse_unfit(connection: Connection, table: str) -> bool:
-    """Whether there is such a table; refused, if its rows are not those of the commit alone."""
+    """Whether the table exists; refused if a commit does not fully control its rows."""
     there = connection.execute(SQL["unfit"], {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
@@ -78,7 +78,7 @@ def _refuse_unfit(connection: Connection, table: str) -> bool:
 
 _FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
 _KINDS = {
-    "f": "a foreign table, whose rows another server commits: after a crash they could be there twice",
+    "f": "a foreign table, whose rows another server commits: after a crash they could be duplicated",
     "v": "a view",
     "m": "a materialized view",
     "S": "a sequence",
@@ -90,37 +90,37 @@ _KINDS = {
 
 def _why_unfit(row: Record) -> str | None:
     if row.kind not in ("r", "p"):
-        return _KINDS.get(row.kind, "which is no table")
+        return _KINDS.get(row.kind, "which is not a table")
     if row.persistence != "p":
-        return "an unlogged table, which a crash of the server empties: its rows would be lost"
+        return "an unlogged table, whose rows are lost when the server crashes"
     if row.rule is not None:
-        return f"whose rule {row.rule!r} changes what is written to it: drop the rule, or make it a trigger"
+        return f"whose rule {row.rule!r} changes what is written to it (drop the rule, or make it a trigger)"
     if row.has_row_security:
-        return "whose row-level security hides rows from this role: load as its owner, or as a role with BYPASSRLS"
+        return "whose row-level security hides rows from this role (load as its owner, or as a role with BYPASSRLS)"
     return None
 
 
 def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> None:
-    """Refuse a table that a load has made and that is gone: it was dropped, or another one is meant by now.
+    """Refuse a missing table that a load created before: it was dropped, or another name is set now.
 
-    What was loaded before would not come into a new one, because it is consumed.
+    A new table would lack what was loaded before, because that is consumed.
     """
     try:
         loaded = len(ledger.states(declared.name).states) if ledger.position(declared.name) else 0
     except NotFound:
-        # Planned before its first load.
+        # Planned before the first load.
         return
     if loaded:
-        found = f"{table}, which is not there, though {loaded:,} producers were loaded by this pipeline"
+        found = f"{table}, which does not exist, although this pipeline loaded {loaded:,} producers"
         expected = (
-            "the table that rows were loaded into before: set it back, give that table this name, or take its rows "
-            "back with `onceload recover rewind FILE --position 0` and load them again"
+            "the table that rows were loaded into before (restore it, give that table this name, or delete its rows "
+            "with `onceload recover rewind FILE --position 0` and load them again)"
         )
         raise SettingRefused("target.table", found, expected)
 
 
 def undeclared_columns(connection: Connection, table: str, *, known: Sequence[str]) -> tuple[Column, ...]:
-    """The columns that a table got for fields which nobody declared; those that fill themselves are none of them."""
+    """The columns that a table got for undeclared fields, without those that the table fills itself."""
     there = columns_there(connection, table)
     names = there.keys() - {*known, *RESERVED}
     return tuple(column for name, column in there.items() if isinstance(column, Column) and name in names)
@@ -128,20 +128,20 @@ def undeclared_columns(connection: Connection, table: str, *, known: Sequence[st
 
 @dataclass(frozen=True, kw_only=True)
 class Closed:
-    """A column that a field which nobody declared cannot be written to, and why."""
+    """A column that an undeclared field cannot be written to, and why."""
 
     name: str
     why: str
 
 
 def columns_there(connection: Connection, table: str) -> dict[str, Column | Closed]:
-    """The columns of a table, as fields that nobody declared may be written to them."""
+    """The columns of a table, as targets of undeclared fields."""
     return {row.name: _open_or_closed(row) for row in connection.execute(SQL["columns"], {"table": table})}
 
 
 def _open_or_closed(row: Record) -> Column | Closed:
     if row.is_filled:
-        return Closed(name=row.name, why=f"{row.type}, which the table fills by itself")
+        return Closed(name=row.name, why=f"{row.type}, which the table fills itself")
     try:
         column = parse_column(row.name, row.type)
     except SettingRefused:
@@ -150,7 +150,7 @@ def _open_or_closed(row: Record) -> Column | Closed:
 
 
 def places_taken(connection: Connection, table: str) -> int:
-    """How many columns a table has had."""
+    """How many columns a table has ever had."""
     return int(connection.execute(SQL["places"], {"table": table}).scalar_one())
 
 
@@ -170,14 +170,14 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     schema = connection.execute(SQL["schema"], {"schema": target.schema}).one()
     if not schema.is_there:
         if not schema.may_make:
-            found = f"a table in schema {target.schema}, which is not there, and which {schema.user} may not make"
-            expected = f"one that is: CREATE SCHEMA {quoted(target.schema)} AUTHORIZATION {quoted(schema.user)}"
+            found = f"a table in schema {target.schema}, which does not exist and which {schema.user} may not create"
+            expected = f"an existing schema: CREATE SCHEMA {quoted(target.schema)} AUTHORIZATION {quoted(schema.user)}"
             raise SettingRefused("target.table", found, expected)
         run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
     run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
 
 
-#: How Postgres writes types that have a shorter name.
+#: The long Postgres names of types with a shorter name.
 _LONG_NAMES = {
     "varchar": "character varying",
     "timestamptz": "timestamp with time zone",
@@ -193,12 +193,12 @@ def _as_postgres_writes(declared: str) -> str:
 
 def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
     faults = [
-        f"{name} is {there[name]} instead of {of_type}" if name in there else f"there is no {name}"
+        f"{name} is {there[name]} instead of {of_type}" if name in there else f"{name} is missing"
         for name, of_type in wanted.items()
         if there.get(name) != _as_postgres_writes(of_type)
     ]
     if faults:
-        expected = "the columns that the pipeline declares (and _producer_id, _sequence: see target.lineage)"
+        expected = "the columns that the pipeline declares (and _producer_id and _sequence: see target.lineage)"
         raise SettingRefused(f"target {table}", "; ".join(faults[:5]), expected)
 
 
@@ -206,4 +206,4 @@ def _check_key(connection: Connection, target: Target) -> None:
     keys = [frozenset(row.names) for row in connection.execute(SQL["keys"], {"table": table_name(target)})]
     if frozenset(target.key) not in keys:
         expected = f"a unique index on its key ({', '.join(target.key)})"
-        raise SettingRefused(f"target {table_name(target)}", "none on just these columns", expected)
+        raise SettingRefused(f"target {table_name(target)}", "none on exactly these columns", expected)

@@ -1,5 +1,5 @@
 -- name: columns
--- All columns of a table: their types, and whether the table fills them by itself.
+-- All columns of a table: their types, and whether the table fills them itself.
 SELECT CAST(attname AS text) AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS is_not_null,
        atthasdef OR attidentity <> '' OR attgenerated <> '' AS is_filled,
        attidentity = 'a' OR attgenerated <> '' AS is_generated
@@ -11,7 +11,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = :schema) AS is_there,
        has_database_privilege(current_database(), 'CREATE') AS may_make, CAST(current_user AS text) AS user;
 
 -- name: places
--- How many columns a table has had: those that were dropped still take a place.
+-- How many columns a table has ever had: dropped ones still count towards the limit.
 SELECT coalesce(max(attnum), 0) FROM pg_attribute WHERE attrelid = to_regclass(:table);
 
 -- name: keys
@@ -24,7 +24,7 @@ SELECT array_agg(CAST(attname AS text)) AS names
  GROUP BY indexrelid;
 
 -- name: unfit
--- The table and all partitions below it, with what keeps a commit from meaning all of its rows.
+-- The table and its partitions, with the reasons why a commit would not control all of their rows.
 SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kind,
        CAST(relpersistence AS text) AS persistence, row_security_active(oid) AS has_row_security,
        (SELECT CAST(min(rulename) AS text) FROM pg_rewrite

@@ -1,4 +1,4 @@
-"""Rows into a table, and which of them it does not take."""
+"""Write rows to a table, and find those that it refuses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from spark_jobs.write.target import Closed, columns_there, count_written, places
 
 
 class ColumnsDiffer(Exception):
-    """The table has columns of other types than those that were read, or no place for more; nothing was written."""
+    """The table has columns of other types than those that were read, or no room for more; nothing was written."""
 
     def __init__(self, found: tuple[Column, ...], *, is_full: bool) -> None:
         super().__init__(found)
@@ -24,7 +24,7 @@ class ColumnsDiffer(Exception):
         self._is_full = is_full
 
     def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
-        """The columns that fields can be written to, as the table has them; of a full one, no others."""
+        """The columns for fields, with the types of the table; if the table is full, no new ones."""
         if self._is_full:
             return tuple(self._found[column.name] for column in added if column.name in self._found)
         return tuple(self._found.get(column.name, column) for column in added)
@@ -32,17 +32,17 @@ class ColumnsDiffer(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """How rows get into one table."""
+    """How rows are written to one table."""
 
-    #: As SQL writes it.
+    #: Quoted for SQL.
     table: str
-    #: Where its rows end up: the same, or the table that a stage is of.
+    #: The table where its rows end up: itself, or the target of a stage.
     target: str
     columns: tuple[Column, ...]
     lineage: bool
-    #: The table's columns have the declared types, so that what travels in another has to be cast.
+    #: The table has the declared types, so values that travel in another type must be cast.
     is_cast: bool
-    #: Of the columns, those that the table may not have yet.
+    #: The columns that the table may lack.
     added: tuple[Column, ...] = ()
 
     @classmethod
@@ -51,7 +51,7 @@ class Writer:
         return cls(table=table, target=table, columns=columns, lineage=target.lineage, is_cast=is_cast(columns))
 
     def adding(self, columns: tuple[Column, ...]) -> "Writer":
-        """The same, with columns for fields that nobody declared; one of that type that is there is as good."""
+        """The same, with columns for undeclared fields; an existing column of the same type is used."""
         return replace(self, columns=self.columns + columns, added=columns)
 
     @property
@@ -60,21 +60,21 @@ class Writer:
         return [column.name for column in self.columns] + lineage
 
     def add_columns(self, connection: Connection) -> None:
-        """Add those that the table lacks: what is written must be of its types, because COPY sends no others."""
+        """Add missing columns: the table's types must match, because COPY sends no others."""
         if self.added and (lacking := self._lacking(connection)):
             listed = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
             run(connection, f"ALTER TABLE {self.table} {', '.join(listed)}")
-            # Somebody may have added them first, and with other types.
+            # Another writer may have added them first, with other types.
             self._lacking(connection)
 
     def _lacking(self, connection: Connection) -> list[Column]:
-        """The columns that have to be added; refused where others are there, or no place is left."""
+        """The columns to add; raises if existing ones differ, or no room is left."""
         ours = columns_there(connection, self.table)
         there = ours if self.table == self.target else columns_there(connection, self.target) | ours
         found = tuple(there[column.name] for column in self.added if column.name in there)
         for column in found:
             if isinstance(column, Closed):
-                expected = "a column that takes the field; declare it under columns, or set unknown_fields: ignore"
+                expected = "a column that accepts the field (declare it under columns, or set unknown_fields: ignore)"
                 raise SettingRefused(f"target {self.target}, column {column.name}", column.why, expected)
         open_ones = tuple(column for column in found if isinstance(column, Column))
         types = {column.name: column.type for column in open_ones}
@@ -87,19 +87,19 @@ class Writer:
         return lacking
 
     def write(self, connection: Connection, rows: pa.Table) -> int:
-        """Write rows, and first add the columns that they need; how many the server has written."""
+        """Add missing columns, write rows, and return how many the server wrote."""
         self.add_columns(connection)
         return self.copy(connection, rows)
 
     def copy(self, connection: Connection, rows: pa.Table) -> int:
-        """Copy rows in; how many of them are there in the end."""
+        """Copy rows, and return how many of them remain."""
         if not rows.num_rows:
             return 0
         copy = partial(self._copy, connection, rows.select(self.names))
         return count_written(connection, self.table, copy) if self.table == self.target else copy()
 
     def _copy(self, connection: Connection, rows: pa.Table) -> int:
-        """Straight in, or through a table of this transaction where the server has to cast."""
+        """Copy directly, or through a temporary table if the server has to cast."""
         if not self.is_cast:
             return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
         run(
@@ -114,13 +114,13 @@ class Writer:
 
 
 def travelling(columns: Sequence[Column], *, lineage: bool) -> str:
-    """The columns of a table that rows are copied into on their way."""
+    """The columns of the temporary table that rows are copied to."""
     listed = [f"{quoted(column.name)} {travels_as(column)}" for column in columns]
     return ", ".join(listed + [f"{field.name} bigint" for field in LINEAGE if lineage])
 
 
 def arrived(columns: Sequence[Column], *, lineage: bool) -> str:
-    """The same columns as the target has them."""
+    """The same columns, cast to the types of the target."""
     listed = [
         f"CAST({quoted(column.name)} AS {column.type})" if is_cast([column]) else quoted(column.name)
         for column in columns

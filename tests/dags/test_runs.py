@@ -250,7 +250,7 @@ def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
 
     said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
 
-    assert "batch run should be staged and wait to be published" in said.stdout, said.stderr
+    assert "batch run cannot be published" in said.stdout, said.stderr
 
 
 _APPLY = """

@@ -129,7 +129,9 @@ def test_a_file_that_is_written_anew_under_the_claim_of_a_loader_that_died_is_lo
     loads.ledger.open_session("events", SessionName("dead"))
     loads.load()
 
-    assert [note.reason.split(" until ")[0] for note in waiting.notes] == ["another run is loading it (session dead"]
+    assert [note.reason.split(" until ")[0] for note in waiting.notes] == [
+        "another run is loading it (session dead, lease"
+    ]
     assert loads.rows() == [2]
 
 
@@ -163,7 +165,7 @@ def test_a_file_that_is_rotated_while_it_is_staged_is_loaded_once(logs):
 
     def rotate():
         (logs.folder / "app.log").rename(logs.folder / "app.log.1")
-        assert "one load after the other" in logs.load().notes[0].reason
+        assert "until that run ends" in logs.load().notes[0].reason
 
     load_with(logs, Meanwhile(after=rotate))
     logs.load()

@@ -131,7 +131,7 @@ def test_what_is_whole_before_the_damage_is_loaded_and_the_rest_noted(loads, suf
     report = loads.load()
 
     assert (counts(report), notes(report)) == ((2, 0, 0), [(path.name, True)])
-    assert "only whole records before that are loaded" in report.notes[0].reason
+    assert "Only whole records before that are loaded" in report.notes[0].reason
     again = load_without_tasks(loads)
     assert notes(again) == [(path.name, True)]
     path.write_bytes(content + PACK[suffix](line(3).encode()))

@@ -235,4 +235,4 @@ def test_a_packed_file_that_is_empty_inside_replaces_nothing(loads):
     report = loads.load(on_rewrite=OnRewrite.REPLACE)
 
     assert loads.rows() == [1, 2]
-    assert "nothing of it replaces what was loaded of it before" in report.notes[0].reason
+    assert "Its loaded rows stay and are not replaced" in report.notes[0].reason

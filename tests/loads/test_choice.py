@@ -78,7 +78,7 @@ def test_a_choice_that_means_no_file_is_said(two_days):
     (note,) = load_chosen(two_days, "2026-04-*").notes
 
     assert note.name == "2026-04-*"
-    assert note.reason.startswith("no file of the source is called so")
+    assert note.reason.startswith("no file of the source has this name")
     assert two_days.rows_or_none() == []
 
 
@@ -181,7 +181,7 @@ def test_what_has_no_end_yet_replaces_nothing(loads):
 
     (note,) = load_chosen(loads, replaces=True).notes
 
-    assert note.reason == f"{LastLineOpen(8)}; nothing of it replaces what was loaded of it before"
+    assert note.reason == f"{LastLineOpen(8)}. Its loaded rows stay and are not replaced"
     assert loads.rows() == [1]
 
 

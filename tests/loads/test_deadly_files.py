@@ -121,7 +121,7 @@ def test_only_the_file_that_kills_its_worker_is_set_aside(loads, deadly, moment)
     assert loads.rows() == [number for number, name in enumerate("abcd") if name not in deadly]
     assert sorted(dead_letters(loads)) == files
     for name, reason in dead_letters(loads).items():
-        assert reason == f"the worker process died, or stopped responding, while it read '{name}'"
+        assert reason == f"the worker process died or stopped responding while it read '{name}'"
     assert sorted(note.name for note in report.notes if note.needs_a_person) == files
     assert tasks.deaths <= _TRIES * len(files)
 
@@ -133,7 +133,7 @@ def test_a_file_that_kills_its_worker_alone_is_named_too(loads, mode):
     load_by(loads, Mortals(reading=["a.jsonl"]), mode=mode)
 
     assert list(dead_letters(loads)) == ["a.jsonl"]
-    assert "died, or stopped responding, while it read 'a.jsonl'" in dead_letters(loads)["a.jsonl"]
+    assert "died or stopped responding while it read 'a.jsonl'" in dead_letters(loads)["a.jsonl"]
 
 
 def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(loads):

@@ -84,7 +84,7 @@ def test_a_dead_letter_is_listed_shown_and_redelivered(loads, call, file, poison
     _, people, words = call("deliveries", "show", number)
 
     assert code is ExitCode.NEEDS_A_PERSON
-    assert f"b.jsonl: a part was set aside as dead letter {number}" in err
+    assert f"b.jsonl: a part of it became dead letter {number}" in err
     assert f"`onceload deliveries show {number}`" in err
     assert [(each["state"], each["tries"], each["producer"]) for each in listed] == [("dead", 2, "b.jsonl")]
     assert "ValueError: poison" in table

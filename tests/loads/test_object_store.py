@@ -399,7 +399,7 @@ def test_an_object_whose_name_would_lead_to_another_one_is_refused(remote, store
     report = remote.load()
 
     assert remote.rows() == [1]
-    assert [("leads elsewhere" in note.reason) for note in report.notes] == [True] * 3
+    assert [("would change the address" in note.reason) for note in report.notes] == [True] * 3
 
 
 def test_a_bucket_that_is_not_there_is_named(remote, store):

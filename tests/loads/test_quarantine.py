@@ -38,8 +38,8 @@ REASONS = (
     "'\\\\' is no numeric(12,2)",
     "'a' and \"b\" and 'c'",
     "-1.5e+300 is no real: out of range",
-    "no valid UTF-8 at byte 7 of the record",
-    "12 bytes, which are no text, are no varchar(10)",
+    "invalid UTF-8 at byte 7 of the record",
+    "12 bytes that are not text are no varchar(10)",
     'the server refused it: invalid input syntax for type inet: "10.0.0.300"',
     'the server refused it: new row for relation "t 1" violates check constraint "c 2"',
     "the server refused it: it isn't so",
@@ -108,7 +108,7 @@ def test_a_retry_makes_no_target_anew_that_was_lost(two_strange):
     with loads.engine.begin() as connection:
         connection.execute(text("DROP TABLE target"))
 
-    with pytest.raises(SettingRefused, match="which is not there"):
+    with pytest.raises(SettingRefused, match="which does not exist"):
         retry_all(loads)
 
     assert loads.ask("SELECT to_regclass('target')") == [(None,)]

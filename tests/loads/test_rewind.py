@@ -622,7 +622,7 @@ def test_files_that_are_missing_or_cut_are_named(loads, exported, new_dsn):
 
     assert (found.same, found.ahead) == (0, ())
     assert [(each.producer, each.found) for each in found.different] == [
-        ("a.jsonl", "nothing: no file holds it any more"),
+        ("a.jsonl", "nothing: no file contains it any more"),
         ("b.jsonl", f"{{[0,{len(line(2))})}}"),
     ]
 
@@ -648,7 +648,7 @@ def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, ne
 
     assert found.same == 1
     assert [(each.producer, each.found) for each in found.different] == [
-        ("a.jsonl", f"{{[0,{len(whole)})}} of another content")
+        ("a.jsonl", f"{{[0,{len(whole)})}} with other content")
     ]
 
 
@@ -680,7 +680,7 @@ def test_a_target_that_still_has_rows_is_not_loaded_over(loads, exported, new_ds
         connection.execute(text("INSERT INTO target VALUES (1)"))
     engine.dispose()
 
-    with pytest.raises(SettingRefused, match=r"found table .*target.* with rows.*Expected a target without rows"):
+    with pytest.raises(SettingRefused, match=r"found table .*target.* with rows.*Expected an empty target"):
         anew(loads, new_dsn, exported)
 
 
@@ -689,14 +689,14 @@ def test_without_a_snapshot_nothing_is_compared(loads, exported, new_dsn):
 
 
 def test_a_database_that_has_the_pipeline_is_not_rebuilt_over(loads, exported):
-    with pytest.raises(SettingRefused, match="with 2 commits already"):
+    with pytest.raises(SettingRefused, match="with 2 commits in this database"):
         anew(loads, loads.dsn, exported)
 
 
 def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
     loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, name="others"))
 
-    with pytest.raises(SettingRefused, match=r"found one of pipeline events.*Expected one of others"):
+    with pytest.raises(SettingRefused, match=r"found one of pipeline events.*Expected a snapshot of others"):
         anew(loads, new_dsn, exported)
 
 

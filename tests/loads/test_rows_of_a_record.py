@@ -162,7 +162,7 @@ def test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes(devices, 
     load_by_spark(devices, tasks, target=target, transform=transform)
     devices.write("b.jsonl", record("d1", 2, ["c", "c"]))
 
-    with pytest.raises(TransformRefused, match=r"several rows of one key \(item\)"):
+    with pytest.raises(TransformRefused, match=r"several rows have the same key \(item\)"):
         load_by_spark(devices, tasks, target=target, transform=transform)
 
     assert devices.rows("item, seq") == [("a", 1), ("b", 0)]

@@ -228,7 +228,7 @@ def test_what_was_offered_to_a_session_that_there_is_no_more_goes_to_the_first(l
 def test_session_refuses_a_consumer_that_is_none_of_its_own(loads, name):
     declare(loads, Mode.SESSION)
 
-    with pytest.raises(SettingRefused, match="Expected 1 to 2"):
+    with pytest.raises(SettingRefused, match="Expected a number from 1 to 2"):
         consume_once(loads, name)
 
 

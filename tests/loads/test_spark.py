@@ -137,7 +137,7 @@ def test_rows_of_a_transform_that_do_not_tell_their_file_are_not_replaced(loads,
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     load(declared, settings, batch=new_batch(), tasks=tasks)
 
-    with pytest.raises(SettingRefused, match="do not tell their file"):
+    with pytest.raises(SettingRefused, match="a transform without them"):
         load(declared, replace(settings, choice=Choice(replaces=True)), batch=new_batch(), tasks=tasks)
 
     assert loads.rows() == [1, 2]
@@ -200,7 +200,7 @@ def _fails(*_: object) -> None:
     [
         ({"transform": "SELEC id FROM records"}, "transform: .*Syntax error at or near 'SELEC'"),
         ({"transform": "SELECT ids FROM records"}, "transform: .*`ids` cannot be resolved"),
-        ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one called id"),
+        ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one column id"),
         ({"transform": "SELECT 1 AS id"}, "transform: .*reads all of the view records"),
         ({"transform": "SELECT * FROM records LIMIT 5"}, "transform: .*without LIMIT"),
         ({"transform": "SELECT * FROM records TABLESAMPLE (50 PERCENT)"}, "transform: .*without LIMIT"),
@@ -209,7 +209,7 @@ def _fails(*_: object) -> None:
                 "transform": "SELECT id FROM records",
                 "target": Target(schema="public", table="target", write=Write.MERGE, key=("amount",)),
             },
-            "target.key: found amount, and it makes id.*Expected a column that the transform makes",
+            "target.key: found amount, but the transform makes id.*Expected a column that the transform makes",
         ),
         (
             {
@@ -333,7 +333,7 @@ def test_what_a_transform_makes_of_producers_and_their_ids_can_be_kept_or_is_ref
     loads.write("a.jsonl", line(1) + line(2))
     producer = RecordProducer(name="note", sequence="id")
 
-    with pytest.raises(TransformRefused, match=r"a row of producer .* with id .*expected is a name of at most"):
+    with pytest.raises(TransformRefused, match=r"a row has producer .* and id .*expected is a name of at most"):
         load_by_spark(loads, tasks, transform=f"SELECT {made}, _producer_id, _sequence FROM records", producer=producer)
 
     assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
@@ -442,7 +442,7 @@ def test_of_rows_of_one_key_the_last_wins_or_none(loads, tasks, made):
         load_by_spark(loads, tasks, target=target, transform=transform)
         assert loads.ask("SELECT id, note FROM target") == [(7, "new")]
     else:
-        with pytest.raises(TransformRefused, match="several rows of one key"):
+        with pytest.raises(TransformRefused, match="several rows have the same key"):
             load_by_spark(loads, tasks, target=target, transform=transform)
         grouped = "SELECT id, max(note) AS note FROM records GROUP BY id"
         assert load_by_spark(loads, tasks, target=target, transform=grouped).loaded == 1

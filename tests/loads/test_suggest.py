@@ -188,14 +188,14 @@ def test_of_a_merge_neither_its_key_nor_what_deletes_is_guessed(rich):
 
 
 def test_too_few_rows_say_nothing_of_what_is_ordinary(loads):
-    with pytest.raises(SettingRefused, match="which is not there yet"):
+    with pytest.raises(SettingRefused, match="which does not exist yet"):
         drafted(loads)
     loads.write("a.jsonl", line(1))
     loads.load()
 
     with pytest.raises(SettingRefused, match="Expected at least 100"):
         drafted(loads)
-    with pytest.raises(SettingRefused, match="nothing is staged"):
+    with pytest.raises(SettingRefused, match="is not staged"):
         drafted(loads, batch=Batch("none"))
 
 

@@ -38,7 +38,7 @@ def foreign(of: str) -> tuple[str, ...]:
 
 
 UNFIT = {
-    "unlogged": (("CREATE UNLOGGED TABLE target (" + PLAIN + ")",), "an unlogged table, which a crash"),
+    "unlogged": (("CREATE UNLOGGED TABLE target (" + PLAIN + ")",), "an unlogged table, whose rows are lost"),
     "foreign": (foreign(f"target ({PLAIN})"), "a foreign table, whose rows another server commits"),
     "view": (("CREATE TABLE below (" + PLAIN + ")", "CREATE VIEW target AS SELECT * FROM below"), "a view"),
     "materialized view": (("CREATE MATERIALIZED VIEW target AS SELECT 1 AS id",), "a materialized view"),

@@ -133,7 +133,7 @@ def test_a_gap_that_a_session_holds_is_noted_and_one_that_nothing_holds_differs_
     assert [named(each) for each in (held, waiting, dead)] == [[], [], []]
     assert notes(held) == {"a.jsonl": f"{gap} are being loaded, as delivery {number}"}
     assert notes(waiting) == {"a.jsonl": f"{gap} wait to be loaded, as delivery {number}"}
-    assert notes(dead) == {"a.jsonl": f"{gap} were set aside: see `onceload deliveries show {number}`"}
+    assert notes(dead) == {"a.jsonl": f"{gap} are in the dead letters: see `onceload deliveries show {number}`"}
     assert (named(lost), notes(lost)) == ([("a.jsonl", Kind.GAP, f"[0,{end})")], {})
     loads.load()
     whole = verified(loads)
@@ -195,7 +195,7 @@ def test_the_end_of_a_packed_file_that_was_not_read_to_its_end_is_noted(loads, i
 
     verification = verified(loads)
 
-    reason = f"it was not read to its end, and what comes after byte {len(line(1))} is not loaded yet"
+    reason = f"it was not read to its end; everything after byte {len(line(1))} is not loaded yet"
     assert (named(verification), notes(verification)) == ([], {"a.jsonl.gz": reason})
 
 

@@ -1,4 +1,4 @@
-"""Where records of CSV end, and their fields."""
+"""Find the ends of CSV records, and split them into fields."""
 
 import re
 from collections.abc import Callable
@@ -17,21 +17,21 @@ _NEWLINE, _RETURN = ord("\n"), ord("\r")
 
 
 class _Place(Enum):
-    """Where in a record the next byte stands."""
+    """The state of the parser before the next byte."""
 
-    #: Where a value starts, and where alone a quote opens one.
+    #: At the start of a value, the only place where a quote opens one.
     START = auto()
-    #: In a value without quotes, or behind the quotes of one.
+    #: In a value without quotes, or after the closing quote.
     BARE = auto()
     QUOTED = auto()
-    #: Right behind a quote inside quotes, which closes them unless it is one of two.
+    #: After a quote inside quotes, which closes them unless another quote follows.
     CLOSED = auto()
 
 
 class RecordEnds:
-    """Finds the newlines that end records, in blocks that follow each other from the start of a record.
+    """Finds the newlines that end records, in consecutive blocks from the start of a record.
 
-    It knows no more than where it stands, so blocks may be cut anywhere, even between the two of a doubled quote.
+    It keeps only the parser state, so blocks may be cut anywhere, even between two quotes that stand for one.
     """
 
     def __init__(self, options: CsvOptions, *, starts_file: bool = False) -> None:
@@ -39,18 +39,18 @@ class RecordEnds:
         self._dialect = Dialect.of(options)
         self._place = _Place.START
         self._is_escaped = False
-        #: How many bytes it has seen, and where in them the last value in quotes began.
+        #: How many bytes were read, and where the last quoted value in them started.
         self._passed = self._opened = 0
-        #: What may still come of a byte order mark, which is no part of the first value.
+        #: The rest of a byte order mark that may still follow; it is not part of the first value.
         self._mark = BOM if starts_file else b""
 
     def last_end(self, block: bytes) -> int | None:
-        """Say where in this block the last record that ends in it does, behind its newline."""
+        """Return the end of the last record that ends in this block, after its newline."""
         newlines = self.newlines(block)
         return int(newlines[-1]) + 1 if len(newlines) else None
 
     def first_end(self, block: bytes) -> int | None:
-        """Say where the first one does; what is behind it comes again, in the next block."""
+        """Return the end of the first record; the bytes after it must be passed again in the next block."""
         passed, newlines = self._passed, self.newlines(block)
         if not len(newlines):
             return None
@@ -60,11 +60,11 @@ class RecordEnds:
 
     @property
     def open_quote(self) -> int | None:
-        """Where a quote opens that is not closed, counted from the start of the first block."""
+        """The position of an unclosed quote, from the start of the first block."""
         return self._opened if self._place is _Place.QUOTED else None
 
     def newlines(self, block: bytes) -> Indices:
-        """Say where in this block the newlines are that end records."""
+        """Return the positions of newlines in this block that end records."""
         if not self._multiline or not block:
             return positions_of(b"\n", block)
         skipped = self._mark_in(block) if self._mark else 0
@@ -82,7 +82,7 @@ class RecordEnds:
         if block.startswith(here):
             self._mark = left
             return len(here)
-        # What began like a mark was the beginning of a value.
+        # The bytes that looked like a byte order mark were the start of a value.
         self._place = self._place if self._mark == BOM else _Place.BARE
         self._mark = b""
         return 0
@@ -92,7 +92,7 @@ class RecordEnds:
         return self._is_escaped or self._place is _Place.CLOSED or (escape is not None and escape in block)
 
     def _at_once(self, block: bytes) -> Indices | None:
-        """Count quotes, which says everything as long as each of them is in its place."""
+        """Count quotes, which is enough as long as each quote is in a valid place."""
         octets = np.frombuffer(block, np.uint8)
         quotes = np.flatnonzero(octets == self._dialect.quote)
         opened = int(self._place is _Place.QUOTED)
@@ -105,7 +105,7 @@ class RecordEnds:
         outside: Mask = (np.searchsorted(quotes, newlines) + opened) % 2 == 0
         self._place = self._place_behind(block[-1], is_quoted=(len(quotes) + opened) % 2 == 1)
         if self._place is _Place.QUOTED:
-            # Behind another quote stands the second of two, which opens nothing.
+            # After another quote, it is the second of a pair, which opens nothing.
             opening = quotes[opens & ((quotes == 0) | (octets[quotes - 1] != self._dialect.quote))]
             self._opened = self._passed + int(opening[-1]) if len(opening) else self._opened
         ends: Indices = newlines[outside]
@@ -139,7 +139,7 @@ class RecordEnds:
             self._place = _Place.BARE
 
     def _step(self, octet: int) -> bool:
-        """Take one special byte, and say whether it ends the record."""
+        """Process one special byte, and return whether it ends the record."""
         is_literal = self._is_escaped and (octet != _NEWLINE or self._place is _Place.QUOTED)
         self._is_escaped = not is_literal and octet == self._dialect.escape
         if is_literal or self._is_escaped:
@@ -155,7 +155,7 @@ class RecordEnds:
         if octet in (self._dialect.delimiter, _NEWLINE):
             return _Place.START
         doubled = self._place is _Place.CLOSED and self._dialect.doubles
-        # Octets that get here are special, so what is neither of those two is a quote.
+        # Only special bytes get here, so the remaining case is a quote.
         return _Place.QUOTED if doubled or self._place is _Place.START else _Place.BARE
 
 
@@ -188,7 +188,7 @@ class Dialect:
     def in_place(
         self, octets: npt.NDArray[np.uint8], quotes: Indices, *, opens: Mask, at_start: Mask, at_end: Mask
     ) -> Mask:
-        """Which quotes open where a value starts, close where it ends, or are one of two."""
+        """Which quotes open at the start of a value, close at its end, or are one of a pair."""
         if not len(quotes):
             return np.zeros(0, np.bool_)
         before = np.where(quotes == 0, ord("x"), octets[quotes - 1])
@@ -211,7 +211,7 @@ _NEVER = "(?!)()"
 
 @cache
 def _patterns(options: CsvOptions) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """What is inside quotes, what is without, and what stands for another character."""
+    """Patterns for quoted text, unquoted text and escaped characters."""
     quote, delimiter = re.escape(options.quote), re.escape(options.delimiter)
     if Dialect.of(options).doubles:
         inside, outside = (rf"(?:[^{quote}]|{quote}{quote})*+" if quote else "", rf"[^{delimiter}]*+")
@@ -228,7 +228,7 @@ def _patterns(options: CsvOptions) -> tuple[re.Pattern[str], re.Pattern[str], re
 
 
 def split_record(text: str, options: CsvOptions) -> list[str | None]:
-    """The values of one record."""
+    """Split a record into its values."""
     quoted, bare, special = _patterns(options)
     values, at = list[str | None](), 0
     while True:
@@ -241,7 +241,7 @@ def split_record(text: str, options: CsvOptions) -> list[str | None]:
             raise RecordRefused(f"a stray quote in the value at character {at}")
         at = found.end()
         if not text.startswith(options.delimiter, at) and at != len(text):
-            raise RecordRefused(f"the value goes on after its end, at character {at}")
+            raise RecordRefused(f"the value continues after its end, at character {at}")
         values.append(None if not is_quoted and written == options.null else special.sub(r"\1", written))
         if at == len(text):
             return values

@@ -16,7 +16,7 @@ _HEADER_STEP_BYTES = 64 * 2**10
 
 
 def read_header(url: str, options: CsvOptions, *, sealed: bool) -> tuple[str, ...] | None:
-    """The names of a file's fields, which later parts of it do not show; none while its first record may go on."""
+    """The field names of a file, read from its header line; None while that line may still grow."""
     first = _first_record(url, options)
     check_text(url, first)
     if first and not first.endswith(b"\n") and not sealed:
@@ -24,8 +24,8 @@ def read_header(url: str, options: CsvOptions, *, sealed: bool) -> tuple[str, ..
     try:
         return split_header(first, options) if first else ()
     except (UnicodeDecodeError, RecordRefused) as error:
-        reason = "it is no valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise _header_refused(url, f"that line cannot be read: {reason}") from error
+        reason = "it is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise _header_refused(url, f"its header line cannot be read: {reason}") from error
 
 
 def _first_record(url: str, options: CsvOptions) -> bytes:
@@ -38,22 +38,22 @@ def _first_record(url: str, options: CsvOptions) -> bytes:
             if len(found) or not block:
                 return begun + block[: int(found[0]) + 1 if len(found) else None]
             begun += block
-    raise _header_refused(url, f"that line has no end in its first {len(begun)} bytes")
+    raise _header_refused(url, f"its header line does not end within its first {len(begun)} bytes")
 
 
 def _header_refused(url: str, found: str) -> FileRefused:
-    expected = "begin with a line that names its columns"
-    return FileRefused(url, expected, found, "mend that line, or set source.options to how the file is written")
+    expected = "a header line that names its columns"
+    return FileRefused(url, expected, found, "Fix that line, or set source.options to the format of the file")
 
 
 def split_header(first_record: bytes, options: CsvOptions) -> tuple[str, ...]:
-    """The names of the fields, from a file's first record."""
+    """The field names in the first record of a file."""
     line = first_record.removeprefix(BOM).removesuffix(b"\n").removesuffix(b"\r")
     return tuple(name or "" for name in split_record(line.decode(), replace(options, null="")))
 
 
 def check_header(url: str, header: tuple[str, ...], columns: tuple[Column, ...], options: CsvOptions) -> None:
-    """Refuse a file whose first line shows that it is not of these columns: all its values would be null."""
+    """Refuse a file whose header does not name the columns: all of its values would be null."""
     missing = [column for column in columns if column.name not in header]
     may_miss = options.missing_columns is MissingColumns.IGNORE and len(missing) < len(columns)
     lacking = [column.name for column in missing if column.not_null or not may_miss]
@@ -61,9 +61,9 @@ def check_header(url: str, header: tuple[str, ...], columns: tuple[Column, ...],
         names = ", ".join(map(repr, header[:_NAMES_SHOWN])) + (", ..." if len(header) > _NAMES_SHOWN else "")
         raise FileRefused(
             url,
-            f"name the declared columns in its first line, among them {', '.join(lacking[:_NAMES_SHOWN])}",
-            f"that line names {names}",
-            "mend that line or the delimiter, or set missing_columns: ignore, which leaves nullable ones null",
+            f"the declared columns in its header line, among them {', '.join(lacking[:_NAMES_SHOWN])}",
+            f"its header line names {names}",
+            "Fix that line or the delimiter, or set missing_columns: ignore to load missing nullable columns as null",
         )
 
 

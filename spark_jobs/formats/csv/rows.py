@@ -1,9 +1,9 @@
 """CSV: records are lines, unless newlines inside quotes belong to the value.
 
-A quote opens a value only where the value starts, and closes it only where the value ends; a quote anywhere else is
-stray and makes its record bad, but no quote of another record. Where records end is decided here alone, and Arrow is
-given only records whose quotes are all in their places, so that it must see the same records.
-An empty line is no record, as in every format of lines; a null in a file of one column is therefore written as text.
+A quote opens a value only at its start, and closes it only at its end. Any other quote is stray and makes its own
+record bad, but no other record. Only this module decides where records end. Arrow gets only records with all quotes in
+valid places, so that it must find the same records.
+An empty line is no record, as in every line format; in a file of one column, null therefore needs another text.
 """
 
 from collections.abc import Sequence
@@ -50,14 +50,14 @@ def read_csv(
 
 
 def _misread(lines: Lines, options: CsvOptions) -> Mask:
-    """Which records Arrow might read in another way."""
+    """The records that Arrow might read differently."""
     dialect = Dialect.of(options)
-    # For Arrow a carriage return alone ends a line.
+    # Arrow ends a line at a lone carriage return.
     misread = (
         lines.within(positions_of(b"\r", lines.block)) if b"\r" in lines.block else np.zeros(lines.count, np.bool_)
     )
     if BOM in lines.block:
-        # At the start of what it parses, Arrow skips one; for us it is a part of every value but a file's first.
+        # Arrow skips a byte order mark at the start of each block; here it is part of every value but a file's first.
         marked = [at for at in np.flatnonzero(lines.firsts == BOM[0]) if lines.block.startswith(BOM, lines.starts[at])]
         misread[marked] = True
     if dialect.escape is not None and dialect.escape in lines.block:
@@ -109,7 +109,7 @@ class _Reader:
             raise self.refusal
         values = split_record(self.lines.text(index), self.options)
         if len(values) != len(self.header):
-            raise RecordRefused(f"{len(values)} values where {len(self.header)} were expected")
+            raise RecordRefused(f"{len(values)} values instead of {len(self.header)}")
         texts = (None if at is None else values[at] for at in self._places)
         return [
             declared_value(column, partial(_value, text, column.type))
@@ -118,7 +118,7 @@ class _Reader:
 
     @cached_property
     def refusal(self) -> RecordRefused | None:
-        """Why no record of this header can be loaded, if so."""
+        """Why no record with this header can be loaded, or None."""
         for column in self.columns:
             if self.header.count(column.name) > 1:
                 return RecordRefused("the header names the column twice", column=column.name)
@@ -139,13 +139,13 @@ class _Reader:
         return tuple(self.header.index(column.name) if column.name in self.header else None for column in self.columns)
 
     def unknown(self, records: Records) -> tuple[Column, ...]:
-        """All that is known of a field of CSV is that it is a text."""
+        """The type of an undeclared CSV field is always text."""
         if self.unknown_fields is not UnknownFields.ADD or not records.rows.num_rows:
             return ()
         return tuple(Column(name=name, type=ColumnType(kind=Kind.TEXT)) for name in self.undeclared)
 
     def _parse(self, block: pa.Buffer) -> pa.Table | None:
-        # Names may be empty or occur twice, places may not; and a list of no columns means all of them.
+        # Names may be empty or repeated, positions not; an empty list of columns would mean all.
         read = [str(at) for at in self._places if at is not None] or ["0"]
         try:
             return pa_csv.read_csv(

@@ -1,4 +1,4 @@
-"""The fields of one JSON object, as the bytes that they are written in."""
+"""Split one JSON object into its fields, as raw bytes."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _BEHIND = rf"{_WS}(?:,{_WS}|(?P<end>\}}){_WS})"
 _OBJECT = re.compile(rf"{_WS}\{{{_WS}")
 _EMPTY = re.compile(rf"\}}{_WS}")
-#: Most members: nothing in them is escaped or nested, and one look is enough.
+#: The common case: nothing is escaped or nested, so one match is enough.
 _MEMBER = re.compile(
     rf"(?P<name>{_PLAIN_STRING}){_WS}:{_WS}(?P<raw>{_PLAIN_STRING}|{_NUMBER}|true|false|null){_BEHIND}"
 )
@@ -21,11 +21,11 @@ _NEXT = re.compile(_BEHIND)
 
 
 def fields_of(text: str) -> tuple[dict[str, str], set[str]]:
-    """The raw value of each field as it is written, and the names that occur twice."""
+    """The raw value of each field, and the names that occur twice."""
     found, twice = dict[str, str](), set[str]()
     opening = _OBJECT.match(text)
     if opening is None:
-        raise RecordRefused("the line is no JSON object")
+        raise RecordRefused("the line is not a JSON object")
     empty = _EMPTY.match(text, opening.end())
     at, is_open = (empty or opening).end(), empty is None
     while is_open:
@@ -38,7 +38,7 @@ def fields_of(text: str) -> tuple[dict[str, str], set[str]]:
             twice.add(name)
         found[name] = raw
     if at != len(text):
-        raise RecordRefused(f"the line goes on after its object, at character {at}")
+        raise RecordRefused(f"the line continues after its object, at character {at}")
     return found, twice
 
 
@@ -58,5 +58,5 @@ def _name_at(text: str, at: int) -> tuple[str, int]:
     colon = _COLON.match(text, end)
     if colon is None:
         raise RecordRefused(f"invalid JSON at character {end}")
-    # An undeclared name may hold anything, half a surrogate pair too.
+    # The name of an undeclared field may contain anything, including unpaired surrogates.
     return str(json.loads(text[at:end])), colon.end()

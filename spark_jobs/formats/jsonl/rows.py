@@ -1,8 +1,8 @@
-"""JSON lines: one object in each line.
+"""JSON lines: one object per line.
 
-Arrow parses whole blocks. It sees a block as a stream of objects rather than as lines, counts `{}{}` as two rows, joins
-an object over two lines and dies of a first `null`: therefore only lines that start and end like an object reach it,
-and as many rows must come back. Then every line was one object.
+Arrow parses whole blocks. It reads a block as a stream of objects instead of lines: it counts `{}{}` as two rows,
+joins an object over two lines, and fails on a leading `null`. Therefore only lines that start and end like an object
+are passed to it, and the number of rows must match. Then every line was one object.
 """
 
 import re
@@ -26,11 +26,11 @@ from spark_jobs.pipeline.columns import ADDED_UP_TO, PRECISION_MAX, Column, Colu
 from spark_jobs.pipeline.declared import UnknownFields
 
 _BLANKS = b" \t\r"
-#: What Arrow parses at once; its offsets end at twice this.
+#: How much Arrow parses at once; its offsets end at twice this.
 _BLOCK_BYTES_MAX = 2**30
-#: What is computed of so many bytes fits in the processor's cache.
+#: Intermediate results of this many bytes fit into the processor's cache.
 _SLAB_BYTES = 2**16
-#: The types that Arrow reads from JSON by itself; the rest it reads as texts, to be cast.
+#: The types that Arrow reads from JSON directly; all others are read as text and cast.
 _DIRECT = {
     Kind.TEXT,
     Kind.VARCHAR,
@@ -42,9 +42,9 @@ _DIRECT = {
     Kind.DOUBLE,
     Kind.NUMERIC,
 }
-#: What Arrow multiplies and divides decimals of so many bits by: ten to the power of this, at most.
+#: The largest power of ten that Arrow uses to scale decimals of this many bits.
 _POWERS = {128: 38, 256: 76}
-#: How many zeros a number may have behind its point, and how small an exponent besides, before it may become zero.
+#: How many zeros may follow the point, and how small an exponent may be, before Arrow may return zero.
 _HALF_WAY = {Kind.REAL: 22, Kind.DOUBLE: 160}
 _DIGITS = re.compile(rb"0*([0-9]{0,9})")
 _ESCAPED = re.compile(rb"\\u00(?:3[0-9]|2[bdeBDE]|[46]5)")
@@ -58,7 +58,7 @@ def read_jsonl(
     record_bytes_max: int,
     read_value: Callable[[str, ColumnType], object] = from_json,
 ) -> Records:
-    """Read the lines of all parts; a blank line is no record."""
+    """Read the lines of all parts, except blank ones."""
     whole = [part for part in parts if not part.too_long]
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
     reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
@@ -77,14 +77,14 @@ def _looks_unlike_an_object(lines: Lines) -> Mask:
 
 
 def _may_be_too_small(lines: Lines, types: Sequence[ColumnType]) -> Mask:
-    """Which lines may hold a number so small that Arrow makes it zero, or looks beyond the end of its powers of ten."""
+    """The lines with a number so small that Arrow returns zero, or reads beyond its table of powers of ten."""
     harmless = min(map(_harmless_exponent, types))
     exponents = _negative_exponents(lines.octets)
-    # Most have too few digits for that, and need no closer look.
+    # Most have too few digits for that, and need no closer check.
     last_digit = np.minimum(exponents + len(str(harmless)) - 1, len(lines.octets) - 1)
     long_ones = exponents[lines.octets[last_digit] - ord("0") < 10].tolist()
     far = [at for at in long_ones if _number_at(lines.block, at) > harmless]
-    # No writer escapes what numbers are made of, but every reader takes it.
+    # No writer escapes the characters of numbers, but every reader accepts it.
     hidden = [found.start() for found in _ESCAPED.finditer(lines.block)] if b"\\" in lines.block else []
     zeros = {b"0" * _HALF_WAY[each.kind] for each in types if each.kind in _HALF_WAY}
     tiny = [found.start() for run in zeros if run in lines.block for found in re.finditer(run, lines.block)]
@@ -99,13 +99,13 @@ def _harmless_exponent(column_type: ColumnType) -> int:
 
 
 def _negative_exponents(octets: npt.NDArray[np.uint8]) -> Indices:
-    """Where the digits start of what may be an exponent: behind a digit or point, an e and a minus."""
+    """The positions of digits that may be an exponent: after a digit or point, an e and a minus."""
     found = [np.zeros(0, np.int64)]
     for at in range(0, len(octets), _SLAB_BYTES):
         slab = octets[at : at + _SLAB_BYTES + 1]
         found.append(np.flatnonzero((slab[1:] == ord("-")) & ((slab[:-1] | 0x20) == ord("e"))) + at)
     behind = np.concatenate(found)
-    # From the point to the nine is one range, but for the slash.
+    # From the point to the nine is one range, except for the slash.
     return behind[octets[behind - 1] - ord(".") < 12] + 2
 
 
@@ -116,11 +116,11 @@ def _number_at(block: bytes, at: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """One way for Arrow to read lines; of several, the first that gets through is taken."""
+    """One way for Arrow to read lines; the first way that succeeds is used."""
 
-    #: What happens to fields without a column, in Arrow's words.
+    #: How Arrow treats fields without a column, in its own terms.
     unexpected: str
-    #: Look at every line for raw JSON and for unknown fields as well.
+    #: Also check every line for raw JSON and unknown fields.
     scans: bool
 
 
@@ -131,7 +131,7 @@ class _Reader:
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
-    #: Whether the last lines that were read together had fields without a column.
+    #: Whether the lines read last had fields without a column.
     has_unknown: bool = False
 
     def read_many(self, group: Indices) -> Settled | None:
@@ -156,7 +156,7 @@ class _Reader:
     def _ways(self) -> Iterator[_Way]:
         ignores = self.unknown_fields is UnknownFields.IGNORE
         has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
-        # Arrow is quickest where it has nothing to pass over.
+        # Arrow is fastest if it has nothing to skip.
         if not has_raw and not (ignores and self.has_unknown):
             yield _Way(unexpected="error", scans=False)
         yield _Way(unexpected="ignore", scans=has_raw or not ignores)
@@ -185,7 +185,7 @@ class _Reader:
         )
 
     def _scanned(self, settled: Settled, group: Indices) -> Settled:
-        """Take raw JSON out of the lines, and look for unknown fields."""
+        """Take raw JSON from the lines, and look for unknown fields."""
         places = [at for at, column in enumerate(self.columns) if column.type.kind is Kind.JSONB]
         values: list[list[object]] = [[None] * len(group) for _ in places]
         doubted = settled.doubted.copy()
@@ -224,7 +224,7 @@ class _Reader:
                 raise RecordRefused(f"the field {name!r} cannot be the name of a column")
         new = [name for name, raw in unknown.items() if raw != "null" and name not in self.unknown.kinds]
         if new and len(self.columns) + len(self.unknown.kinds) + len(new) > ADDED_UP_TO:
-            reason = f"with the column for {new[0]!r}, the table would have more than {ADDED_UP_TO}"
+            reason = f"a column for {new[0]!r} would give the table more than {ADDED_UP_TO} columns"
             raise RecordRefused(reason, column=new[0])
         self.unknown.see(unknown)
 
@@ -238,7 +238,7 @@ def _read_type(column_type: ColumnType) -> pa.DataType:
 
 
 def _roomy(decimal: pa.DataType) -> pa.DataType:
-    """A decimal that can hold as many digits before the point as it lets pass: Arrow overflows in silence."""
+    """A decimal with room for all digits that Arrow lets pass before the point, as it overflows silently."""
     if decimal.precision + decimal.scale <= PRECISION_MAX:
         return decimal
     return pa.decimal256(DIGITS_MAX - decimal.scale, decimal.scale)
@@ -248,7 +248,7 @@ def _parse(block: pa.Buffer, schema: pa.Schema, *, unexpected: str) -> pa.Table 
     try:
         return pj.read_json(
             pa.BufferReader(block),
-            # The next chunk is another task's, so threads would only get in its way.
+            # The next chunk belongs to another task, so threads would only compete with it.
             read_options=pj.ReadOptions(use_threads=False, block_size=block.size + 1),
             parse_options=pj.ParseOptions(
                 explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=unexpected

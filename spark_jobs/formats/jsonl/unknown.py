@@ -1,4 +1,4 @@
-"""The types of fields that the pipeline file does not declare."""
+"""Infer types of fields that the pipeline file does not declare."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ _BIGINT = re.compile(r"-?[0-9]{1,19}")
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """The undeclared fields of records that are rows, by the types that would take all their values."""
+    """The undeclared fields of valid records, with types that accept all of their values."""
 
     kinds: dict[str, set[Kind]] = field(default_factory=dict)
 
@@ -39,9 +39,9 @@ def _kind_of(raw: str) -> Kind:
 
 
 def _kind_of_number(raw: str) -> Kind:
-    """A type that keeps all digits; an integer which only fits where integers are stays numeric among others."""
+    """A type that keeps all digits; integers too large for bigint become numeric."""
     if not _BIGINT.fullmatch(raw):
-        # Too many digits for a double are as wrong as too large a number.
+        # More digits than a double holds are as wrong as a too large number.
         return Kind.DOUBLE if _is_double(raw) else Kind.TEXT
     if abs(int(raw)) <= 2**53:
         return Kind.BIGINT

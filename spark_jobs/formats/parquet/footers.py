@@ -1,8 +1,8 @@
-"""The footer of a Parquet file, read by ourselves before Arrow sees it.
+"""Read and check the footer of a Parquet file before Arrow does.
 
-Arrow ends the whole process when it is asked for a column that is encrypted, and believes a footer that contradicts
-itself. What comes back from here is safe to be asked for: each row group has as many rows as the file says, each of
-its columns holds values for all of them, and all their bytes lie inside of the file.
+Arrow ends the whole process when it reads an encrypted column, and trusts a footer that contradicts itself. The result
+of this check is safe to read: each row group has as many rows as the file says, each of its columns has values for all
+of them, and all of their bytes are inside the file.
 """
 
 import re
@@ -19,7 +19,7 @@ _VARINT_BYTES_MAX = 10
 
 
 class _Of(IntEnum):
-    """The numbers of the fields that are looked at, as parquet.thrift has them."""
+    """The ids of the Thrift fields that are used, from parquet.thrift."""
 
     FILE_SCHEMA = 2
     FILE_ROWS = 3
@@ -42,21 +42,21 @@ class _Of(IntEnum):
 
 
 class _Contradiction(ValueError):
-    """What a footer says cannot be."""
+    """A footer that contradicts itself."""
 
 
 def damaged(url: str, why: str) -> FileRefused:
-    found = f"it is damaged or cut short: {why}"
-    return FileRefused(url, "be a whole Parquet file", found, "put a whole copy in its place")
+    found = f"it is damaged or truncated: {why}"
+    return FileRefused(url, "a complete Parquet file", found, "Replace it with a complete copy")
 
 
 def unsupported(url: str, what: str) -> FileRefused:
     found = f"it uses {what}, which is not supported"
-    return FileRefused(url, "be a Parquet file that Onceload can read", found, "write it without that")
+    return FileRefused(url, "a Parquet file that Onceload can read", found, "Write it again without that")
 
 
 def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]:
-    """The row groups that hold rows, by the last bytes of a file, which must hold all of its footer."""
+    """The row groups with rows, from the last bytes of a file, which must include the whole footer."""
     length, magic = int.from_bytes(tail[-END_BYTES:-4], "little"), tail[-4:]
     if magic == ENCRYPTED:
         raise unsupported(url, "encryption")
@@ -84,7 +84,7 @@ def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[R
     is_single = tuple(_leaves(said[_Of.FILE_SCHEMA]))
     rows = [group[_Of.GROUP_ROWS] for group in said[_Of.FILE_GROUPS]]
     if min(rows, default=0) < 0 or sum(rows) != said[_Of.FILE_ROWS]:
-        raise _Contradiction(f"its row groups have {sum(rows)} rows, and the file {said[_Of.FILE_ROWS]}")
+        raise _Contradiction(f"its row groups have {sum(rows)} rows, but its footer says {said[_Of.FILE_ROWS]}")
     unsaid = _UNSAID_BYTES_MAX if _leaves_bytes_out(said.get(_Of.FILE_WRITER, b"")) else 0
     first = 0
     for number, group in enumerate(said[_Of.FILE_GROUPS]):
@@ -109,7 +109,7 @@ def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[R
 
 
 def _leaves_bytes_out(writer: bytes) -> bool:
-    """Whether its sizes lack the header of a dictionary (PARQUET-816), so that Arrow reads a little further."""
+    """Whether this writer omits the dictionary header from its sizes (PARQUET-816), so Arrow reads further."""
     found = _OLD_WRITER.match(writer)
     return found is not None and tuple(int(each or 0) for each in found.groups()) < (1, 2, 9)
 
@@ -119,7 +119,7 @@ _UNSAID_BYTES_MAX = 100
 
 
 def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: int) -> tuple[int, int]:
-    """Where the pages of a column are."""
+    """The byte range of the pages of a column."""
     facts = column[_Of.COLUMN_FACTS]
     values = facts[_Of.FACTS_VALUES]
     if values < rows or (is_single and values != rows):
@@ -127,12 +127,12 @@ def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: 
     start = min(filter(None, (facts.get(_Of.FACTS_DICTIONARY), facts[_Of.FACTS_DATA])))
     end = start + facts[_Of.FACTS_BYTES]
     if _Of.COLUMN_FILE in column or not len(MAGIC) <= start < end <= bytes_end:
-        raise _Contradiction("the bytes of a column lie outside of the file")
+        raise _Contradiction("the bytes of a column are outside of the file")
     return start, end
 
 
 def _leaves(schema: Sequence[dict[int, Any]]) -> Iterator[bool]:
-    """Of each column, in their order, whether a row holds just one value of it."""
+    """For each column in order, whether a row has exactly one value of it."""
     elements = iter(schema)
     for _ in range(next(elements).get(_Of.ELEMENT_CHILDREN, 0)):
         yield from _leaves_of(elements, is_single=True)
@@ -149,7 +149,7 @@ def _leaves_of(elements: Iterator[dict[int, Any]], *, is_single: bool) -> Iterat
 
 @dataclass
 class _Thrift:
-    """Thrift's compact protocol: a struct is its values by the numbers of their fields."""
+    """Thrift's compact protocol: a struct is a dict of its values by field id."""
 
     raw: bytes
     at: int = 0
@@ -160,7 +160,7 @@ class _Thrift:
         while header := self.byte():
             kind = header & 15
             number = number + (header >> 4) if header >> 4 else self.integer()
-            # In a struct, the kind of a truth value is the value.
+            # In a struct, the type of a boolean field is its value.
             fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self.value(kind)
         return fields
 

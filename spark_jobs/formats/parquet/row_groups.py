@@ -1,4 +1,4 @@
-"""A row group of a Parquet file, decoded from its bytes and its footer as they are held."""
+"""Decode a row group of a Parquet file from its bytes and its footer in memory."""
 
 import io
 from collections import Counter
@@ -18,7 +18,7 @@ from spark_jobs.formats.records import FileRefused, Indices, Part, RowGroup
 from spark_jobs.pipeline.columns import LINEAGE
 from spark_jobs.pipeline.declared import UnknownFields
 
-#: Of a row group, which is read as a whole.
+#: The limit for a row group, which is read as a whole.
 UNFOLDED_BYTES_MAX = 2 * 2**30
 _BATCH_ROWS = 4096
 
@@ -26,23 +26,23 @@ _BATCH_ROWS = 4096
 def read_row_group(
     part: Part, *, url: str, names: Collection[str], unknown_fields: UnknownFields
 ) -> tuple[pa.Table, tuple[str, ...]]:
-    """The columns that are wanted, and the names of those that nobody declared."""
+    """The wanted columns, and the names of undeclared ones."""
     if part.row_group is None:
-        raise ValueError("bytes of a Parquet file without the row group that they are of")
+        raise ValueError("bytes of a Parquet file without their row group")
     with _decoding(url):
         return _read(part, part.row_group, url, names=names, unknown_fields=unknown_fields)
 
 
 @contextmanager
 def _decoding(url: str) -> Iterator[None]:
-    """Tell a file that is damaged, or that Arrow has no code for, from a store that fails."""
+    """Distinguish a file that is damaged, or uses an unsupported feature, from a store that fails."""
     with told(url):
         try:
             yield
         except pa.ArrowNotImplementedError as error:
-            raise unsupported(url, f"something of Parquet ({_line(error)})") from error
+            raise unsupported(url, f"a feature of Parquet ({_line(error)})") from error
         except (pa.ArrowException, OSError, UnicodeError) as error:
-            # What is wrong with the bytes has no number, unlike what the system or a store says.
+            # Errors about content have no errno, unlike those of the system or a store.
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
                 raise
             raise damaged(url, _line(error)) from error
@@ -58,41 +58,41 @@ def _read(
     file = _opened(part, group, unit="us")
     found = file.schema_arrow.names
     undeclared = tuple(name for name in found if name not in names)
-    # A record that is bad for its fields is kept whole, with all of them.
+    # A record that is bad because of its fields is kept with all of them.
     wanted = found if unknown_fields is not UnknownFields.IGNORE else [name for name in found if name in names]
     if twice := [name for name, count in Counter(found).items() if count > 1 and name in wanted]:
         which = f"it has several columns called {', '.join(map(repr, twice))}"
-        raise FileRefused(url, "name each of its columns once", which, "write it with other names")
+        raise FileRefused(url, "a different name for each column", which, "Write it again with other names")
     rows = group.end - group.first
     _check_size(url, _BYTES_OF_A_ROW * rows)
     if not wanted:
         return pa.table({"": pa.nulls(rows)}), undeclared
     batches = list(_plain_batches(file, group, url, wanted))
     if (decoded := sum(batch.num_rows for batch in batches)) != rows:
-        raise damaged(url, f"a row group holds {decoded} rows, and its footer says {rows}")
+        raise damaged(url, f"a row group holds {decoded} rows, but its footer says {rows}")
     table = _table(batches)
     return (_with_int96(table, part, group, wanted) if _has_int96(file) else table), undeclared
 
 
-#: Where a row comes from is known of each, whatever it holds.
+#: Added to each row to record its origin.
 _BYTES_OF_A_ROW = 8 * len(LINEAGE)
 
 
 def _opened(part: Part, group: RowGroup, *, unit: str) -> pq.ParquetFile:
-    """The row group as a file; INT96 has no unit of its own."""
+    """Open the row group as a file; INT96 has no unit of its own."""
     return pq.ParquetFile(
         _Held(part.raw, first=group.first_byte, size=group.file_size),
-        # Arrow looks for a footer at the end of a file, which may as well be one without pages.
+        # Arrow expects a footer at the end of the file; a footer without pages is enough.
         metadata=pq.read_metadata(pa.BufferReader(MAGIC + group.footer)),
         coerce_int96_timestamp_unit=unit,
         page_checksum_verification=True,
-        # It need not be read ahead.
+        # Read-ahead is not needed.
         pre_buffer=False,
     )
 
 
 class _Held(io.RawIOBase):
-    """A file of which only one range of bytes is held."""
+    """A file of which only one range of bytes is in memory."""
 
     def __init__(self, raw: bytes, *, first: int, size: int) -> None:
         self._raw, self._first, self._size = raw, first, size
@@ -129,7 +129,7 @@ def _table(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _plain_batches(file: pq.ParquetFile, group: RowGroup, url: str, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Values as they are meant, where a few bytes may stand for any number of them."""
+    """Values with dictionaries expanded, where few bytes may stand for many values."""
     size = 0
     for batch in _batches(file, group, names):
         size += sum(map(_plain_bytes, batch.columns))
@@ -139,12 +139,12 @@ def _plain_batches(file: pq.ParquetFile, group: RowGroup, url: str, names: list[
 
 def _check_size(url: str, size: int) -> None:
     if size > UNFOLDED_BYTES_MAX:
-        found = f"one expands to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
-        raise FileRefused(url, "have row groups that fit into memory", found, "write it with fewer rows in each")
+        found = f"a row group expands to more than {UNFOLDED_BYTES_MAX / 2**30:g} GiB"
+        raise FileRefused(url, "row groups that fit into memory", found, "Write it again with fewer rows in each")
 
 
 def _plain_bytes(array: pa.Array) -> int:
-    """How much an array takes without dictionaries, in which a few long values may be meant any number of times."""
+    """The size of an array with dictionaries expanded, in which few long values may repeat many times."""
     if isinstance(array, pa.ExtensionArray):
         return _plain_bytes(array.storage)
     if pa.types.is_nested(array.type):
@@ -172,7 +172,7 @@ def _is_of_bytes(arrow: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Values as they are meant, not as they are stored: no dictionaries, and time in microseconds."""
+    """Convert to plain values: no dictionaries, and time in microseconds."""
     if isinstance(array, pa.ExtensionArray):
         return _plain(array.storage)
     return next((plain(array) for holds, plain in _PLAIN if holds(array.type)), array)
@@ -187,14 +187,14 @@ def _plain_list(array: pa.Array) -> pa.Array:
 
 
 def lists(array: pa.Array, elements: pa.Array) -> pa.Array:
-    # Flattening left out what lies under nulls and outside of a slice.
+    # Flattening removed values under nulls and outside of a slice.
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=array.is_null())
 
 
 def _microseconds(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Halves go to even, as Postgres rounds; what has a point in time too far away for them stays as it is."""
+    """Round half to even, as Postgres does; times beyond the range of microseconds are not changed."""
     if array.type.unit != "ns":
         try:
             return array.cast(target)
@@ -228,10 +228,10 @@ def _has_int96(file: pq.ParquetFile) -> bool:
 
 
 def _with_int96(table: pa.Table, part: Part, group: RowGroup, names: list[str]) -> pa.Table:
-    """INT96 rounded as other times are: read as seconds, which reach any day, and what nanoseconds say beside them."""
+    """Round INT96 like other times: read it in seconds, which reach any day, and add the nanoseconds."""
     coarse, fine = (_opened(part, group, unit=unit) for unit in ("s", "ns"))
     fields = zip(coarse.schema_arrow, fine.schema_arrow, strict=True)
-    # Only of INT96, the type depends on the unit.
+    # Only the type of INT96 depends on the unit.
     of_unit = [field.name for field, other in fields if field.type != other.type and field.name in names]
     if not of_unit:
         return table
@@ -248,12 +248,12 @@ def _int96(microseconds: pa.Array, seconds: pa.Array, nanoseconds: pa.Array) -> 
     if not pa.types.is_timestamp(seconds.type):
         return microseconds
     whole, wrapped = (each.cast(pa.int64()).fill_null(0).to_numpy() for each in (seconds, nanoseconds))
-    # Nanoseconds overflow, and the difference to the whole seconds does just the same.
+    # Nanoseconds overflow, and the difference to whole seconds overflows in the same way.
     rounded = whole * 10**6 + _half_even(wrapped - whole * 10**9)
-    # The last of all microseconds is in no calendar.
+    # The last microsecond values are beyond every calendar.
     rounded[np.abs(whole) > _SECONDS_MAX] = np.iinfo(np.int64).max
     return pa.array(rounded, mask=mask_of(seconds.is_null())).cast(pa.timestamp("us", seconds.type.tz))
 
 
-#: More of them have no number in microseconds.
+#: More seconds than this do not fit into microseconds.
 _SECONDS_MAX = 2**63 // 10**6 - 1

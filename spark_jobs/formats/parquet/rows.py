@@ -1,7 +1,7 @@
-"""Parquet: rows by their number in the file, already typed.
+"""Parquet: typed rows, identified by their number in the file.
 
-A cast that Arrow calls safe is taken as it is. Everything else goes through the text of the value, which makes the
-rules those of the other formats: a double becomes a numeric by its shortest digits, and never by rounding.
+A cast that Arrow calls safe is used as it is. Everything else goes through the text of the value, so that the rules of
+the other formats apply: a double becomes a numeric by its shortest digits, never by rounding.
 """
 
 import json
@@ -32,7 +32,7 @@ from spark_jobs.pipeline.declared import UnknownFields
 
 
 def read_parquet(part: Part, *, url: str, columns: tuple[Column, ...], unknown_fields: UnknownFields) -> Records:
-    """Read the rows of a row group, from the bytes that are held of it and no others."""
+    """Read the rows of a row group, only from the bytes in memory."""
     names = [column.name for column in columns]
     table, undeclared = read_row_group(part, url=url, names=names, unknown_fields=unknown_fields)
     refusal = _refusal(undeclared, unknown_fields)
@@ -130,7 +130,7 @@ class _Reader:
 
 
 def _cast(array: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
-    """Cast a whole column; what Arrow does in its own way goes value by value."""
+    """Cast a whole column; where Arrow's rules differ, cast value by value."""
     if column_type.is_array and pa.types.is_list(array.type):
         elements, refused = _cast(array.flatten(), column_type.element)
         return lists(array, elements).cast(arrow_type(column_type)), rows_of(refused, array)
@@ -160,20 +160,20 @@ def _cast_at_once(array: pa.Array, column_type: ColumnType) -> pa.Array | None:
         clock = pc.local_timestamp(array) if array.type.tz else array
         return clock.cast(target) if column_type.kind in (Kind.TIMESTAMP, Kind.DATE) else None
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        # The shortest digits of a number are what was meant by it.
+        # The shortest digits of a number are its intended value.
         return numerics(array.cast(pa.string()), target) if column_type.kind is Kind.NUMERIC else None
     return None
 
 
 def _rescaled(decimals: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """The same numbers with other digits after the point, by way of a type that has room for all of them."""
+    """Change the scale, through a type with room for all digits."""
     found = decimals.type
     if found.precision + max(0, target.scale - found.scale) > DIGITS_MAX:
         return None
     return decimals.cast(pa.decimal256(DIGITS_MAX, target.scale)).cast(target)
 
 
-#: Where Arrow's safe cast is what the slow tier does.
+#: Where Arrow's safe cast equals the slow tier.
 _CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] = (
     (pa.types.is_boolean, (Kind.BOOLEAN, Kind.TEXT)),
     (pa.types.is_integer, (*INTEGERS, Kind.TEXT)),
@@ -188,7 +188,7 @@ _CAST_ALIKE: tuple[tuple[Callable[[pa.DataType], bool], tuple[Kind, ...]], ...] 
 
 
 def _lost(array: pa.Array, values: pa.Array) -> Mask:
-    """What a cast that Arrow calls safe changed: times cut off dates, and numbers made infinite or zero."""
+    """Which values a "safe" cast changed: times cut from dates, and numbers that became infinite or zero."""
     if pa.types.is_floating(values.type) and pa.types.is_floating(array.type):
         made_infinite = pc.and_(pc.is_inf(values), pc.invert(pc.is_inf(array)))
         made_zero = pc.and_(pc.equal(values, 0), pc.not_equal(array, 0))

@@ -1,4 +1,4 @@
-"""Values of Parquet, one by one: what Arrow does not cast as Postgres would."""
+"""Single values of Parquet that Arrow does not cast as Postgres would."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from spark_jobs.pipeline.columns import ColumnType, Kind
 
 
 class UnreadableValue(str):
-    """What stands for a value that Python cannot hold, such as a text that is none."""
+    """Stands for a value that Python cannot hold, such as invalid UTF-8."""
 
     __slots__ = ()
 
@@ -28,20 +28,20 @@ def as_python(scalar: pa.Scalar) -> object:
     except UnicodeDecodeError:
         return UnreadableValue(repr(scalar.as_buffer().to_pybytes()) if pa.types.is_string(scalar.type) else "no UTF-8")
     except (OverflowError, ValueError):
-        # Arrow itself can write down whatever it holds.
+        # Arrow can format every value that it holds.
         written = pa.array([scalar], scalar.type).to_string().split()
         return UnreadableValue(" ".join(written[1:-1]))
     return _Real(value) if value is not None and pa.types.is_float32(scalar.type) else value
 
 
 class _Real(float):
-    """A float of 32 bits, which is written with fewer digits than the same number as a double."""
+    """A 32-bit float, which is written with fewer digits than the same number as a double."""
 
     __slots__ = ()
 
 
 def converted(value: object, column_type: ColumnType) -> object:
-    """One value, of any type that Parquet has, as its column takes it."""
+    """Convert one value of any Parquet type to its column's type."""
     if isinstance(value, UnreadableValue):
         raise ValueRefused(f"{value} cannot be read as a value")
     match value:
@@ -71,7 +71,7 @@ def _from_bytes(value: bytes, column_type: ColumnType) -> object:
     try:
         return from_text(value.decode(), column_type)
     except UnicodeDecodeError:
-        raise ValueRefused(f"{len(value)} bytes, which are no text, are no {column_type}") from None
+        raise ValueRefused(f"{len(value)} bytes that are not text are no {column_type}") from None
 
 
 def _from_float(value: float, column_type: ColumnType) -> float:
@@ -80,14 +80,14 @@ def _from_float(value: float, column_type: ColumnType) -> float:
     return value
 
 
-#: The first double that rounds to no finite real is half a step behind the last one.
+#: The first double that rounds to infinity as a real is half a step beyond the largest real.
 _REAL_MAX = math.nextafter(float(np.finfo(np.float32).max) + 2.0**103, 0)
 #: Up to half of the smallest real, a double rounds to zero.
 _REAL_MIN = 2.0**-150
 
 
 def kept_form(value: object, column_type: ColumnType | None) -> str:
-    """The value as JSON that `from_kept` reads as `converted` reads the value; without a column, just as JSON."""
+    """Format the value as JSON that `from_kept` reads as `converted` reads it; without a column, as plain JSON."""
     match value:
         case list() if column_type and column_type.is_array:
             return f"[{','.join(kept_form(element, column_type.element) for element in value)}]"
@@ -117,13 +117,13 @@ def _kept_bytes(value: bytes, column_type: ColumnType) -> str:
 
 
 def _kept_unreadable(shown: str, column_type: ColumnType) -> str:
-    """What no column of the type takes: a text that is no JSON, or else an object."""
+    """A form that no column of the type accepts: text that is not JSON, or else an object."""
     text = json.dumps(f"unreadable: {shown}", ensure_ascii=False)
     return text if column_type == _JSONB else f'{{"unreadable":{text}}}'
 
 
 def _json_of(value: object) -> str:
-    """The value as JSON; bytes are written as Postgres writes them."""
+    """The value as JSON; bytes in the notation of Postgres."""
     write = next((write for types, write in _WRITTEN if isinstance(value, types)), None)
     return json.dumps(str(value), ensure_ascii=False) if write is None else write(value)
 

@@ -178,7 +178,7 @@ def test_a_web_server_is_asked_for_the_sizes_that_it_does_not_list():
         server.shutdown()
 
     assert [(file.name, file.url, file.size) for file in listing.files] == [("a.csv", f"{url}/a.csv", 4)]
-    assert listing.unreadable == (("'b.csv'", "its server does not say how large it is"),)
+    assert listing.unreadable == (("'b.csv'", "its server does not report its size"),)
 
 
 def test_a_link_to_a_folder_of_a_server_is_not_followed(memory, monkeypatch):
@@ -235,7 +235,7 @@ def test_names_that_no_ledger_could_hold_are_refused_one_by_one(tmp_path):
     assert [file.name for file in listing.files] == ["good.csv"]
     assert listing.misnamed == (
         (r"'caf\udce9.csv'", "its name is not valid UTF-8"),
-        (r"'two\nlines.csv'", "its name holds a NUL or a newline"),
+        (r"'two\nlines.csv'", "its name contains a NUL or a newline"),
     )
 
 
@@ -248,7 +248,7 @@ def test_a_name_that_is_longer_than_the_ledger_keeps_is_refused_alone(tmp_path):
     listing = list_files(f"{tmp_path}/**/*.csv")
 
     assert [file.name for file in listing.files] == ["good.csv"]
-    assert [why for _, why in listing.misnamed] == ["its name has 2008 bytes, and at most 2000 are kept"]
+    assert [why for _, why in listing.misnamed] == ["its name has 2008 bytes; at most 2000 are allowed"]
 
 
 def test_symbolic_links_stay_below_the_root(tmp_path):
@@ -320,7 +320,7 @@ def test_a_file_that_its_disk_does_not_show_may_be_readable_later(tmp_path, monk
 def test_what_would_block_its_reader_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
 
-    assert list_files(f"{tmp_path}/*.csv").refused == (("'pipe.csv'", "it is no regular file"),)
+    assert list_files(f"{tmp_path}/*.csv").refused == (("'pipe.csv'", "it is not a regular file"),)
 
 
 def test_a_link_in_a_circle_hides_no_other_file(tmp_path):

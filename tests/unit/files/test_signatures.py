@@ -46,7 +46,7 @@ def parquet(**columns: list[int]) -> bytes:
         (b"\xfe\xff" + TEXT.decode().encode("utf-16-be"), "it is text in UTF-16"),
         (TEXT.decode().encode("utf-32"), "it is text in UTF-16 or UTF-32"),
         (b"\0\0\xfe\xff" + TEXT.decode().encode("utf-32-be"), "it is text in UTF-32"),
-        (b"id,note\r1,a\r2,b", "they end in carriage returns alone"),
+        (b"id,note\r1,a\r2,b", "its lines end in carriage returns alone"),
     ],
 )
 def test_a_file_that_is_no_text_is_told_as_what_it_is(begins, found):

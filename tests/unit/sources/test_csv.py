@@ -232,10 +232,10 @@ def test_null_is_written_without_quotes(count):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"1", "1 values where 2"),
-        (b"1,2,3", "3 values where 2"),
+        (b"1", "1 values instead of 2"),
+        (b"1,2,3", "3 values instead of 2"),
         (b'1,a"b', "stray quote"),
-        (b'1,"a"b', "goes on"),
+        (b'1,"a"b', "continues after"),
         (b'1,"ab', "never closed"),
         (b"1,\xff", "UTF-8"),
         (b"1,\0", "NUL"),
@@ -289,11 +289,11 @@ def test_a_header_without_newline_may_go_on_until_the_file_is_sealed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "why"),
     [
-        ("id,größe\n".encode("latin-1"), CsvOptions(), "no valid UTF-8"),
+        ("id,größe\n".encode("latin-1"), CsvOptions(), "not valid UTF-8"),
         (b'id,na"me\n', CsvOptions(), "a stray quote"),
         (b'"a\nb",c\n', CsvOptions(), "never closed"),
-        (b"x" * 2**21, CsvOptions(), "no end in its first 1048576 bytes"),
-        (b'"' + b"a\n" * 2**20, CsvOptions(multiline=True), "no end in its first 1048576 bytes"),
+        (b"x" * 2**21, CsvOptions(), "does not end within its first 1048576 bytes"),
+        (b'"' + b"a\n" * 2**20, CsvOptions(multiline=True), "does not end within its first 1048576 bytes"),
     ],
 )
 def test_a_header_that_is_none_needs_a_person(tmp_path, content, options, why):

@@ -118,7 +118,7 @@ def test_counts_that_agree_are_believed():
     ],
 )
 def test_counts_that_contradict_each_other_are_refused(counts):
-    with pytest.raises(FileRefused, match="damaged or cut short: its footer contradicts itself"):
+    with pytest.raises(FileRefused, match="damaged or truncated: its footer contradicts itself"):
         row_groups_of(with_counts(**counts))
 
 
@@ -130,7 +130,7 @@ def test_a_row_group_without_columns_is_refused():
     at = footer.index(b"\x16\x00\x19")
     changed = footer[:at] + b"\x16" + zigzag(1000) + b"\x19\x1c" + group + b"\x00"
 
-    with pytest.raises(FileRefused, match="damaged or cut short"):
+    with pytest.raises(FileRefused, match="damaged or truncated"):
         row_groups_of(with_footer(empty, changed))
 
 
@@ -141,7 +141,7 @@ def test_pages_outside_of_the_file_are_refused(offset):
     # Field 9 of the column; its pages start behind the magic bytes. The row group repeats it as a hint.
     assert footer.count(b"\x26" + zigzag(4)) == 2
 
-    with pytest.raises(FileRefused, match="damaged or cut short"):
+    with pytest.raises(FileRefused, match="damaged or truncated"):
         row_groups_of(with_footer(content, footer.replace(b"\x26" + zigzag(4), b"\x26" + zigzag(offset), 1)))
 
 
@@ -179,5 +179,5 @@ def test_any_bit_of_a_footer_may_be_wrong():
 
 @pytest.mark.parametrize("footer", [b"\x19" * 5000, b"\x1c" * 5000, b"\x19\xfc" + b"\xff" * 20, b"\x0f", b""])
 def test_a_footer_that_is_none_is_damaged(footer):
-    with pytest.raises(FileRefused, match="damaged or cut short: its footer cannot be read"):
+    with pytest.raises(FileRefused, match="damaged or truncated: its footer cannot be read"):
         row_groups_of(with_footer(ONE_GROUP, footer))

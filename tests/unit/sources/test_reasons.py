@@ -35,8 +35,8 @@ OF_VALUES = [
 #: Whole lines.
 OF_LINES = [
     (b'{"x": 1,,}', b'{"x": 1, "yy": 2,,}', "invalid JSON at character …"),
-    (b'{"x": 1} 2', b'{"x": 100} 2', "the line goes on after its object, at character …"),
-    (b'{"x": "\xff"}', b'{"x": "aaa\xff"}', "no valid UTF-8 at byte … of the record"),
+    (b'{"x": 1} 2', b'{"x": 100} 2', "the line continues after its object, at character …"),
+    (b'{"x": "\xff"}', b'{"x": "aaa\xff"}', "invalid UTF-8 at byte … of the record"),
     (b'{"a": 1}', b'{"b": 1}', "the field … is not declared"),
     (b'{"x": "' + b"z" * 300 + b'"}', b'{"x": "' + b"z" * 400 + b'"}', "… bytes are more than record_bytes_max"),
 ]
@@ -65,9 +65,9 @@ def test_refused_lines_are_of_one_kind(one, other, kind):
 @pytest.mark.parametrize(
     ("lines", "kind"),
     [
-        (b"1,2,3\n1,2,3,4\n", "… values where … were expected"),
+        (b"1,2,3\n1,2,3,4\n", "… values instead of …"),
         (b'1,a"\n1,aa"\n', "a stray quote in the value at character …"),
-        (b'1,"a"a\n1,"aa"a\n', "the value goes on after its end, at character …"),
+        (b'1,"a"a\n1,"aa"a\n', "the value continues after its end, at character …"),
         (b'1,"a\n11,"aa\n', "the quote at character … is never closed"),
     ],
 )
@@ -89,7 +89,7 @@ def test_refused_lines_of_csv_are_of_one_kind(lines, kind):
     [
         ("real", pa.array([1e300, -2e300]), "… is no real: out of range"),
         ("bigint", pa.array(["x", "y"]), "… is no bigint"),
-        ("text", pa.array([b"\xff", b"\xff\xfe"]), "… bytes, which are no text, are no text"),
+        ("text", pa.array([b"\xff", b"\xff\xfe"]), "… bytes that are not text are no text"),
     ],
 )
 def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
