@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call":
+    if report.when == "call" and "smoke" not in report.keywords:
         _DURATIONS[report.nodeid] = report.duration
 
 

@@ -19,6 +19,7 @@ def spark():
         yield spark
 
 
+@pytest.mark.smoke
 def test_a_load_runs_on_a_cluster(spark, server_dsn, tmp_path):
     write_numbers(tmp_path / "a.jsonl", range(1000))
     made = stand(server_dsn, tmp_path, path=f"{tmp_path}/*.jsonl", SPARK_CONF_DIR=str(spark.conf))

@@ -37,6 +37,7 @@ def airflow(tmp_path, dsn):
     return airflow
 
 
+@pytest.mark.long
 def test_a_mail_says_who_failed_where_and_what_to_do(airflow, tmp_path, dsn):
     with mailbox() as box:
         told = box.settings

@@ -87,6 +87,7 @@ def states(airflow):
 STEPS = ("plan", "load", "audit", "publish", "report")
 
 
+@pytest.mark.smoke
 def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}', "no json")
     write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
@@ -111,6 +112,7 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.long
 def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_nobody_sees_it(airflow, dsn, tmp_path):
     file = airflow.pipelines / "readings.yaml"
     file.write_text(file.read_text().replace(str(tmp_path / "landing"), "s3://landing"))
@@ -153,6 +155,7 @@ def assert_lineage(airflow, tmp_path):
     assert [(each["position"], each["loaded"], each["quarantined"]) for each in facets] == [(1, 2, 1), (2, 1, 0)]
 
 
+@pytest.mark.long
 def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow, dsn, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "-2.5"}')
 
@@ -172,6 +175,7 @@ def test_a_run_that_fails_its_audit_publishes_nothing_and_shows_the_rows(airflow
     assert execute(dsn, "SELECT passed FROM onceload.audit") == [(False,)]
 
 
+@pytest.mark.long
 def test_a_load_that_fails_says_why_in_its_own_words(airflow, dsn, tmp_path):
     file = airflow.pipelines / "readings.yaml"
     file.write_text(file.read_text().replace("suite: suite.yaml", "quarantined_max: 0"))
@@ -185,6 +189,7 @@ def test_a_load_that_fails_says_why_in_its_own_words(airflow, dsn, tmp_path):
     assert execute(dsn, "SELECT count(*) FROM readings") == [(0,)]
 
 
+@pytest.mark.long
 def test_a_run_that_comes_during_an_upgrade_waits_for_its_end_and_needs_no_second_try(airflow, dsn):
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
     with ThreadPoolExecutor() as beside:
@@ -210,6 +215,7 @@ Load(task_id="load", pipeline_file=os.environ["FILE"], is_direct=False).on_kill(
 """
 
 
+@pytest.mark.long
 def test_a_try_that_is_killed_late_leaves_a_later_one_alone(airflow, dsn):
     engine = connect(LedgerSettings(dsn=dsn))
     ledger = PostgresLedger(engine)
@@ -231,7 +237,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk.exceptions import AirflowFailException
 from onceload_airflow.operators import Publish, batch_of
-from spark_jobs.batch import publish_batch
+from spark_jobs.load.kept_batch import publish_batch
 
 publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])
 at = datetime(2026, 3, 1, tzinfo=UTC)

@@ -286,6 +286,7 @@ def test_an_audit_is_of_a_batch_and_only_a_draft_goes_to_a_file(dsn, wrong):
     assert "Expected --batch NAME, or --suggest" in done.stderr
 
 
+@pytest.mark.long
 def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, tmp_path):
     here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
     (tmp_path / "suite.yaml").write_text(

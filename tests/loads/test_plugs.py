@@ -35,6 +35,7 @@ def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fa
     assert outcome.is_good, outcome
 
 
+@pytest.mark.long
 def test_a_load_that_is_asked_to_end_gives_back_what_it_holds(stand):
     with stand.new_plugged(Publish.STAGED) as plugged:
         name = plugged.place.pipeline
