@@ -1,11 +1,11 @@
 """`onceload` and `python -m onceload`."""
 
-import logging
 import os
 import sys
 from io import TextIOWrapper
 
-from dedup_core.errors import ExitCode
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.events import show_events
 from onceload import cli
 from onceload.terminal import words
 
@@ -16,11 +16,11 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A name that this terminal cannot show must not fail a command that has done its work.
             stream.reconfigure(errors="backslashreplace")
-    if os.environ.get("ONCELOAD_LOG") != "debug":
-        log = logging.StreamHandler()
-        # Libraries log tracebacks of errors that are reported here in one sentence, such as Ctrl-C while Spark works.
-        log.addFilter(lambda record: not record.exc_info)
-        logging.basicConfig(handlers=[log])
+    try:
+        show_events(os.environ)
+    except SettingRefused as error:
+        words(f"onceload: {error}")
+        sys.exit(error.exit_code)
     try:
         code = cli.main(sys.argv[1:], os.environ)
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """The command line: a thin layer over the core; results on stdout, messages on stderr, exit codes by error group."""
 
 import argparse
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -8,6 +9,7 @@ from contextlib import suppress
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import DatabaseLost, ExitCode, OnceloadError
+from dedup_core.events import show_events
 from dedup_core.postgres.connection import first_line, is_lost
 from onceload.commands import (
     deliveries,
@@ -32,6 +34,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
     parsed = build_parser().parse_args(arguments)
     try:
+        if parsed.log_format:
+            # Spark's tasks inherit it.
+            os.environ["ONCELOAD_LOG_FORMAT"] = parsed.log_format
+            show_events({**environment, "ONCELOAD_LOG_FORMAT": parsed.log_format})
         run: Callable[[Arguments, Settings], ExitCode] = parsed.run
         outcome = Outcome(exit_code=run(parsed, read_settings(environment)))
     except BrokenPipeError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.events import FORMATS
 from dedup_core.postgres import PostgresLedger
 from onceload.databases import only_pipeline, open_database
 from onceload.settings import Settings
@@ -38,6 +39,11 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    command.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        help="how events on stderr are written (default: ONCELOAD_LOG_FORMAT, or text); ONCELOAD_LOG=info shows them",
+    )
     command.set_defaults(run=run)
     return command
 

@@ -1,10 +1,12 @@
 """The shared state of one load: its batch, its planning session, its ledger and its board."""
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Engine
 
+from dedup_core.events import event
 from dedup_core.names import Batch, Position, Version
 from dedup_core.ports import Outlook, Session
 from dedup_core.postgres import PostgresLedger
@@ -73,7 +75,8 @@ class Attempt:
             answered(partial(self.ledger.drop_ended_claims, self.declared.name))
 
     def expire(self) -> None:
-        answered(partial(self.board.expire, is_staged=self.is_staged))
+        if expired := answered(partial(self.board.expire, is_staged=self.is_staged)):
+            event("claim_expired", level=logging.WARNING, pipeline=self.declared.name, deliveries=expired)
 
     def renew(self) -> None:
         self.ledger.renew(self.session, lease_s=self.lease_s)

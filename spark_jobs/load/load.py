@@ -16,6 +16,7 @@ from enum import Enum
 from sqlalchemy import Engine
 
 from dedup_core.errors import OnceloadError, SettingRefused, SnapshotRefused
+from dedup_core.events import event
 from dedup_core.names import Batch, Version
 from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.connection import translated
@@ -65,9 +66,11 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
 def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
     """Take a snapshot if one is due. A mismatch of the state does not undo the load, but needs a person."""
     try:
-        PostgresSnapshots(engine).take_if_due(pipeline, now=datetime.now(UTC))
+        position = PostgresSnapshots(engine).take_if_due(pipeline, now=datetime.now(UTC))
     except SnapshotRefused as error:
         return (Note.of("snapshot", error),)
+    if position is not None:
+        event("snapshot_taken", pipeline=pipeline, position=position)
     return ()
 
 

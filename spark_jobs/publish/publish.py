@@ -16,6 +16,7 @@ from dedup_core.errors import (
     PipelineBusy,
     RowsRefused,
 )
+from dedup_core.events import event
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit
 from dedup_core.postgres import BulkCommit, PostgresLedger
@@ -96,7 +97,15 @@ def publish(
             )
             try:
                 with _refusing_rows(job):
-                    ledger.commit(commit)
+                    position = ledger.commit(commit)
+                event(
+                    "batch_published",
+                    pipeline=job.declared.name,
+                    batch=job.batch,
+                    position=position,
+                    rows=new.count,
+                    quarantined=len(quarantined),
+                )
             except ColumnsDiffer as error:
                 # Another run has just added them; the next try reads their types.
                 raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error

@@ -23,6 +23,7 @@ from dedup_core.errors import (
     SettingRefused,
     TooManyQuarantined,
 )
+from dedup_core.events import event
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim, Commit
 from dedup_core.postgres import PostgresLedger
@@ -173,7 +174,16 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: boo
                 if is_last:
                     patience.until_answered(partial(ledger.release, claim))
                 return
-            ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
+            position = ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
+            event(
+                "chunk_committed",
+                pipeline=job.declared.name,
+                batch=job.batch,
+                session=job.session.name,
+                position=position,
+                rows=prepared.rows.num_rows,
+                quarantined=len(prepared.bad),
+            )
         except AlreadyConsumed as error:
             # Rarely more than once, but a permanent refusal must not be retried forever.
             patience.wait(error)

@@ -6,6 +6,7 @@ would fail every delivery, the worker ends and releases what it holds. If the wo
 ends. If it was only slow and another worker took over, its later writes are refused.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from dedup_core.errors import (
     TooManyQuarantined,
     WrongUse,
 )
+from dedup_core.events import event
 from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line
@@ -158,7 +160,8 @@ class Worker:
                 looked_at = time.monotonic()
                 # The heartbeat would keep it held forever.
                 self._let_go(session)
-                answered(partial(self._board.expire, is_staged=is_staged))
+                if expired := answered(partial(self._board.expire, is_staged=is_staged)):
+                    event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
             if is_staged:
                 handed = answered(partial(self._board.take_staged, session, lost=lost))
             else:
@@ -188,6 +191,7 @@ class Worker:
             return self._deliver(job, handed)
         except DeliveryTakenAway:
             # Its new holder loads it.
+            self._tell("delivery_taken_away", job, handed)
             return []
         except StageLost:
             if handed.batch == job.batch:
@@ -195,11 +199,19 @@ class Worker:
             # Its publisher stages it again, if it still runs; other workers leave it alone.
             lost.add(handed.batch)
             answered(partial(self._board.give_back, handed.claim.session))
+        except SessionFenced:
+            self._tell("session_fenced", job, handed)
+            raise
         except _ENDS_THE_WORKER:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.
             self._nack(job, handed, error)
         return []
+
+    def _tell(self, what: str, job: Job, handed: Handed, **more: object) -> None:
+        session, delivery = handed.claim.session, handed.claim.delivery_id
+        common = {"pipeline": job.declared.name, "session": session.name, "epoch": session.epoch}
+        event(what, level=logging.WARNING, **common, delivery=delivery, tries=handed.tries, **more)
 
     def _deliver(self, job: Job, handed: Handed) -> list[Note]:
         """Load a delivery; file by file if it was tried before, because one file may kill its worker."""
@@ -257,6 +269,7 @@ class Worker:
         if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
             # No other worker may take it meanwhile.
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
+        self._tell("delivery_failed", job, handed, reason=type(error).__name__)
         with suppress(DeliveryTakenAway):
             answered(partial(self._board.nack, handed, _reason(error)))
 

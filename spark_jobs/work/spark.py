@@ -33,6 +33,7 @@ from dedup_core.errors import (
     SessionFenced,
     SettingRefused,
 )
+from dedup_core.events import show_events
 from dedup_core.names import SessionName
 from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.batch.made import Made
@@ -318,6 +319,7 @@ def _said(error: Exception) -> str:
 
 
 def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
+    show_events(os.environ)
     context = TaskContext.get()
     # A retried task replaces the first try, unless that may still be alive, or have another name.
     is_retry = context is not None and context.attemptNumber() > 0

@@ -196,6 +196,31 @@ def until(is_so, *, timeout_s):
     return so
 
 
+def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "p.yaml").write_text(
+        f"pipeline: p\nsource: {{path: '{tmp_path}/*.jsonl', format: jsonl}}\ncolumns: {{n: bigint}}\n"
+        "target: {table: public.p}\npublish: direct\n"
+    )
+    environment = {"ONCELOAD_DSN": dsn, "ONCELOAD_LOG": "info"}
+
+    done = onceload("consume", str(tmp_path / "p.yaml"), "--session", "s", "--log-format", "json", **environment)
+
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    (committed,) = [each for each in events if each.get("event") == "chunk_committed"]
+    assert (committed["level"], committed["pipeline"], committed["position"], committed["rows"]) == ("info", "p", 1, 1)
+
+
+def test_a_log_level_that_is_none_is_refused(dsn):
+    done = onceload("status", ONCELOAD_DSN=dsn, ONCELOAD_LOG="loud")
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        "onceload: ONCELOAD_LOG: found 'loud'. Nothing was changed. Expected one of debug, info, warning.\n"
+    )
+
+
 def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):
     first, second = (onceload("init", "--json", ONCELOAD_DSN=empty_dsn) for _ in range(2))
 
