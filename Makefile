@@ -17,7 +17,7 @@ check: setup ## Lint, check the format, the types, the import contracts, and the
 PYTEST = .venv/bin/pytest --numprocesses 2 --durations 15
 
 test: setup ## Run the tests, two at a time, in about ten minutes (ARGS=... goes to pytest)
-	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
+	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 30 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
 	$(PYTEST) --dist loadfile -m long $(ARGS)

@@ -70,7 +70,7 @@ def test_wrong_use_fails_for_good_in_the_words_of_the_load(task, dsn):
 
     (said,) = task()[-1:]
 
-    assert said.startswith("AirflowFailException False the schema onceload is not there yet")
+    assert said.startswith("AirflowFailException False the schema onceload is missing")
     assert "Run `onceload init`" in said
 
 

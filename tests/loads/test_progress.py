@@ -63,7 +63,7 @@ def test_a_load_tells_whom_it_waits_for(loads):
 
     last = told[-1]
     assert isinstance(last, Waiting)
-    assert "another load (session planner-of-another until " in last.waits_for
+    assert "another load (session planner-of-another, lease until " in last.waits_for
 
 
 def test_a_load_tells_that_the_database_does_not_answer(loads, monkeypatch):

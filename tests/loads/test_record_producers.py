@@ -259,7 +259,7 @@ def test_a_file_that_is_called_like_a_producer_is_refused(devices, is_file_first
     devices.write("more" if is_file_first else "device=d1", record("d1" if is_file_first else "d2", 2))
 
     if is_file_first:
-        with pytest.raises(SettingRefused, match="device=d1, and a file of that name"):
+        with pytest.raises(SettingRefused, match="device=d1, which is also the name of a file"):
             devices.load(source=source)
     else:
         (note,) = devices.load(source=source).notes

@@ -683,7 +683,7 @@ def test_what_others_hold_is_waited_for_once(loads):
 
     # The session itself waits for as long as a lease, and the load for as long as it was told.
     assert waits_s <= time.monotonic() - started < 2 * waits_s
-    assert any("session other until" in note.reason for note in report.notes)
+    assert any("session other, lease until" in note.reason for note in report.notes)
 
 
 @DIRECT
@@ -699,7 +699,9 @@ def test_nobody_is_named_whose_claim_has_ended(loads):
 
     report = consume_once(loads, "next", wait_s=0)
 
-    named = {name for note in report.notes for name in ("other", "gone") if f"session {name} until" in note.reason}
+    named = {
+        name for note in report.notes for name in ("other", "gone") if f"session {name}, lease until" in note.reason
+    }
     assert named == {"other"}
 
 
