@@ -464,7 +464,7 @@ def test_from_looking_to_mending_to_retrying(loads, tmp_path, call):
     assert table.splitlines()[0].split() == ["records", "column", "reason", "example"]
     assert [each["file"] for each in listed["records"]] == ["a.jsonl", "a.jsonl"]
     assert sum(each["records"] for each in listed["reasons"]) == exported["records"] == report["retried"] == 2
-    assert "was retried at position 2 already" in said
+    assert "was already retried at position 2" in said
     assert loads.rows() == [1, 2, 3]
     assert [each["id"] for each in call("list", "--json")[2]["records"]] == held(loads)
     assert len(call("list", "--json", "--state", "any")[2]["records"]) == 3
@@ -501,7 +501,7 @@ def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_stra
 
     assert f"1 records would be discarded, such as {first}" in said
     assert done == {"pipeline": "events", "records": [int(first)], "discarded": True, "position": 2}
-    assert (again, f"record {first} was discarded at position 2 already" in said_again) == (ExitCode.DONE, True)
+    assert (again, f"record {first} was already discarded at position 2" in said_again) == (ExitCode.DONE, True)
     assert states_of(loads) == [("discarded", 2), ("held", None)]
     *_, entry = loads.ledger.entries("events", after=Position(0))
     assert (entry.kind, entry.counts.filtered) == (EntryKind.DISCARD, 1)
