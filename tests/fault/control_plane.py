@@ -294,8 +294,7 @@ class _AtWork:
         with suppress(psutil.NoSuchProcess):
             for process in self.process.children(recursive=True):
                 if process.name() == "java":
-                    ours = (each for each in process.children() if cli.__package__ in " ".join(each.cmdline()))
-                    return [process, *ours]
+                    return [process, *filter(_is_ours, process.children())]
         return []
 
 
@@ -433,7 +432,11 @@ class Lane:
         )
         if not pids:
             raise Missed
-        _kill(psutil.Process(rng.choice(sorted(pids))[0]))
+        try:
+            backend = psutil.Process(rng.choice(sorted(pids))[0])
+        except psutil.NoSuchProcess as error:
+            raise Missed from error
+        _kill(backend)
 
     # What is seen.
 
@@ -530,6 +533,13 @@ class Lane:
 
 
 _TASKS = "SELECT task_id, state, try_number FROM task_instance WHERE run_id = '{run}'"
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    """Spark's script may leave a zombie to the JVM, which stays as long as the JVM and has no command line."""
+    with suppress(psutil.NoSuchProcess):
+        return cli.__package__ in " ".join(process.cmdline())
+    return False
 
 
 def _note(n: int) -> str:

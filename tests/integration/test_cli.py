@@ -328,7 +328,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
     assert done.returncode == 4
     assert json.loads(done.stdout)["error"] == "AuditFailed"
     assert "expect_column_values_to_be_between n: 1 of 2 are unexpected; such as a.jsonl 9: 11" in done.stderr
-    assert "nothing was published" in done.stderr
+    assert "Nothing was published" in done.stderr
     assert " for 2 h" in done.stderr
 
 
