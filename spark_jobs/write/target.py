@@ -54,17 +54,27 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
 def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
     """How many rows a statement leaves in the target: those written, minus those that triggers deleted again.
 
-    The table is checked again, because it may have been altered since the load began.
+    The table is checked again, because it may have been altered since the load began. After the write, the lock of the
+    write keeps it from being altered until the commit.
     """
-    _refuse_unfit(connection, table)
-    before = connection.execute(SQL["taken_away"], {"table": table}).scalar_one()
+    before = _deleted(connection, table)
     rows = write()
-    if before is None:
-        return rows
-    # Run triggers that are deferred to the commit.
-    run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-    taken_away: int = connection.execute(SQL["taken_away"], {"table": table}).scalar_one() - before
-    return rows - taken_away
+    _refuse_unfit(connection, table)
+    after = _deleted(connection, table)
+    if after.has_triggers:
+        if not after.is_counted:
+            raise SettingRefused("track_counts", f"off, and {table} has triggers, which may delete rows", _COUNTED)
+        # Run triggers that are deferred to the commit.
+        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+        after = _deleted(connection, table)
+    return rows - int(after.rows - before.rows)
+
+
+_COUNTED = "on, so that each commit counts the rows that triggers delete (ALTER ROLE <loader> RESET track_counts)"
+
+
+def _deleted(connection: Connection, table: str) -> Record:
+    return connection.execute(SQL["deleted"], {"table": table}).one()
 
 
 def _refuse_unfit(connection: Connection, table: str) -> bool:

@@ -33,12 +33,14 @@ SELECT CAST(CAST(oid AS regclass) AS text) AS name, CAST(relkind AS text) AS kin
  WHERE oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))
  ORDER BY 1;
 
--- name: taken_away
--- How many rows of the table and its partitions this transaction has deleted; NULL if they have no triggers.
-SELECT CAST(sum(pg_stat_get_xact_tuples_deleted(oid)) AS bigint) FROM pg_class
- WHERE (oid = to_regclass(:table) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table))))
-   AND EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN
-               (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table))));
+-- name: deleted
+-- How many rows of the table and its partitions this transaction has deleted, and whether triggers may delete more.
+WITH tables AS (SELECT to_regclass(:table) AS id UNION
+                SELECT relid FROM pg_partition_tree(to_regclass(:table)))
+SELECT CAST(coalesce(sum(pg_stat_get_xact_tuples_deleted(id)), 0) AS bigint) AS rows,
+       bool_or(EXISTS (SELECT FROM pg_trigger WHERE tgrelid = id AND NOT tgisinternal AND tgenabled <> 'D'))
+       AS has_triggers, CAST(current_setting('track_counts') AS boolean) AS is_counted
+  FROM tables;
 
 -- name: lock
 -- Two loads may find the table missing at the same time. The second waits, and finds it.

@@ -11,6 +11,7 @@ from spark_jobs.load.report import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Publish, Write
 from spark_jobs.recover.retry import retry
+from spark_jobs.write import target
 from spark_jobs.write.sql import run
 from spark_jobs.write.target import check_target
 from tests.loads.conftest import Loads, line
@@ -175,6 +176,40 @@ def test_a_trigger_that_writes_elsewhere_is_nothing_to_refuse(loads):
 
     assert counts(loads.load()) == (10, 0, 0)
     assert loads.ask("SELECT count(*) FROM log") == [(9,)]
+
+
+def test_a_trigger_that_comes_just_before_the_rows_is_counted_with_them(loads, monkeypatch):
+    make(
+        loads,
+        f"CREATE TABLE target ({PLAIN})",
+        "CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN DELETE FROM target WHERE id = NEW.id AND id % 2 = 1; RETURN NULL; END$$",
+    )
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+    counted, comes = target._deleted, iter([True])
+
+    def come_before(*arguments):
+        if next(comes, False):
+            trigger = "CREATE CONSTRAINT TRIGGER takes AFTER INSERT ON target DEFERRABLE INITIALLY DEFERRED"
+            execute(loads.admin_dsn, f"{trigger} FOR EACH ROW EXECUTE FUNCTION take()")
+        return counted(*arguments)
+
+    monkeypatch.setattr(target, "_deleted", come_before)
+    refuses(loads, 5, 10, load=loads.load)
+
+
+def test_a_server_that_does_not_count_what_triggers_delete_takes_no_commit(loads):
+    make(loads, f"CREATE TABLE target ({PLAIN})", *discarding("INSERT", "false"))
+    loads.write("a.jsonl", line(1))
+    database = loads.ask("SELECT quote_ident(current_database())")[0][0]
+
+    execute(loads.admin_dsn, f"ALTER DATABASE {database} SET track_counts = off")
+    loads.engine.dispose()
+    with pytest.raises(SettingRefused, match="track_counts: found off, and"):
+        loads.load()
+
+    assert loads.rows() == []
+    assert loads.ask(POSITION) == [(0,)]
 
 
 def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monkeypatch):
