@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.audit import Held, History, Life, Taken, history_of, names_of
+from dedup_core.postgres.history import Held, History, Life, Taken, history_of, names_of
 from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_as_loaded
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
