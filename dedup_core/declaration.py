@@ -11,7 +11,8 @@ would be other records, so the terms cannot change while anything is consumed.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dedup_core.errors import EditRefused
+from dedup_core.errors import DeclarationChanged, EditRefused
+from dedup_core.names import Version
 
 #: The folder that file names are relative to.
 ROOT = "source.root"
@@ -64,6 +65,12 @@ def refuse_edit(
         is_meant = key == ROOT and old == moved_from
         if not is_meant and _depends_on(key, old, new, in_use):
             raise EditRefused(pipeline, key, old or "none", new or "none")
+
+
+def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> None:
+    """Raise unless a version is the one in force."""
+    if version != in_force:
+        raise DeclarationChanged(pipeline, version, in_force)
 
 
 def _edited(before: Declaration, after: Declaration) -> Iterator[tuple[str, str, str]]:

@@ -9,15 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from dedup_core.errors import (
-    AlreadyConsumed,
-    ClaimedElsewhere,
-    DeclarationChanged,
-    NotAlone,
-    NotFound,
-    RowsDiffer,
-    SettingRefused,
-)
+from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Pipeline
 from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Run, Snapshot
@@ -375,51 +367,8 @@ def check_producers(names: Sequence[tuple[str, int]]) -> None:
             raise SettingRefused(f"generation of {name}", str(generation), f"1 to {GENERATION_MAX}")
 
 
-def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> None:
-    """Raise unless a version is the one in force."""
-    if version != in_force:
-        raise DeclarationChanged(pipeline, version, in_force)
-
-
 def unwatched(step: CommitStep) -> None:
     """The default callback for each step of a commit; tests pass their own."""
-
-
-def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:
-    """Refuse a commit that wrote another number of rows than its receipts state."""
-    if written != commit.counts.loaded:
-        raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
-
-
-def refuse_taken(
-    session: Session,
-    wanted: Mapping[ProducerId, SpanSet],
-    known: Mapping[ProducerId, Knowledge],
-    *,
-    names: Mapping[ProducerId, str],
-    position: Position,
-) -> None:
-    """Raise if any wanted span is consumed, or claimed by another session."""
-    for producer_id, spans in wanted.items():
-        knowledge = known.get(producer_id)
-        name = names.get(producer_id)
-        if name is not None and (knowledge is None or knowledge.state.name != name):
-            raise NotAlone(session.pipeline, position, f"producer {producer_id} is no longer {name!r}")
-        if knowledge is None:
-            raise NotFound("producer", str(producer_id))
-        if spans.overlaps(knowledge.state.consumed):
-            raise AlreadyConsumed(session.pipeline, (knowledge.state.name,))
-        busy = spans & knowledge.claimed
-        if busy:
-            raise ClaimedElsewhere(session.pipeline, knowledge.state.name, str(busy), "another session")
-
-
-def refuse_change(session: Session, planned: Outlook, now: Outlook) -> None:
-    """Raise if anything was committed since an outlook, or if another session loads more than it did then."""
-    if now.position != planned.position:
-        raise NotAlone(session.pipeline, planned.position, f"position {now.position} was committed")
-    if added := now.claimed - planned.claimed:
-        raise NotAlone(session.pipeline, planned.position, f"another session has started to load {min(added)}")
 
 
 def _all_different(what: str, found: Sequence[object]) -> None:

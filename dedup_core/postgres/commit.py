@@ -9,6 +9,7 @@ import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
 from sqlalchemy import Connection, TextClause, text
 
+from dedup_core.declaration import refuse_other_version
 from dedup_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
@@ -19,15 +20,7 @@ from dedup_core.errors import (
     TransactionEnded,
 )
 from dedup_core.names import Position, ProducerId
-from dedup_core.ports import (
-    GENERATION_MAX,
-    Advance,
-    Claim,
-    Commit,
-    Session,
-    Settlement,
-    refuse_other_version,
-)
+from dedup_core.ports import GENERATION_MAX, Advance, Claim, Commit, Session, Settlement
 from dedup_core.postgres.connection import (
     Record,
     array,

@@ -4,10 +4,17 @@ import json
 
 from sqlalchemy import Connection
 
-from dedup_core.declaration import TARGET, Declaration, InUse, names_other_messages, refuse_edit, settled
+from dedup_core.declaration import (
+    TARGET,
+    Declaration,
+    InUse,
+    names_other_messages,
+    refuse_edit,
+    refuse_other_version,
+    settled,
+)
 from dedup_core.names import Version
 from dedup_core.pipeline import Pipeline
-from dedup_core.ports import refuse_other_version
 from dedup_core.postgres.commit import SQL, lock_pipeline
 
 

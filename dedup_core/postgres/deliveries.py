@@ -13,10 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
 
+from dedup_core.declaration import refuse_other_version
 from dedup_core.delivery import Event, Mode, Rules, State, next_state
 from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName, Version
-from dedup_core.ports import Claim, Session, check_name, refuse_other_version
+from dedup_core.ports import Claim, Session, check_name
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline_of
 from dedup_core.postgres.connection import array, in_batches, statements, translated
 from dedup_core.spans import SpanSet

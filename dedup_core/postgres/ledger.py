@@ -10,7 +10,9 @@ from datetime import date
 
 from sqlalchemy import Connection, Engine
 
+from dedup_core.declaration import refuse_other_version
 from dedup_core.errors import LimitReached, SessionFenced
+from dedup_core.guards import refuse_change, refuse_other_rows, refuse_taken
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
@@ -26,10 +28,6 @@ from dedup_core.ports import (
     Settlement,
     check_name,
     check_producers,
-    refuse_change,
-    refuse_other_rows,
-    refuse_other_version,
-    refuse_taken,
     unwatched,
 )
 from dedup_core.postgres.commit import (

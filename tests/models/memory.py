@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from dedup_core.declaration import Declaration, InUse, names_other_messages, refuse_edit, settled
+from dedup_core.declaration import Declaration, InUse, names_other_messages, refuse_edit, refuse_other_version, settled
 from dedup_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
@@ -19,6 +19,7 @@ from dedup_core.errors import (
     SessionFenced,
     SnapshotRefused,
 )
+from dedup_core.guards import refuse_change, refuse_other_rows, refuse_taken
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.ports import (
@@ -36,10 +37,6 @@ from dedup_core.ports import (
     Settlement,
     check_name,
     check_producers,
-    refuse_change,
-    refuse_other_rows,
-    refuse_other_version,
-    refuse_taken,
     unwatched,
 )
 from dedup_core.replay import (

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+GUARDS = "dedup_core/guards.py"
 LEDGER = "dedup_core/postgres/ledger.py"
 COMMIT = "dedup_core/postgres/commit.py"
 CONNECTION = "dedup_core/postgres/connection.py"
@@ -229,14 +230,14 @@ COMMIT_BUGS = (
 CLAIM_BUGS = (
     Bug(
         name="somebody else loads between the plan and the claim of who has to be alone",
-        file="dedup_core/ports.py",
+        file=GUARDS,
         correct="    if added := now.claimed - planned.claimed:\n",
         wrong="    if added := planned.claimed - now.claimed:\n",
         tests=(CONTRACT, "tests/loads/test_at_once.py"),
     ),
     Bug(
         name="a commit comes between the plan and the claim of who has to be alone",
-        file="dedup_core/ports.py",
+        file=GUARDS,
         correct="    if now.position != planned.position:\n",
         wrong="    if now.position < planned.position:\n",
         tests=(CONTRACT, "tests/loads/test_at_once.py"),
@@ -271,7 +272,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         name="claims of others not seen",
-        file="dedup_core/ports.py",
+        file=GUARDS,
         correct="        if busy:\n",
         wrong="        if busy and not busy:\n",
         tests=(CONTRACT,),
@@ -1640,7 +1641,7 @@ OF_TARGETS = "tests/loads/test_targets.py"
 TARGET_BUGS = (
     Bug(
         name="a claim takes an id that a failover has given to another producer",
-        file="dedup_core/ports.py",
+        file=GUARDS,
         correct="if name is not None and (knowledge is None or knowledge.state.name != name):",
         wrong="if False:",
         tests=(CONTRACT,),

@@ -1,0 +1,45 @@
+"""What every ledger refuses before it claims spans or commits rows, whatever stores it."""
+
+from collections.abc import Mapping
+
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotAlone, NotFound, RowsDiffer
+from dedup_core.names import Position, ProducerId
+from dedup_core.ports import Commit, Knowledge, Outlook, Session, Settlement, Transaction
+from dedup_core.spans import SpanSet
+
+
+def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:
+    """Refuse a commit that wrote another number of rows than its receipts state."""
+    if written != commit.counts.loaded:
+        raise RowsDiffer(commit.session.pipeline, commit.batch, written=written, expected=commit.counts.loaded)
+
+
+def refuse_taken(
+    session: Session,
+    wanted: Mapping[ProducerId, SpanSet],
+    known: Mapping[ProducerId, Knowledge],
+    *,
+    names: Mapping[ProducerId, str],
+    position: Position,
+) -> None:
+    """Raise if any wanted span is consumed, or claimed by another session."""
+    for producer_id, spans in wanted.items():
+        knowledge = known.get(producer_id)
+        name = names.get(producer_id)
+        if name is not None and (knowledge is None or knowledge.state.name != name):
+            raise NotAlone(session.pipeline, position, f"producer {producer_id} is no longer {name!r}")
+        if knowledge is None:
+            raise NotFound("producer", str(producer_id))
+        if spans.overlaps(knowledge.state.consumed):
+            raise AlreadyConsumed(session.pipeline, (knowledge.state.name,))
+        busy = spans & knowledge.claimed
+        if busy:
+            raise ClaimedElsewhere(session.pipeline, knowledge.state.name, str(busy), "another session")
+
+
+def refuse_change(session: Session, planned: Outlook, now: Outlook) -> None:
+    """Raise if anything was committed since an outlook, or if another session loads more than it did then."""
+    if now.position != planned.position:
+        raise NotAlone(session.pipeline, planned.position, f"position {now.position} was committed")
+    if added := now.claimed - planned.claimed:
+        raise NotAlone(session.pipeline, planned.position, f"another session has started to load {min(added)}")
