@@ -11,7 +11,7 @@ would be other records, so the terms cannot change while anything is consumed.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dedup_core.errors import DeclarationChanged, EditRefused
+from dedup_core.errors import CallAgain, WrongUse
 from dedup_core.names import Version
 
 #: The folder that file names are relative to.
@@ -92,3 +92,73 @@ def _depends_on(key: str, old: str, new: str, in_use: InUse) -> bool:
             return in_use.is_loaded and not in_use.is_table_gone
         case _:
             return in_use.is_loaded
+
+
+@dataclass(eq=False)
+class DeclarationChanged(CallAgain):
+    pipeline: str
+    version: int
+    in_force: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
+            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded. Nothing "
+            "more was written. Retry with the current file."
+        )
+
+
+@dataclass(eq=False)
+class EditRefused(WrongUse):
+    pipeline: str
+    key: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        causes, fix = (text.format(before=self.before) for text in _EDITS[self.key])
+        return (
+            f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
+            f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
+        )
+
+
+_START_AGAIN = (
+    "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
+    "recover rewind FILE --position 0` (append targets with lineage), or load into a new database: `onceload recover "
+    "rebuild`. To keep the loaded rows, give the pipeline another name and a source.path that matches new files only."
+)
+#: What each edit would cause, and how to do it on purpose.
+_EDITS = {
+    "source.root": (
+        "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
+        "file would get another name and be loaded again.",
+        "If the folder was moved and the names below it stayed the same, or if source.path matches none of the loaded "
+        "files any more, set `source.moved_from: {before}`. " + _START_AGAIN,
+    ),
+    "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
+    "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),
+    "producer": (
+        "New records could be dropped as duplicates, and loaded ones could be loaded again.",
+        _START_AGAIN,
+    ),
+    "message_id": (
+        "New ids would be compared with remembered ids of the old columns, and new records could be dropped as "
+        "duplicates.",
+        "To start with other columns, remove message_id, load once, and then declare the new columns. Only ids from "
+        "that load on are compared.",
+    ),
+    "producer.order": (
+        "New records could be dropped as duplicates: with `ordered`, ids that were skipped count as loaded.",
+        _START_AGAIN,
+    ),
+    "source.identity": (
+        "Files that are loaded under another name would be loaded again.",
+        _START_AGAIN,
+    ),
+    "target.table": (
+        "The loaded rows would stay in {before}, where replace, rewind and verify would not look for them.",
+        "If it is the same table under a new name, rename the table itself (ALTER TABLE ... RENAME TO ...). "
+        + _START_AGAIN,
+    ),
+}

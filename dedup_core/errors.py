@@ -1,4 +1,4 @@
-"""All errors, sorted by what the caller does next.
+"""All errors, sorted by what the caller does next. Some are defined in the module that raises them.
 
 OnceloadError
 ├── CallAgain              nothing was changed; retry the same call               (exit 1)
@@ -139,76 +139,6 @@ class NotAlone(CallAgain):
             f"pipeline {self.pipeline}: this load was planned at position {self.position}, and since then "
             f"{self.found}. Nothing was written. The plan may be out of date. Retry: the load plans again."
         )
-
-
-@dataclass(eq=False)
-class DeclarationChanged(CallAgain):
-    pipeline: str
-    version: int
-    in_force: int
-
-    def __str__(self) -> str:
-        return (
-            f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
-            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded. Nothing "
-            "more was written. Retry with the current file."
-        )
-
-
-@dataclass(eq=False)
-class EditRefused(WrongUse):
-    pipeline: str
-    key: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        causes, fix = (text.format(before=self.before) for text in _EDITS[self.key])
-        return (
-            f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
-            f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
-        )
-
-
-_START_AGAIN = (
-    "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
-    "recover rewind FILE --position 0` (append targets with lineage), or load into a new database: `onceload recover "
-    "rebuild`. To keep the loaded rows, give the pipeline another name and a source.path that matches new files only."
-)
-#: What each edit would cause, and how to do it on purpose.
-_EDITS = {
-    "source.root": (
-        "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
-        "file would get another name and be loaded again.",
-        "If the folder was moved and the names below it stayed the same, or if source.path matches none of the loaded "
-        "files any more, set `source.moved_from: {before}`. " + _START_AGAIN,
-    ),
-    "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
-    "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),
-    "producer": (
-        "New records could be dropped as duplicates, and loaded ones could be loaded again.",
-        _START_AGAIN,
-    ),
-    "message_id": (
-        "New ids would be compared with remembered ids of the old columns, and new records could be dropped as "
-        "duplicates.",
-        "To start with other columns, remove message_id, load once, and then declare the new columns. Only ids from "
-        "that load on are compared.",
-    ),
-    "producer.order": (
-        "New records could be dropped as duplicates: with `ordered`, ids that were skipped count as loaded.",
-        _START_AGAIN,
-    ),
-    "source.identity": (
-        "Files that are loaded under another name would be loaded again.",
-        _START_AGAIN,
-    ),
-    "target.table": (
-        "The loaded rows would stay in {before}, where replace, rewind and verify would not look for them.",
-        "If it is the same table under a new name, rename the table itself (ALTER TABLE ... RENAME TO ...). "
-        + _START_AGAIN,
-    ),
-}
 
 
 @dataclass(eq=False)
@@ -380,22 +310,6 @@ _LIMIT_FIXES = {
 
 
 @dataclass(eq=False)
-class RowsDiffer(NeedsAPerson):
-    pipeline: str
-    batch: str
-    #: As counted by the database.
-    written: int
-    expected: int
-
-    def __str__(self) -> str:
-        return (
-            f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} rows instead of "
-            f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a "
-            "row-level security policy of the target discards or adds rows. Remove it, and load again."
-        )
-
-
-@dataclass(eq=False)
 class RowsRefused(NeedsAPerson):
     pipeline: str
     table: str
@@ -459,19 +373,6 @@ class TooManyQuarantined(NeedsAPerson):
             f"pipeline {self.pipeline}: {self.quarantined} of {self.records} records are bad, and quarantined_max "
             f"allows {self.allowed}. One of the reasons: {self.reason}. None of them was loaded. Fix the "
             "source, or raise quarantined_max."
-        )
-
-
-@dataclass(eq=False)
-class TransactionEnded(NeedsAPerson):
-    pipeline: str
-    batch: str
-
-    def __str__(self) -> str:
-        return (
-            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit. Nothing "
-            "was recorded as consumed, so rows that write_rows committed itself have no receipt. Delete these rows "
-            "from the target, and leave COMMIT and ROLLBACK to the ledger."
         )
 
 

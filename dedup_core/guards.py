@@ -1,11 +1,28 @@
 """What every ledger refuses before it claims spans or commits rows, whatever stores it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotAlone, NotFound, RowsDiffer
+from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NeedsAPerson, NotAlone, NotFound
 from dedup_core.names import Position, ProducerId
 from dedup_core.ports import Commit, Knowledge, Outlook, Session, Settlement, Transaction
 from dedup_core.spans import SpanSet
+
+
+@dataclass(eq=False)
+class RowsDiffer(NeedsAPerson):
+    pipeline: str
+    batch: str
+    #: As counted by the database.
+    written: int
+    expected: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, batch {self.batch}: the database wrote {self.written:,} rows instead of "
+            f"{self.expected:,}. The commit was rolled back, and none of these rows is loaded. A trigger, a rule or a "
+            "row-level security policy of the target discards or adds rows. Remove it, and load again."
+        )
 
 
 def refuse_other_rows(commit: Commit[Transaction] | Settlement[Transaction], written: int) -> None:

@@ -14,10 +14,10 @@ from dedup_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
     LimitReached,
+    NeedsAPerson,
     NotFound,
     SessionFenced,
     StateDiffers,
-    TransactionEnded,
 )
 from dedup_core.names import Position, ProducerId
 from dedup_core.ports import GENERATION_MAX, Advance, Claim, Commit, Session, Settlement
@@ -40,6 +40,19 @@ class BulkCommit(Commit[Connection]):
 
     #: Their table, quoted as in SQL: `producer_id`, `spans` and `rows`, each producer once.
     offered: str
+
+
+@dataclass(eq=False)
+class TransactionEnded(NeedsAPerson):
+    pipeline: str
+    batch: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}, batch {self.batch}: write_rows ended the transaction of the commit. Nothing "
+            "was recorded as consumed, so rows that write_rows committed itself have no receipt. Delete these rows "
+            "from the target, and leave COMMIT and ROLLBACK to the ledger."
+        )
 
 
 Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])

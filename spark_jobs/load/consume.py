@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from dedup_core.errors import AskTheLedger, CallAgain, DeclarationChanged, OnceloadError, SessionFenced, SettingRefused
+from dedup_core.declaration import DeclarationChanged
+from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres.deliveries import check_own_name
 from spark_jobs.load.load import load, take_version

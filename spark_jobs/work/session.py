@@ -17,20 +17,20 @@ from typing import Protocol
 
 from sqlalchemy.exc import DBAPIError
 
+from dedup_core.declaration import DeclarationChanged
 from dedup_core.errors import (
     CommitOutcomeUnknown,
     DatabaseLost,
-    DeclarationChanged,
     DeliveryTakenAway,
     LimitReached,
     OnceloadError,
     PipelineBusy,
-    RowsDiffer,
     SessionFenced,
     TooManyQuarantined,
     WrongUse,
 )
 from dedup_core.events import event
+from dedup_core.guards import RowsDiffer
 from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Session
 from dedup_core.postgres.connection import first_line

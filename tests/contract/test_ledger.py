@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
-from dedup_core.declaration import Declaration
+from dedup_core.declaration import Declaration, DeclarationChanged, EditRefused
 from dedup_core.errors import (
     AlreadyConsumed,
     ClaimedElsewhere,
-    DeclarationChanged,
     DeliveryTakenAway,
-    EditRefused,
     LimitReached,
     NotAlone,
     NotFound,
-    RowsDiffer,
     SessionFenced,
     SettingRefused,
     SnapshotDamaged,
     SnapshotRefused,
 )
+from dedup_core.guards import RowsDiffer
 from dedup_core.names import Batch, Position, ProducerId, SessionName
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.ports import Advance, Commit, CommitStep, Proof, QuarantinedRecord, Session, Settlement

@@ -18,12 +18,12 @@ from dedup_core.errors import (
     PipelineBusy,
     SessionFenced,
     SettingRefused,
-    TransactionEnded,
 )
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
 from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.commit import TransactionEnded
 from dedup_core.postgres.connection import in_batches
 from dedup_core.postgres.recovery import recover_state
 from dedup_core.replay import Counts

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.errors import EditRefused, ExitCode, NotFound
+from dedup_core.declaration import EditRefused
+from dedup_core.errors import ExitCode, NotFound
 from dedup_core.names import Position
 from onceload.cli import main
 from onceload.pipeline_file import read_pipeline

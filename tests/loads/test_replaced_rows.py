@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import EditRefused, ExitCode
+from dedup_core.declaration import EditRefused
+from dedup_core.errors import ExitCode
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from dedup_core.declaration import DeclarationChanged
 from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import DatabaseLost, DeclarationChanged, SessionFenced, SettingRefused
+from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import ExitCode, RowsDiffer, SettingRefused
+from dedup_core.errors import ExitCode, SettingRefused
+from dedup_core.guards import RowsDiffer
 from dedup_core.postgres.quarantine import Selection, choose
 from spark_jobs.load.report import new_batch
 from spark_jobs.pipeline.columns import parse_column

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dedup_core.declaration import DeclarationChanged, EditRefused
 from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import DeclarationChanged, EditRefused, NotAlone, NotFound
+from dedup_core.errors import NotAlone, NotFound
 from dedup_core.names import Batch, DeliveryId, SessionName
 from dedup_core.pipeline import Guarantee
 from dedup_core.postgres import LedgerSettings

@@ -13,7 +13,8 @@ import onceload.stack  # noqa: F401
 import spark_jobs.load.kept_batch
 import spark_jobs.work.spark  # noqa: F401
 from dedup_core import errors
-from dedup_core.errors import EditRefused, ExitCode, LimitReached, OnceloadError
+from dedup_core.declaration import EditRefused
+from dedup_core.errors import ExitCode, LimitReached, OnceloadError
 
 
 def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:

@@ -16,8 +16,9 @@ from psycopg2.errors import DeadlockDetected
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
+from dedup_core.declaration import DeclarationChanged
 from dedup_core.delivery import State
-from dedup_core.errors import DeclarationChanged, OnceloadError, WrongUse
+from dedup_core.errors import OnceloadError, WrongUse
 from dedup_core.names import Batch, DeliveryId, Position, SessionName
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
 from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
