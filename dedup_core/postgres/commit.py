@@ -1,9 +1,9 @@
 """The statements of one commit, step by step, in the order of the protocol."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
@@ -19,8 +19,10 @@ from dedup_core.errors import (
     SessionFenced,
     StateDiffers,
 )
+from dedup_core.guards import refuse_other_rows
 from dedup_core.names import Position, ProducerId
-from dedup_core.ports import GENERATION_MAX, Advance, Claim, Commit, Session, Settlement
+from dedup_core.pipeline import Guarantee
+from dedup_core.ports import GENERATION_MAX, Advance, Claim, Commit, CommitStep, Session, Settlement
 from dedup_core.postgres.connection import (
     Record,
     array,
@@ -56,6 +58,53 @@ class TransactionEnded(NeedsAPerson):
 
 
 Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
+#: Called after each step of a commit.
+Reached: TypeAlias = Callable[[CommitStep], None]
+
+
+def fill(connection: Connection, commit: Commit[Connection], reached: Reached) -> Position:
+    """Everything between BEGIN and COMMIT, in the order of the protocol."""
+    transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
+    reached(CommitStep.BEGUN)
+    written = commit.write_rows(connection)
+    check_transaction(connection, transaction_id, commit)
+    refuse_other_rows(commit, written)
+    reached(CommitStep.ROWS_WRITTEN)
+    turn = take_position(connection, commit.session.pipeline)
+    reached(CommitStep.POSITION_TAKEN)
+    check_session(connection, turn, commit.session)
+    reached(CommitStep.SESSION_CHECKED)
+    repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE
+    advance(connection, turn, commit, repeats_allowed=repeats_allowed)
+    reached(CommitStep.PRODUCERS_ADVANCED)
+    record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
+    reached(CommitStep.MESSAGES_RECORDED)
+    record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
+    reached(CommitStep.QUARANTINE_RECORDED)
+    record_entry(connection, turn, commit, kind=EntryKind.LOAD)
+    reached(CommitStep.ENTRY_RECORDED)
+    ack(connection, commit.session, commit.claim, is_last=commit.is_last)
+    reached(CommitStep.DELIVERY_ACKED)
+    return Position(turn.position)
+
+
+def fill_settlement(connection: Connection, settlement: Settlement[Connection], reached: Reached) -> Position:
+    """The same order, with the quarantine instead of the producers."""
+    transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
+    reached(CommitStep.BEGUN)
+    written = settlement.write_rows(connection)
+    check_transaction(connection, transaction_id, settlement)
+    refuse_other_rows(settlement, written)
+    reached(CommitStep.ROWS_WRITTEN)
+    turn = take_position(connection, settlement.session.pipeline)
+    reached(CommitStep.POSITION_TAKEN)
+    check_session(connection, turn, settlement.session)
+    reached(CommitStep.SESSION_CHECKED)
+    settle(connection, turn, settlement)
+    reached(CommitStep.QUARANTINE_RECORDED)
+    record_entry(connection, turn, settlement, kind=settlement.kind)
+    reached(CommitStep.ENTRY_RECORDED)
+    return Position(turn.position)
 
 
 def get_pipeline(connection: Connection, pipeline: str) -> Record:
@@ -83,39 +132,6 @@ def lock_pipeline_of(connection: Connection, session: Session) -> Record:
     found = lock_pipeline(connection, session.pipeline)
     refuse_other_version(session.pipeline, session.version, found.version)
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Untold:
-    """A commit with rows that do not name their producer, and one of its producers."""
-
-    name: str
-    position: Position
-    rows: int
-
-
-def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]) -> tuple[Untold, ...]:
-    """The commits in force of some producers whose rows carry no producer id."""
-    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
-    rows = connection.execute(SQL["rows_untold"], binds)
-    return tuple(Untold(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Promise:
-    """The number of rows that a generation has in the target, by the receipts in force."""
-
-    name: str
-    rows: int
-
-
-def rows_promised(
-    connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]
-) -> dict[ProducerId, Promise]:
-    """The rows of some generations by the receipts in force."""
-    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
-    rows = connection.execute(SQL["rows_promised"], binds)
-    return {row.producer_id: Promise(name=row.name, rows=row.rows) for row in rows}
 
 
 def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from dedup_core.errors import NeedsAPerson
 from dedup_core.names import ProducerId
-from dedup_core.postgres.commit import Promise, Untold, get_pipeline, lock_pipeline, rows_promised, rows_untold
+from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.postgres.receipts import Promise, Untold, rows_promised, rows_untold
 from spark_jobs.batch.job import Job
 from spark_jobs.pipeline.columns import PRODUCER_ID
 from spark_jobs.write.sql import run, table_name

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 GUARDS = "dedup_core/guards.py"
 LEDGER = "dedup_core/postgres/ledger.py"
 COMMIT = "dedup_core/postgres/commit.py"
+PRODUCERS = "dedup_core/postgres/producers.py"
 CONNECTION = "dedup_core/postgres/connection.py"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
@@ -84,17 +85,17 @@ class Bug:
 COMMIT_BUGS = (
     Bug(
         name="watermark in a transaction of its own",
-        file=LEDGER,
-        correct="        advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
-        wrong="        with self._engine.begin() as another:\n"
-        "            advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
+        file=COMMIT,
+        correct="    advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
+        wrong="    with connection.engine.begin() as another:\n"
+        "        advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
         tests=(CONTRACT,),
     ),
     Bug(
         name="rows in a transaction of their own",
-        file=LEDGER,
-        correct="        written = commit.write_rows(connection)\n",
-        wrong="        with self._engine.begin() as another:\n            written = commit.write_rows(another)\n",
+        file=COMMIT,
+        correct="    written = commit.write_rows(connection)\n",
+        wrong="    with connection.engine.begin() as another:\n        written = commit.write_rows(another)\n",
         tests=(CONTRACT,),
     ),
     Bug(
@@ -185,7 +186,7 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="producers_max ignored",
-        file=LEDGER,
+        file=PRODUCERS,
         correct="if producers > found.producers_max:",
         wrong="if producers > found.producers_max * 1_000_000:",
         tests=(CONTRACT,),
@@ -220,7 +221,7 @@ COMMIT_BUGS = (
     ),
     Bug(
         name="a pipeline that declares no guarantee has none",
-        file=LEDGER,
+        file=COMMIT,
         correct="repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE",
         wrong="repeats_allowed = turn.guarantee != Guarantee.EXACTLY_ONCE",
         tests=(CONTRACT,),
@@ -342,10 +343,10 @@ ANSWER_BUGS = (
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
         correct="            with at_once(self._engine, pipeline, commit.batch) as connection:\n"
-        "                position = fill(connection, commit)\n",
+        "                position = fill(connection, commit, self._reached)\n",
         wrong="            try:\n"
         "                with at_once(self._engine, pipeline, commit.batch) as connection:\n"
-        "                    position = fill(connection, commit)\n"
+        "                    position = fill(connection, commit, self._reached)\n"
         "            except Exception as error:\n"
         "                if type(error).__name__ != 'CommitOutcomeUnknown':\n"
         "                    raise\n"
@@ -1648,15 +1649,15 @@ TARGET_BUGS = (
     ),
     Bug(
         name="rows that the database did not write are recorded as loaded",
-        file=LEDGER,
-        correct="        refuse_other_rows(commit, written)\n",
+        file=COMMIT,
+        correct="    refuse_other_rows(commit, written)\n",
         wrong="",
         tests=(CONTRACT,),
     ),
     Bug(
         name="rows that a retry did not write are recorded as loaded",
-        file=LEDGER,
-        correct="        refuse_other_rows(settlement, written)\n",
+        file=COMMIT,
+        correct="    refuse_other_rows(settlement, written)\n",
         wrong="",
         tests=(f"{OF_TARGETS}::test_a_retried_record_that_a_trigger_discards_stays_in_quarantine",),
     ),

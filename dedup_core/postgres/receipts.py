@@ -1,0 +1,74 @@
+"""Sums over the entries and receipts of the ledger: what commits have brought."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from dedup_core.names import Batch, Position, ProducerId
+from dedup_core.ports import Outcome, Proof
+from dedup_core.postgres.commit import SQL, get_pipeline
+from dedup_core.postgres.connection import array
+from dedup_core.replay import Counts
+
+
+def outcome_of(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+    """The sum of what a batch committed since a position."""
+    found = get_pipeline(connection, pipeline)
+    row = connection.execute(SQL["outcome"], {"pipeline_id": found.pipeline_id, "batch": batch, "after": after}).one()
+    counts = Counts(loaded=row.loaded, duplicate=row.duplicate, quarantined=row.quarantined, filtered=row.filtered)
+    return Outcome(position=Position(row.position or found.position), counts=counts, bytes=row.bytes)
+
+
+def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, end: int | None) -> Proof:
+    """What was read of one producer in all its commits, or in those that end before a sequence id."""
+    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+    binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "end": end}
+    row = connection.execute(SQL["proof"], binds).one()
+    return Proof(records=row.records, digests=bytes(row.digests))
+
+
+def all_bad(connection: Connection, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+    """The number of bad records of each producer of which a batch has loaded no row since a position."""
+    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+    rows = connection.execute(SQL["all_bad"], {"pipeline_id": pipeline_id, "batch": batch, "after": after})
+    return {row.producer: row.records for row in rows}
+
+
+def loaded_by(connection: Connection, pipeline: str, batch: Batch) -> frozenset[str]:
+    """The producers with a commit of a batch that is still in force."""
+    binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch}
+    return frozenset(connection.execute(SQL["loaded_by"], binds).scalars())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untold:
+    """A commit with rows that do not name their producer, and one of its producers."""
+
+    name: str
+    position: Position
+    rows: int
+
+
+def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]) -> tuple[Untold, ...]:
+    """The commits in force of some producers whose rows carry no producer id."""
+    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
+    rows = connection.execute(SQL["rows_untold"], binds)
+    return tuple(Untold(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """The number of rows that a generation has in the target, by the receipts in force."""
+
+    name: str
+    rows: int
+
+
+def rows_promised(
+    connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]
+) -> dict[ProducerId, Promise]:
+    """The rows of some generations by the receipts in force."""
+    binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
+    rows = connection.execute(SQL["rows_promised"], binds)
+    return {row.producer_id: Promise(name=row.name, rows=row.rows) for row in rows}
