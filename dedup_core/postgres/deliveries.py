@@ -9,13 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from dedup_core.declaration import refuse_other_version
-from dedup_core.delivery import Event, Mode, Rules, State, next_state
-from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
+from dedup_core.delivery import Mode, Rules
+from dedup_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName, Version
 from dedup_core.ports import Claim, Session, check_name
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline_of
@@ -294,28 +293,6 @@ class PostgresDeliveries:
             connection.execute(SQL["without_flush"])
             return self._fall_back(connection, which, reason=reason, names=array(self.rules.names))
 
-    # For people.
-
-    def redrive(self, delivery_id: DeliveryId) -> None:
-        """Reset the tries of a dead letter. One of a batch that is already published is planned again."""
-        self._by_hand(delivery_id, Event.REDRIVE)
-
-    def abandon(self, delivery_id: DeliveryId) -> None:
-        """Give up a delivery, so that its spans are planned again."""
-        self._by_hand(delivery_id, Event.ABANDON)
-
-    def _by_hand(self, delivery_id: DeliveryId, event: Event) -> None:
-        with translated(pipeline=self._pipeline, doing="changing a delivery"), self._engine.begin() as connection:
-            row = find_delivery(connection, delivery_id, and_then="FOR UPDATE OF delivery")
-            next_state(State(row["state"]), event)
-            if row["parent_id"] is not None:
-                found = f"a delivery of batch {row['batch']}, which is being loaded"
-                raise SettingRefused(
-                    event, found, "a delivery of no running batch: this one ends with its batch, published or not"
-                )
-            is_planned_anew = event is Event.ABANDON or row["is_staged"]
-            connection.execute(SQL["abandon" if is_planned_anew else "redrive"], {"delivery_id": delivery_id})
-
     # Internals.
 
     @cached_property
@@ -373,42 +350,6 @@ class PostgresDeliveries:
 
 
 _REASON_MAX = 2_000
-
-
-def find_delivery(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:
-    """One delivery."""
-    statement = text(f"{SQL['one_delivery'].text} {and_then}")
-    found = connection.execute(statement, {"delivery_id": delivery_id}).mappings().one_or_none()
-    if found is None:
-        raise NotFound("delivery", str(delivery_id))
-    return dict(found)
-
-
-def list_deliveries(engine: Engine, pipeline: str, *, state: State | None, at_most: int) -> list[dict[str, object]]:
-    """The deliveries of a pipeline, the oldest first."""
-    with translated(pipeline=pipeline, doing="reading deliveries"), engine.begin() as connection:
-        binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "state": state, "at_most": at_most}
-        return [dict(row) for row in connection.execute(SQL["list_deliveries"], binds).mappings()]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """Everything known of one delivery: its fields, its spans, and each failed try."""
-
-    delivery: dict[str, object]
-    spans: list[dict[str, object]]
-    failures: list[dict[str, object]]
-
-
-def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Described:
-    """Read everything known of one delivery: its spans, and each failed try."""
-    with translated(pipeline="(any)", doing="reading a delivery"), engine.begin() as connection:
-        binds = {"delivery_id": delivery_id, "at_most": at_most}
-        found = find_delivery(connection, delivery_id)
-        del found["parent_id"]
-        spans = [dict(row) for row in connection.execute(SQL["spans_of_delivery"], binds).mappings()]
-        failures = [dict(row) for row in connection.execute(SQL["failures_of_delivery"], binds).mappings()]
-    return Described(delivery=found, spans=spans, failures=failures)
 
 
 def _taken_away(claim: Claim) -> DeliveryTakenAway:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
 
-from dedup_core.delivery import Rules, State
+from dedup_core.delivery import State
 from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
 from dedup_core.names import DeliveryId, SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
+from dedup_core.postgres import LedgerSettings, by_hand
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -113,7 +112,7 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
 def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
     """List deliveries: waiting, held, staged or dead letters."""
     state = None if arguments.state == "any" else State(arguments.state)
-    found = list_deliveries(engine, arguments.pipeline, state=state, at_most=arguments.limit + 1)
+    found = by_hand.list_deliveries(engine, arguments.pipeline, state=state, at_most=arguments.limit + 1)
     if len(found) > arguments.limit:
         found.pop()
         words(f"only the first {arguments.limit} are shown; use --limit to see more")
@@ -128,7 +127,7 @@ def list_them(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def show(arguments: Arguments, engine: Engine) -> ExitCode:
     """Show what a delivery covers, and each failed attempt."""
-    found = describe(engine, DeliveryId(arguments.number), at_most=_SPANS_SHOWN)
+    found = by_hand.describe(engine, DeliveryId(arguments.number), at_most=_SPANS_SHOWN)
     if arguments.json:
         show_json({**found.delivery, "spans": found.spans, "failures": found.failures})
         return ExitCode.DONE
@@ -144,21 +143,21 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
 def redeliver(arguments: Arguments, engine: Engine) -> ExitCode:
     """Reset the retries of a dead letter, and hand it out again."""
     said = "is handed out again: the next load or consumer takes it"
-    return _by_hand(arguments, engine, PostgresDeliveries.redrive, said)
+    return _by_hand(arguments, engine, by_hand.redrive, said)
 
 
 def abandon(arguments: Arguments, engine: Engine) -> ExitCode:
     """Drop a delivery; the next load plans its records again."""
     said = "is abandoned: the next load plans its records again"
-    return _by_hand(arguments, engine, PostgresDeliveries.abandon, said)
+    return _by_hand(arguments, engine, by_hand.abandon, said)
 
 
 def _by_hand(
-    arguments: Arguments, engine: Engine, change: Callable[[PostgresDeliveries, DeliveryId], None], said: str
+    arguments: Arguments, engine: Engine, change: Callable[[Engine, str, DeliveryId], None], said: str
 ) -> ExitCode:
     number = DeliveryId(arguments.number)
-    pipeline = str(describe(engine, number, at_most=0).delivery["pipeline"])
-    change(PostgresDeliveries(engine, pipeline, Rules()), number)
+    pipeline = str(by_hand.describe(engine, number, at_most=0).delivery["pipeline"])
+    change(engine, pipeline, number)
     if arguments.json:
         show_json({"pipeline": pipeline, "delivery": number})
     words(f"pipeline {pipeline}: delivery {number} {said}")

@@ -15,6 +15,7 @@ from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
+from dedup_core.postgres.by_hand import abandon, redrive
 from dedup_core.postgres.deliveries import (
     Handed,
     Offer,
@@ -157,22 +158,22 @@ class Twins:
             end(handed)
 
     def redrive(self, number: int, _: int) -> None:
-        self._by_hand(number, State.DEAD, self.board.redrive, machine.redrive)
+        self._by_hand(number, State.DEAD, redrive, machine.redrive)
 
     def abandon(self, number: int, _: int) -> None:
-        self._by_hand(number, State.WAITING, self.board.abandon, machine.abandon)
+        self._by_hand(number, State.WAITING, abandon, machine.abandon)
 
     def _by_hand(
         self,
         number: int,
         state: State,
-        change: Callable[[DeliveryId], None],
+        change: Callable[[Engine, str, DeliveryId], None],
         in_model: Callable[[Board, DeliveryId], Board],
     ) -> None:
         there = [each.id for each in self.model.deliveries.values() if each.state is state]
         if there:
             chosen = there[number % len(there)]
-            change(self.ids[chosen])
+            change(self.engine, self.name, self.ids[chosen])
             self.model = in_model(self.model, chosen)
 
     # What is compared.
@@ -323,9 +324,9 @@ class StagedTwins(Twins):
         chosen = there[number % len(there)] if there else None
         if chosen in self.in_batch:
             with pytest.raises(SettingRefused, match="a delivery of no running batch"):
-                self.board.redrive(self.ids[chosen])
+                redrive(self.engine, self.name, self.ids[chosen])
         elif chosen is not None:
-            self.board.redrive(self.ids[chosen])
+            redrive(self.engine, self.name, self.ids[chosen])
             self.model = machine.abandon(self.model, chosen)
 
 

@@ -18,7 +18,7 @@ import pytest
 from dedup_core.delivery import Mode, Rules
 from dedup_core.names import DeliveryId, SessionName
 from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries, describe, list_deliveries
+from dedup_core.postgres.by_hand import describe, list_deliveries, redrive
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
@@ -142,7 +142,7 @@ def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(load
     load_by(loads, Mortals(reading=["b.jsonl"]))
     ((dead, *_),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
 
-    PostgresDeliveries(loads.engine, "events", loads.declared.delivery).redrive(dead)
+    redrive(loads.engine, "events", dead)
     report = load_by(loads, Mortals())
 
     assert (report.loaded, loads.rows(), dead_letters(loads)) == (1, [0, 1, 2], {})

@@ -19,6 +19,7 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.by_hand import abandon, redrive
 from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job
@@ -979,7 +980,7 @@ def test_a_poison_chunk_is_tried_so_many_times_and_set_aside_and_loaded_once_whe
     assert (loads.load().loaded, len(poison.tries)) == (0, 3)
     poison.is_mended = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
-    Board(loads).board.redrive(number)
+    redrive(loads.engine, "events", number)
     loads.load()
 
     assert loads.rows() == numbers
@@ -1014,7 +1015,7 @@ def test_a_delivery_that_is_given_up_is_planned_anew(loads, monkeypatch):
     poison.is_mended = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
 
-    Board(loads).board.abandon(number)
+    abandon(loads.engine, "events", number)
     report = loads.load()
 
     assert (report.loaded, loads.rows()) == (10, numbers)
@@ -1037,7 +1038,7 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
     assert board.states() == ["dead"] * 3
     hidden.rename(loads.folder / "1.jsonl")
     for (number,) in loads.ask("SELECT delivery_id FROM onceload.delivery"):
-        board.board.redrive(number)
+        redrive(loads.engine, "events", number)
     loads.load()
     assert loads.rows() == numbers
     check_order(loads, Mode.KEY_SHARED)

@@ -7,13 +7,14 @@ import pytest
 
 from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode
+from dedup_core.postgres.by_hand import abandon
 from onceload.cli import main
 from spark_jobs.pipeline.declared import Publish
 from spark_jobs.read.chunks import read_parts
 from spark_jobs.verify.findings import Kind
 from spark_jobs.work import deliver as loading
 from tests.loads.conftest import line
-from tests.loads.test_sessions import Board, declare, offered
+from tests.loads.test_sessions import declare, offered
 from tests.loads.test_verify import FORMATS, source_of, verified
 
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -126,7 +127,7 @@ def test_a_gap_that_a_session_holds_is_noted_and_one_that_nothing_holds_differs_
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
     dead = verified(loads)
-    board.board.abandon(handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id)
     lost = verified(loads)
 
     gap, number = f"{end} bytes [0,{end})", handed.claim.delivery_id
@@ -163,7 +164,7 @@ def test_a_gap_of_a_file_that_was_archived_is_named_beside_the_missing_file(load
     board.board.nack(handed, "too late")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
-    board.board.abandon(handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id)
     (loads.folder / "a.jsonl").unlink()
 
     assert [kind for _, kind, _ in named(verified(loads))] == [Kind.FILE_MISSING, Kind.GAP]
@@ -242,7 +243,7 @@ def test_the_command_names_a_gap_and_says_what_to_do(loads, first_chunk_left, tm
     board.board.nack(handed, "too late")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE onceload.delivery SET state = 'dead'")
-    board.board.abandon(handed.claim.delivery_id)
+    abandon(loads.engine, "events", handed.claim.delivery_id)
     lost = main(["verify", str(file)], environment)
     out, err = capsys.readouterr()
 
@@ -266,9 +267,8 @@ def test_a_load_that_was_given_up_at_its_last_try_leaves_a_gap_that_is_named(loa
     loads.load()
     assert loads.rows() == [*range(110, 140)]
     aside = verified(loads)
-    board = Board(loads)
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery WHERE state = 'dead'")
-    board.board.abandon(number)
+    abandon(loads.engine, "events", number)
 
     assert (named(aside), list(notes(aside))) == ([], ["a.jsonl"])
     assert [kind for _, kind, _ in named(verified(loads))] == [Kind.GAP]

@@ -13,6 +13,7 @@ from dedup_core.errors import NotAlone, NotFound
 from dedup_core.names import Batch, DeliveryId, SessionName
 from dedup_core.pipeline import Guarantee
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.by_hand import redrive
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from dedup_core.verdicts import Order
 from onceload.runs import look
@@ -176,7 +177,7 @@ def test_a_dead_letter_of_before_an_edit_is_planned_again_and_not_redelivered(lo
 
     load_now(loads, below(loads, "*/*.jsonl", delivery=rules))
     with pytest.raises(NotFound):
-        board.redrive(DeliveryId(dead))
+        redrive(loads.engine, "events", DeliveryId(dead))
     load_now(loads, below(loads, "*/*.jsonl", delivery=rules))
 
     assert loads.rows() == [1, 2]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from dedup_core.delivery import State
 from dedup_core.errors import OnceloadError, WrongUse
 from dedup_core.names import Batch, DeliveryId, Position, SessionName
 from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
-from dedup_core.postgres.deliveries import PostgresDeliveries, list_deliveries
+from dedup_core.postgres.by_hand import abandon, list_deliveries, redrive
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.upkeep import tidy
@@ -307,11 +308,11 @@ class World:
         rewind(declared, self.engine, to=to, dry_run=False)
 
     def _redrive(self, asked: Redrive) -> None:
-        board = PostgresDeliveries(self.engine, self.name, self._as_declared(self.words).delivery)
+        change = abandon if asked.abandons else redrive
         with suppress(OnceloadError):
             for found in list_deliveries(self.engine, self.name, state=State.DEAD, at_most=100):
-                change = board.abandon if asked.abandons else board.redrive
-                self._tried(lambda change=change, found=found: change(DeliveryId(int(str(found["delivery"])))))  # type: ignore[misc]
+                number = DeliveryId(int(str(found["delivery"])))
+                self._tried(partial(change, self.engine, self.name, number))
 
     def _maintain(self) -> None:
         tidy(self.engine, self.name)
