@@ -20,7 +20,7 @@ from dedup_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Ve
 from dedup_core.ports import Claim, Session
 from dedup_core.postgres.commit import get_pipeline, holder_binds
 from dedup_core.postgres.connection import array, statements, translated
-from dedup_core.postgres.deliveries import session_of
+from dedup_core.postgres.sessions import session_of
 
 SQL = statements("batches.sql")
 #: The lease of a staged batch, extended by each use. After it, other batches may load the same records.

@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 
 from dedup_core.postgres.commit import lock_pipeline
 from dedup_core.postgres.connection import statements, translated
-from dedup_core.postgres.deliveries import OF_BATCH
 from dedup_core.postgres.ledger import PostgresLedger
+from dedup_core.postgres.sessions import OF_BATCH
 
 SQL = statements("upkeep.sql")
 #: A process that was suspended for longer could take a later epoch for its own.

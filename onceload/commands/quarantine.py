@@ -17,7 +17,6 @@ from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch, Position
 from dedup_core.ports import QuarantineState, Settlement
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.deliveries import session_of
 from dedup_core.postgres.quarantine import (
     Chosen,
     KeptRecord,
@@ -28,6 +27,7 @@ from dedup_core.postgres.quarantine import (
     find_records,
     get_record,
 )
+from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind
 from onceload.commands.arguments import (
     Arguments,

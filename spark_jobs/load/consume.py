@@ -12,7 +12,7 @@ from dataclasses import replace
 from dedup_core.declaration import DeclarationChanged
 from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFenced, SettingRefused
 from dedup_core.names import Batch, SessionName
-from dedup_core.postgres.deliveries import check_own_name
+from dedup_core.postgres.sessions import check_own_name
 from spark_jobs.load.load import load, take_version
 from spark_jobs.load.report import LoadSettings, Report
 from spark_jobs.pipeline.declared import Declared

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import SessionName
-from dedup_core.postgres.deliveries import OpenWork, session_of
+from dedup_core.postgres.deliveries import OpenWork
+from dedup_core.postgres.sessions import session_of
 from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import is_of_s3, known_access
 from spark_jobs.files.notes import Note

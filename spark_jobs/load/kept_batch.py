@@ -16,7 +16,7 @@ from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
 from dedup_core.postgres.connection import translated
-from dedup_core.postgres.deliveries import check_own_name
+from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.batch.hand_over import Word, word_of
 from spark_jobs.batch.job import Job

@@ -20,7 +20,7 @@ from dedup_core.events import event
 from dedup_core.names import Batch, Version
 from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
 from dedup_core.postgres.connection import translated
-from dedup_core.postgres.deliveries import check_own_name
+from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.files.notes import Note
 from spark_jobs.load.at_once import AtOnce

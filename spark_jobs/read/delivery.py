@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
-from dedup_core.postgres.deliveries import Handed, Offer
+from dedup_core.postgres.deliveries import Handed
+from dedup_core.postgres.offers import Offer
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.files.addresses import shown, with_login
 from spark_jobs.formats.records import Chunk

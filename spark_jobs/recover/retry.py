@@ -27,8 +27,8 @@ from dedup_core.names import Batch, Position, ProducerId
 from dedup_core.ports import Session, Settlement
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.connection import first_line, translated
-from dedup_core.postgres.deliveries import session_of
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
+from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind, Run
 from spark_jobs.batch.stage import Stage, open_stage
 from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare

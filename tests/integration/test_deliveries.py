@@ -16,12 +16,9 @@ from dedup_core.pipeline import Pipeline
 from dedup_core.ports import Advance, Claim, Commit, Session
 from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from dedup_core.postgres.by_hand import abandon, redrive
-from dedup_core.postgres.deliveries import (
-    Handed,
-    Offer,
-    PostgresDeliveries,
-    session_of,
-)
+from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
+from dedup_core.postgres.offers import Offer
+from dedup_core.postgres.sessions import session_of
 from dedup_core.spans import SpanSet
 from tests.models import board as machine
 from tests.models.board import Board

@@ -20,7 +20,8 @@ from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
 from dedup_core.names import Batch, Position, SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.by_hand import abandon, redrive
-from dedup_core.postgres.deliveries import Handed, PostgresDeliveries, session_of
+from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
+from dedup_core.postgres.sessions import session_of
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import Unreadable

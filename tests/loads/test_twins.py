@@ -8,7 +8,8 @@ import pytest
 
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries, session_of
+from dedup_core.postgres.deliveries import PostgresDeliveries
+from dedup_core.postgres.sessions import session_of
 from dedup_core.verdicts import Order
 from spark_jobs.batch.job import Job, engine_of
 from spark_jobs.files.notes import Note
