@@ -44,7 +44,7 @@ OnceloadError
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
     ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit state
     ├── RowsRefused          a constraint of the target refuses rows of a staged batch
-    ├── SnapshotDamaged      a snapshot is truncated, edited, of a newer format or of another history
+    ├── SnapshotDamaged      a snapshot is truncated, edited or of a newer format
     ├── StateDiffers         the ledger and the live state disagree
     │   └── SnapshotRefused    the same, found when a snapshot was due
     ├── StoryDiffers         a step of the demo had another result than it shows

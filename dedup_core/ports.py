@@ -340,9 +340,6 @@ class SnapshotStore(Protocol):
     def get(self, pipeline: str, position: Position | None = None) -> Snapshot:
         """The snapshot at a position, or the latest."""
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Store an imported snapshot, if it matches this ledger."""
-
 
 NAME_BYTES_MAX = 2000
 GENERATION_MAX = 2**31 - 1

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from itertools import takewhile
 
-from dedup_core.errors import SettingRefused, SnapshotDamaged
+from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch, Epoch, Position, ProducerId, SessionName
 from dedup_core.spans import SpanSet
 
@@ -132,26 +131,6 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
                 case EntryKind.REWIND:
                     after[receipt.producer_id] = _set_back(after.get(receipt.producer_id), receipt)
     return {producer_id: state for producer_id, state in after.items() if state.consumed}
-
-
-def check_snapshot(snapshot: Snapshot, entries: Iterable[Entry], *, position: Position) -> None:
-    """Refuse a snapshot that differs from the replay of the ledger up to its position."""
-    if snapshot.position > position:
-        # Such a state counts rows as consumed that this database never had, or lost in a restore.
-        raise SettingRefused("the snapshot", f"position {snapshot.position}", f"at most {position}, the ledger's last")
-    rebuilt = replay({}, takewhile(lambda entry: entry.position <= snapshot.position, entries))
-    if differing := differing_names(snapshot.states, rebuilt):
-        raise SnapshotDamaged(
-            f"of {snapshot.pipeline} at position {snapshot.position}",
-            "the states that result from this database's ledger",
-            f"other states, such as that of {differing[0]}: it was taken of another history",
-        )
-
-
-def differing_names(states: States, proven: States) -> tuple[str, ...]:
-    """The names of the producers whose state differs from the proven one."""
-    differing = (key for key in states.keys() | proven.keys() if states.get(key) != proven.get(key))
-    return tuple(sorted((proven.get(key) or states[key]).name for key in differing))
 
 
 def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:

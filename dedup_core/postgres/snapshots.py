@@ -6,21 +6,20 @@ rewinds wait for snapshots, and snapshots for them.
 The ledger is authoritative: no snapshot is taken of states that differ from its replay.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import NotFound, PipelineBusy, SettingRefused, SnapshotRefused, StateDiffers
-from dedup_core.names import Position, ProducerId
+from dedup_core.names import Position
 from dedup_core.pipeline import SnapshotPolicy
-from dedup_core.postgres.commit import get_pipeline, hold_pipeline, lock_pipeline
-from dedup_core.postgres.connection import CONCURRENT_CHANGE, Record, array, in_batches, statements, translated
+from dedup_core.postgres.commit import get_pipeline, hold_pipeline
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, Record, statements, translated
 from dedup_core.postgres.ledger import one_view
 from dedup_core.postgres.proven import BEGINNING, differing_from_ledger, get_reach, use_memory
-from dedup_core.postgres.rows import page_of_entries, state_in
-from dedup_core.replay import Entry, ProducerState, Snapshot, check_snapshot
+from dedup_core.postgres.rows import state_in
+from dedup_core.replay import Snapshot
 
 SQL = statements("snapshots.sql")
 _TRIES = 10
@@ -95,19 +94,6 @@ class PostgresSnapshots:
             states = {row.producer_id: state_in(row) for row in rows}
         return Snapshot(pipeline=pipeline, position=summary.position, taken_at=summary.taken_at, states=states)
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Store an imported snapshot, if it matches this ledger."""
-        with translated(pipeline=snapshot.pipeline, doing="importing a snapshot"), self._engine.begin() as connection:
-            found = lock_pipeline(connection, snapshot.pipeline)
-            pipeline_id = found.pipeline_id
-            check_snapshot(snapshot, _all_entries(connection, pipeline_id), position=found.position)
-            binds = {"pipeline_id": pipeline_id, "position": snapshot.position}
-            summary = {**binds, "producers": len(snapshot.states), "taken_at": snapshot.taken_at}
-            connection.execute(SQL["import_snapshot"], summary)
-            connection.execute(SQL["drop_snapshot_producers"], binds)
-            for some in in_batches(list(snapshot.states.items())):
-                connection.execute(SQL["import_snapshot_producers"], {**binds, **_state_binds(some)})
-
 
 def _refuse_unproven(connection: Connection, pipeline: str, found: Record) -> None:
     """Refuse states that differ from the replay of the ledger: a snapshot would pass on the damage."""
@@ -130,13 +116,6 @@ def _refuse_unproven(connection: Connection, pipeline: str, found: Record) -> No
     raise SnapshotRefused(pipeline, found.position, differing)
 
 
-def _all_entries(connection: Connection, pipeline_id: int) -> Iterator[Entry]:
-    after = Position(0)
-    while page := list(page_of_entries(connection, pipeline_id, after)):
-        yield from page
-        after = page[-1].position
-
-
 def get_summary(connection: Connection, pipeline_id: int, position: Position | None) -> SnapshotSummary:
     """The summary of the snapshot at a position, or of the latest."""
     kept = _list(connection, pipeline_id)
@@ -150,15 +129,3 @@ def get_summary(connection: Connection, pipeline_id: int, position: Position | N
 def _list(connection: Connection, pipeline_id: int) -> tuple[SnapshotSummary, ...]:
     rows = connection.execute(SQL["list_snapshots"], {"pipeline_id": pipeline_id})
     return tuple(SnapshotSummary(position=row.position, producers=row.producers, taken_at=row.taken_at) for row in rows)
-
-
-def _state_binds(states: Sequence[tuple[ProducerId, ProducerState]]) -> dict[str, str]:
-    return {
-        "producer_ids": array(producer_id for producer_id, _ in states),
-        "names": array(state.name for _, state in states),
-        "generations": array(state.generation for _, state in states),
-        "consumed": array(state.consumed for _, state in states),
-        "fingerprints": array(state.fingerprint for _, state in states),
-        "sizes": array(state.size for _, state in states),
-        "conditions": array(state.condition for _, state in states),
-    }

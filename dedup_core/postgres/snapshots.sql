@@ -51,20 +51,3 @@ SELECT position, producers, taken_at FROM onceload.snapshot
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, fingerprint, size, condition
   FROM onceload.snapshot_producer
  WHERE pipeline_id = :pipeline_id AND position = :position ORDER BY producer_id;
-
--- name: import_snapshot
-INSERT INTO onceload.snapshot (pipeline_id, position, producers, taken_at)
-VALUES (:pipeline_id, :position, :producers, :taken_at)
-ON CONFLICT ON CONSTRAINT snapshot_positions_have_no_twins DO UPDATE
-   SET producers = excluded.producers, taken_at = excluded.taken_at;
-
--- name: drop_snapshot_producers
-DELETE FROM onceload.snapshot_producer WHERE pipeline_id = :pipeline_id AND position = :position;
-
--- name: import_snapshot_producers
-INSERT INTO onceload.snapshot_producer (pipeline_id, position, producer_id, name, generation, consumed,
-                                        fingerprint, size, condition)
-SELECT :pipeline_id, :position, * FROM unnest(
-    CAST(:producer_ids AS bigint[]), CAST(:names AS text[]), CAST(:generations AS integer[]),
-    CAST(:consumed AS int8multirange[]), CAST(:fingerprints AS bytea[]), CAST(:sizes AS bigint[]),
-    CAST(:conditions AS text[]));

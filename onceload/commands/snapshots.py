@@ -1,8 +1,7 @@
-"""The commands on snapshots: take, list, export, import."""
+"""The commands on snapshots: take, list, export."""
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dedup_core.errors import ExitCode
 from dedup_core.postgres import PostgresSnapshots
@@ -15,8 +14,10 @@ from onceload.commands.arguments import (
     position_option,
     sentence,
 )
+from onceload.commands.views import show
+from onceload.databases import only_pipeline, open_database
 from onceload.settings import Settings
-from onceload.snapshot_file import read_snapshot, write_snapshot
+from onceload.snapshot_file import write_snapshot
 from onceload.terminal import (
     on_terminal,
     progress,
@@ -24,15 +25,9 @@ from onceload.terminal import (
     words,
 )
 
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and most commands do without it.
-    pass
-from onceload.commands.views import show
-from onceload.databases import only_pipeline, open_database
-
 
 def add(commands: Commands) -> None:
-    teaches = "take, list, export and import snapshots: the states of all producers at one position"
+    teaches = "take, list and export snapshots: the states of all producers at one position"
     group = commands.add_parser("snapshot", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     take = command(actions, "take", snapshot_take, "take a snapshot now", "onceload snapshot take")
@@ -41,18 +36,10 @@ def add(commands: Commands) -> None:
     out = command(
         actions, "export", snapshot_export, "write a snapshot to a file", "onceload snapshot export events.snapshot"
     )
-    back = command(
-        actions,
-        "import",
-        snapshot_import,
-        "store an exported snapshot in the database again",
-        "onceload snapshot import events.snapshot",
-    )
     for each in (take, kept, out):
         pipeline_option(each)
     position_option(out)
-    for each in (out, back):
-        each.add_argument("file", type=Path, metavar="FILE", help="the snapshot file")
+    out.add_argument("file", type=Path, metavar="FILE", help="the snapshot file")
 
 
 def snapshot_take(arguments: Arguments, settings: Settings) -> ExitCode:
@@ -79,15 +66,4 @@ def snapshot_export(arguments: Arguments, settings: Settings) -> ExitCode:
     if arguments.json:
         show_json({**written, "file": str(arguments.file), "bytes": arguments.file.stat().st_size})
     words(f"pipeline {pipeline}: position {snapshot.position}, {len(snapshot.states)} producers → {arguments.file}")
-    return ExitCode.DONE
-
-
-def snapshot_import(arguments: Arguments, settings: Settings) -> ExitCode:
-    """Store an exported snapshot beside those in the database."""
-    snapshot = read_snapshot(arguments.file)
-    with open_database(settings) as engine:
-        PostgresSnapshots(engine).put(snapshot)
-    if arguments.json:
-        show_json({"pipeline": snapshot.pipeline, "position": snapshot.position, "producers": len(snapshot.states)})
-    words(f"pipeline {snapshot.pipeline}: imported the snapshot at position {snapshot.position}")
     return ExitCode.DONE

@@ -17,7 +17,6 @@ from dedup_core.errors import (
     NotFound,
     SessionFenced,
     SettingRefused,
-    SnapshotDamaged,
     SnapshotRefused,
 )
 from dedup_core.guards import RowsDiffer
@@ -675,34 +674,6 @@ def test_a_snapshot_is_taken_by_time_however_few_commits_there_were(world):
     world.ledger.commit(world.commit_of(session, producer, TEN))
 
     assert world.snapshots.take_if_due("events", now=FAR_AHEAD) == 1
-
-
-def test_a_snapshot_from_elsewhere_is_kept_if_the_ledger_adds_up_to_it(world):
-    producer, session = world.producer(), world.session()
-    world.ledger.commit(world.commit_of(session, producer, TEN))
-    world.snapshots.take("events")
-    snapshot = world.snapshots.get("events")
-    world.ledger.commit(world.commit_of(session, producer, TWENTY))
-
-    world.snapshots.put(snapshot)
-
-    assert world.snapshots.get("events", Position(1)) == snapshot
-
-
-def test_a_snapshot_of_another_history_is_refused(world):
-    """It would call records consumed that this database does not hold."""
-    producer, session = world.producer(), world.session()
-    world.ledger.commit(world.commit_of(session, producer, TEN))
-    own = world.ledger.states("events")
-    more = {producer: replace(own.states[producer], consumed=SpanSet.of((0, 500)))}
-
-    with pytest.raises(SnapshotDamaged, match="taken of another history"):
-        world.snapshots.put(replace(own, states=more))
-    with pytest.raises(SettingRefused, match="Expected at most 1"):
-        world.snapshots.put(replace(own, position=Position(2)))
-
-    with pytest.raises(NotFound):
-        world.snapshots.get("events")
 
 
 def test_idle_producers_are_forgotten_only_where_that_is_declared(world):

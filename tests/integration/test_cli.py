@@ -22,6 +22,7 @@ from dedup_core.spans import SpanSet
 from onceload import cli, schema
 from onceload.commands import loads
 from onceload.outcome import Outcome, find_outcome
+from onceload.snapshot_file import read_snapshot
 
 COMMANDS = [
     ["init"],
@@ -33,7 +34,6 @@ COMMANDS = [
     ["snapshot", "take"],
     ["snapshot", "list"],
     ["snapshot", "export"],
-    ["snapshot", "import"],
     ["recover", "state"],
     ["recover", "rewind"],
     ["recover", "rebuild"],
@@ -246,7 +246,6 @@ SAMPLE = str(Path(__file__).parents[2] / "pipelines" / "events.yaml")
 #: What a command cannot do without.
 NEEDED = {
     "export": ["events.snapshot"],
-    "import": ["events.snapshot"],
     "show": ["1"],
     "discard": ["--id", "1"],
     "why": [SAMPLE, "2026-11-20.jsonl"],
@@ -413,32 +412,38 @@ def test_a_user_without_rights_is_told_so(loaded, dsn):
     assert "grant" in done.stderr
 
 
-def test_a_snapshot_goes_out_to_a_file_and_back(loaded, dsn, tmp_path):
-    file = str(tmp_path / "events.snapshot")
+def test_a_snapshot_is_taken_listed_and_written_to_a_file(loaded, dsn, tmp_path):
+    file = tmp_path / "events.snapshot"
+
     taken = onceload("snapshot", "take", "--json", ONCELOAD_DSN=dsn)
-    exported = onceload("snapshot", "export", file, "--json", ONCELOAD_DSN=dsn)
-    with loaded.begin() as connection:
-        connection.execute(text("DELETE FROM onceload.snapshot_producer"))
-        connection.execute(text("DELETE FROM onceload.snapshot"))
-        connection.execute(text("DELETE FROM onceload.producer"))
-    imported = onceload("snapshot", "import", file, ONCELOAD_DSN=dsn)
     listed = onceload("snapshot", "list", "--json", ONCELOAD_DSN=dsn)
-    recovered = onceload("recover", "state", "--position", "2", "--json", ONCELOAD_DSN=dsn)
+    exported = onceload("snapshot", "export", str(file), "--json", ONCELOAD_DSN=dsn)
 
     assert json.loads(taken.stdout) == {"pipeline": "events", "position": 2}
-    assert json.loads(exported.stdout)["producers"] == 1
-    assert imported.returncode == 0, imported.stderr
     assert [each["position"] for each in json.loads(listed.stdout)["snapshots"]] == [2]
+    assert json.loads(exported.stdout)["producers"] == 1
+    assert read_snapshot(file).position == 2
+
+
+def test_a_recovery_may_start_from_a_snapshot(loaded, dsn):
+    onceload("snapshot", "take", ONCELOAD_DSN=dsn)
+    with loaded.begin() as connection:
+        connection.execute(text("DELETE FROM onceload.producer"))
+
+    recovered = onceload("recover", "state", "--position", "2", "--json", ONCELOAD_DSN=dsn)
+
     assert json.loads(recovered.stdout)["applied"] is True
     assert json.loads(recovered.stdout)["snapshot_position"] == 2
     assert "damage older than the snapshot was not checked" in recovered.stderr
     assert json.loads(onceload("producers", "--json", ONCELOAD_DSN=dsn).stdout)["producers"][0]["end"] == 1500
 
 
-def test_a_damaged_snapshot_file_needs_a_person(loaded, dsn, tmp_path):
-    (tmp_path / "events.snapshot").write_bytes(b"not what was written")
+def test_a_damaged_snapshot_file_needs_a_person(empty_dsn, tmp_path):
+    damaged = tmp_path / "events.snapshot"
+    damaged.write_bytes(b"not what was written")
+    onceload("init", ONCELOAD_DSN=empty_dsn)
 
-    done = onceload("snapshot", "import", str(tmp_path / "events.snapshot"), ONCELOAD_DSN=dsn)
+    done = onceload("recover", "rebuild", SAMPLE, "--snapshot", str(damaged), ONCELOAD_DSN=empty_dsn)
 
     assert done.returncode == 4
     assert "Use another copy" in done.stderr

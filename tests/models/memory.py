@@ -47,8 +47,7 @@ from dedup_core.replay import (
     ProducerState,
     Receipt,
     Snapshot,
-    check_snapshot,
-    differing_names,
+    States,
     replay,
 )
 from dedup_core.spans import SpanSet
@@ -361,7 +360,7 @@ class MemorySnapshots:
     def take(self, pipeline: str) -> Position:
         """Keep the states as they are now; one snapshot of a position is enough."""
         book, snapshot = self._ledger.book(pipeline), self._ledger.states(pipeline)
-        if differing := differing_names(snapshot.states, replay({}, book.entries)):
+        if differing := _differing_names(snapshot.states, replay({}, book.entries)):
             raise SnapshotRefused(pipeline, snapshot.position, differing)
         book.snapshots.setdefault(snapshot.position, snapshot)
         for position in sorted(book.snapshots)[: -book.declared.snapshot.kept]:
@@ -388,11 +387,11 @@ class MemorySnapshots:
             raise NotFound("snapshot", "the latest" if wanted is None else str(wanted), tuple(map(str, sorted(kept))))
         return kept[wanted]
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot that comes from elsewhere, in place of one of the same position."""
-        book = self._ledger.book(snapshot.pipeline)
-        check_snapshot(snapshot, book.entries, position=book.position)
-        book.snapshots[snapshot.position] = snapshot
+
+def _differing_names(states: States, proven: States) -> tuple[str, ...]:
+    """The names of the producers whose state differs from the proven one."""
+    differing = (key for key in states.keys() | proven.keys() if states.get(key) != proven.get(key))
+    return tuple(sorted((proven.get(key) or states[key]).name for key in differing))
 
 
 def _refuse_edit(book: Book, pipeline: Pipeline, before: Declaration | None) -> None:
