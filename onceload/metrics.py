@@ -18,7 +18,8 @@ from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.connection import Record
 from dedup_core.postgres.metrics import Figures, Sums
-from onceload.pipeline_file import GIVEN, find_pipelines, read_pipeline
+from onceload.pipeline_file import find_pipelines, read_pipeline
+from onceload.placeholders import GIVEN
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 from spark_jobs.pipeline.declared import Declared

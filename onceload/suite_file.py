@@ -9,7 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from onceload.pipeline_yaml import Document, Section, flag, is_text, is_whole_number, not_what, one_of, some_text, text
+from onceload.pipeline_yaml import Document, Section
+from onceload.yaml_nodes import is_text, is_whole_number
+from onceload.yaml_values import flag, not_what, one_of, some_text, text
 from spark_jobs.pipeline.declared import Expectation, Severity
 
 _TYPE = re.compile(r"expect_[a-z0-9_]+")

@@ -26,7 +26,8 @@ from structlog import get_logger
 from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres.views import look
 from onceload.databases import opened
-from onceload.pipeline_file import GIVEN, read_pipeline
+from onceload.pipeline_file import read_pipeline
+from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
 
 if TYPE_CHECKING:

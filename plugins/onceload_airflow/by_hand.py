@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from onceload.pipeline_file import GIVEN, PipelineFileRefused, find_pipelines, read_pipeline
+from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
+from onceload.placeholders import GIVEN
 from onceload_airflow.alerts import tell_failure
 
 #: The folder of the pipeline files.

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from airflow.sdk import DAG, Asset, AssetWatcher, Param
 
 from onceload.contradictions import may_choose, may_replace
-from onceload.pipeline_file import GIVEN, placeholders, read_pipeline
+from onceload.pipeline_file import placeholders, read_pipeline
+from onceload.placeholders import GIVEN
 from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.operators import MISSING, MODES, Audit, Load, Plan, Publish, Report

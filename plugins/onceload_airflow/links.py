@@ -7,7 +7,8 @@ from urllib.parse import urlencode
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
-from onceload.pipeline_file import GIVEN, read_pipeline
+from onceload.pipeline_file import read_pipeline
+from onceload.placeholders import GIVEN
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

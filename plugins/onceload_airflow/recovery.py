@@ -23,7 +23,8 @@ from dedup_core.names import Position
 from dedup_core.postgres import PostgresLedger, recover_state
 from dedup_core.replay import EntryKind
 from onceload.contradictions import refuse_choice
-from onceload.pipeline_file import GIVEN, placeholders, read_pipeline
+from onceload.pipeline_file import placeholders, read_pipeline
+from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words, state_in_words
 from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import (

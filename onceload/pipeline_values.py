@@ -1,0 +1,128 @@
+"""The values that only a pipeline file has, such as its schedule and its table."""
+
+import re
+
+import yaml
+
+from dedup_core.errors import SettingRefused
+from dedup_core.pipeline import Pipeline
+from onceload.yaml_nodes import is_text, is_whole_number
+from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, text
+from spark_jobs.pipeline.columns import Column, parse_column
+from spark_jobs.pipeline.declared import ON_ARRIVAL, QuarantineLimit
+
+INT4_MAX = 2**31 - 1
+#: Postgres allows no more arguments.
+_MESSAGE_COLUMNS_MAX = 100
+
+
+def pipeline_name(node: yaml.Node) -> str:
+    return Pipeline(name=text(node)).name
+
+
+def column(name: str, node: yaml.Node) -> Column:
+    declared = text(node)
+    # No type is that long, and its numbers are parsed without a bound.
+    if len(declared) > 200:
+        raise not_what(node, "a Postgres type, such as `numeric(12,2) not null`")
+    return parse_column(name, declared)
+
+
+def sealed_after(node: yaml.Node) -> float | None:
+    if is_text(node) and node.value in _SEALED:
+        return _SEALED[node.value]
+    try:
+        return duration(least_s=0, most_s=INT4_MAX)(node)
+    except SettingRefused:
+        raise not_what(node, "never, always, or a duration with its unit, such as 10m") from None
+
+
+_SEALED = {"never": None, "always": 0.0}
+
+
+def whole_days(node: yaml.Node) -> int:
+    days = duration(least_s=1, most_s=INT4_MAX)(node) / 86_400
+    if not days.is_integer():
+        raise not_what(node, "whole days, such as 30d")
+    return int(days)
+
+
+def one_byte(node: yaml.Node) -> str:
+    value = text(node)
+    if len(value.encode()) != 1 or value in "\r\n":
+        raise not_what(node, 'one character of one byte, no line end; a tab is "\\t"; most symbols need quotes: "|"')
+    return value
+
+
+def one_byte_or_none(node: yaml.Node) -> str:
+    return "" if text(node) == "" else one_byte(node)
+
+
+def some_names(node: yaml.Node) -> tuple[str, ...]:
+    found = names(node)
+    if not found:
+        raise not_what(node, "at least one name, such as [id]")
+    if len(found) > _MESSAGE_COLUMNS_MAX:
+        raise not_what(node, f"at most {_MESSAGE_COLUMNS_MAX} names; name only the columns that identify a record")
+    return found
+
+
+def table_name(node: yaml.Node) -> tuple[str, str]:
+    """`schema.table` or `table`; quoted parts keep their case and special characters."""
+    match = _TABLE.fullmatch(text(node))
+    if match is None:
+        raise not_what(node, "schema.table or table; anything but letters, digits and _ needs quotes: '\"my table\"'")
+    parts = [part for part in match.groups() if part]
+    if any(part[0] != '"' and part != part.lower() for part in parts):
+        raise not_what(node, "lower case, or quotes to keep the upper case: '\"Events\"'")
+    *schema, table = (part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
+    for name in (*schema, table):
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise not_what(node, f"names of at most {NAME_BYTES_MAX} bytes")
+    if schema and (schema[0] in _SCHEMAS_TAKEN or schema[0].startswith("pg_")):
+        raise not_what(node, "a schema of your own; this one belongs to Postgres or Onceload")
+    return (schema[0] if schema else "public"), table
+
+
+_PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
+_SCHEMAS_TAKEN = ("onceload", "onceload_stage", "information_schema")
+
+
+def quarantine_limit(node: yaml.Node) -> QuarantineLimit:
+    match = _SHARE.fullmatch(node.value) if is_text(node) else None
+    if match and float(match[1]) <= 100:
+        return QuarantineLimit(share=float(match[1]) / 100)
+    if is_whole_number(node) and int(node.value) >= 0:
+        return QuarantineLimit(records=int(node.value))
+    raise not_what(node, "a percentage such as 0.1%, at most 100%, or a number of records")
+
+
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%")
+
+
+def cron(node: yaml.Node) -> str:
+    """Five cron fields, one of Airflow's presets, or on_arrival."""
+    value = text(node)
+    fields = value.split()
+    is_cron = len(fields) == len(_CRON) and all(map(_is_cron_field, fields, _CRON))
+    if not is_cron and value not in (*_PRESETS, ON_ARRIVAL):
+        others = ", ".join((*_PRESETS, ON_ARRIVAL))
+        expected = f'five cron fields in range, such as "*/5 * * * *" (every five minutes), or one of {others}'
+        raise not_what(node, expected)
+    return " ".join(fields)
+
+
+def _is_cron_field(field: str, bounds: tuple[int, int]) -> bool:
+    for part in field.split(","):
+        match = _CRON_PART.fullmatch(part)
+        if match is None or not all(bounds[0] <= int(n) <= bounds[1] for n in (match[1], match[2]) if n):
+            return False
+        if match[3] and int(match[3]) == 0:
+            return False
+    return True
+
+
+_CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_CRON_PART = re.compile(r"(?:\*|[a-zA-Z]{3}(?:-[a-zA-Z]{3})?|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
+_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
