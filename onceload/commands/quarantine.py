@@ -1,7 +1,6 @@
 """The commands on quarantined records: list, show, export, retry, discard."""
 
 import argparse
-import codecs
 import getpass
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +41,7 @@ from onceload.commands.arguments import (
 )
 from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
+from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ def list_records(arguments: Arguments, engine: Engine) -> ExitCode:
             {
                 "pipeline": arguments.pipeline,
                 "reasons": reasons[:_REASONS_SHOWN],
-                "records": [_summary(record, lines) for record in records],
+                "records": [summary_of(record, lines) for record in records],
             }
         )
         return ExitCode.DONE
     _show_reasons(reasons)
-    show_table([_row(record, lines) for record in records], nothing=_nothing_selected(selection))
+    show_table([row_of(record, lines) for record in records], nothing=_nothing_selected(selection))
     return ExitCode.DONE
 
 
@@ -96,15 +96,15 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
     wanted = None if arguments.all else _SHOWN_BYTES
     record = get_record(engine, QuarantineId(arguments.id), raw_bytes_max=wanted)
     is_cut = len(record.raw) < record.raw_bytes
-    summary = _summary(record, find_lines(engine, [record]))
+    summary = summary_of(record, find_lines(engine, [record]))
     if arguments.json:
-        show_json(summary | raw_fields(_whole_characters(record.raw, is_cut=is_cut)) | {"raw_is_cut": is_cut})
+        show_json(summary | raw_fields(whole_characters(record.raw, is_cut=is_cut)) | {"raw_is_cut": is_cut})
         return ExitCode.DONE
-    lines = [f"{name.replace('_', ' '):<17} {_harmless(value)}" for name, value in summary.items()]
+    lines = [f"{name.replace('_', ' '):<17} {harmless(value)}" for name, value in summary.items()]
     _print([*lines, "raw", *(f"  {line}" for line in readable(record.raw, is_cut=is_cut))])
     if is_cut:
         words(f"only the first {len(record.raw):,} of {record.raw_bytes:,} bytes are shown; use --all to see the rest")
-    for line in _what_to_do(record):
+    for line in what_to_do(record):
         words(line)
     return ExitCode.DONE
 
@@ -327,69 +327,8 @@ def _say_retried(report: "RetryReport", *, json: bool) -> None:
     )
 
 
-def _what_to_do(record: KeptRecord) -> list[str]:
-    if record.state is not QuarantineState.HELD:
-        return [f"it was {record.state} at position {record.settled_position}; there is nothing to do"]
-    named = f"--id {record.quarantine_id}"
-    return [
-        f"retry it:   onceload quarantine retry PIPELINE.yaml {named}",
-        f"fix it:     onceload quarantine export FILE --pipeline {record.pipeline} {named}",
-        f"discard it: onceload quarantine discard --pipeline {record.pipeline} {named} --yes",
-    ]
-
-
 def _some_ids(records: Sequence[KeptRecord]) -> str:
     return ", ".join(str(record.quarantine_id) for record in records[:5])
-
-
-def _row(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str, object]:
-    return {
-        "id": record.quarantine_id,
-        "file": record.file,
-        "sequence_id": record.sequence_id,
-        "line": lines.get(record.quarantine_id),
-        "column": record.column,
-        "reason": record.reason,
-        "when": record.quarantined_at,
-    }
-
-
-def _summary(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str, object]:
-    return {
-        "id": record.quarantine_id,
-        "pipeline": record.pipeline,
-        "file": record.file,
-        "generation": record.generation,
-        "sequence_id": record.sequence_id,
-        "line": lines.get(record.quarantine_id),
-        "column": record.column,
-        "reason": record.reason,
-        "quarantined_at": record.quarantined_at,
-        "position": record.position,
-        "state": record.state,
-        "settled_position": record.settled_position,
-        "raw_bytes": record.raw_bytes,
-    }
-
-
-def readable(raw: bytes, *, is_cut: bool = False) -> list[str]:
-    """Lines that are safe for a terminal: printable text as it is, the rest escaped."""
-    text = _whole_characters(raw, is_cut=is_cut).decode("utf-8", "backslashreplace")
-    # Other characters that end lines are escaped: they could hide what follows them.
-    return [_harmless(line) for line in text.split("\n")]
-
-
-def _whole_characters(raw: bytes, *, is_cut: bool) -> bytes:
-    """Drop half a character at the cut, so that text stays text."""
-    if not is_cut:
-        return raw
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    return decoder.decode(raw).encode("utf-8", "surrogateescape")
-
-
-def _harmless(value: object) -> str:
-    text = "-" if value is None else str(value)
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _print(lines: Sequence[str]) -> None:

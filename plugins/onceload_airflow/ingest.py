@@ -15,7 +15,8 @@ from onceload.pipeline_file import placeholders, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
-from onceload_airflow.operators import MISSING, MODES, Audit, Load, Plan, Publish, Report
+from onceload_airflow.asked import MISSING, MODES
+from onceload_airflow.operators import Audit, Load, Plan, Publish, Report
 from spark_jobs.files.addresses import shown, split_address
 from spark_jobs.pipeline.declared import ON_ARRIVAL, Declared
 

@@ -1,12 +1,11 @@
 """The tasks of a run: context in, one call, result out. The rules are in the packages that they call."""
 
-import logging
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, get_current_context
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
-    AirflowRescheduleException,
     AirflowSkipException,
 )
 
 import onceload
-from dedup_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
-from dedup_core.names import Batch
+from dedup_core.errors import ExitCode
 from onceload.databases import opened
-from onceload.outcome import OUTCOME_FILE, Outcome, find_outcome
+from onceload.outcome import OUTCOME_FILE, find_outcome
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
+from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, given_values, is_replacing
+from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
 from spark_jobs.files.addresses import use_access
@@ -43,15 +42,7 @@ if TYPE_CHECKING:
     from spark_jobs.load.report import Report as LoadReport
     from spark_jobs.pipeline.declared import Declared
 
-_LOG = logging.getLogger(__name__)
 SPARK_CONNECTION = "onceload_spark"
-#: What to do with loaded files: keep their rows, or reload them.
-MISSING, REPLACE = MODES = ("missing", "replace")
-#: A retry does not help.
-_FINAL = (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
-#: How often a task checks whether an upgrade is finished before the wait counts as a failure.
-_UPGRADE_LOOKS_MAX = 60
-_UPGRADE_LOOKS_EVERY = timedelta(minutes=1)
 #: The XCom key of problems for which the report fails.
 _OF_PEOPLE = "needs_a_person"
 
@@ -70,64 +61,6 @@ def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def given_values(context: "Context") -> dict[str, str]:
-    """The day and data interval of a run: from its parameter `date`, else its logical date, else its start."""
-    run: Any = context["dag_run"]
-    if day := (context.get("params") or {}).get("date"):
-        return values_of_day(date.fromisoformat(day))
-    at = run.logical_date or run.run_after
-    return _values(at, run.data_interval_start or at, run.data_interval_end or at)
-
-
-def values_of_day(day: date) -> dict[str, str]:
-    start = datetime.combine(day, time(), UTC)
-    return _values(start, start, start + timedelta(days=1))
-
-
-def _values(at: datetime, start: datetime, end: datetime) -> dict[str, str]:
-    return {
-        "ds": f"{at:%Y-%m-%d}",
-        "ds_nodash": f"{at:%Y%m%d}",
-        "ts_nodash": f"{at:%Y%m%dT%H%M%S}",
-        "data_interval_start": f"{start:%Y-%m-%dT%H:%M:%S}",
-        "data_interval_end": f"{end:%Y-%m-%dT%H:%M:%S}",
-    }
-
-
-def chosen_files(context: "Context") -> tuple[str, ...]:
-    return tuple((context.get("params") or {}).get("files") or ())
-
-
-def is_replacing(context: "Context") -> bool:
-    return (context.get("params") or {}).get("mode") == REPLACE
-
-
-def accepts_differences(context: "Context") -> bool:
-    return bool((context.get("params") or {}).get("accept_differences"))
-
-
-@contextmanager
-def in_airflows_words() -> Iterator[None]:
-    """Translate errors, so that Airflow retries only what a retry can solve."""
-    try:
-        yield
-    except UpgradeUnfinished as error:
-        raise _during_an_upgrade(str(error)) from error
-    except OnceloadError as error:
-        if error.exit_code in _FINAL:
-            raise AirflowFailException(str(error)) from error
-        raise AirflowException(str(error)) from error
-
-
-def _during_an_upgrade(why: str) -> AirflowException:
-    """Waiting for an upgrade does not count as a try; after an hour it does, so that an alert is sent."""
-    if get_current_context().get("task_reschedule_count", 0) >= _UPGRADE_LOOKS_MAX:
-        return AirflowException(why)
-    _LOG.warning("%s Checking again in %s", why, _UPGRADE_LOOKS_EVERY)
-    next_look = datetime.now(UTC) + _UPGRADE_LOOKS_EVERY
-    return AirflowRescheduleException(next_look)  # type: ignore[no-untyped-call] # Airflow's own.
 
 
 class _OfPipeline(BaseOperator):
@@ -176,10 +109,6 @@ class _OfPipeline(BaseOperator):
             raise AirflowSkipException(
                 "nothing was staged, because another load has already loaded these records"
             ) from error
-
-
-def batch_of(context: "Context") -> Batch:
-    return Batch(str(context["run_id"]))
 
 
 class Plan(ShortCircuitOperator, _OfPipeline):
@@ -291,7 +220,7 @@ class Load(SparkSubmitOperator):
                     # The other files are loaded; the report fails for these.
                     context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
                     return
-                raise _failure(outcome, str(error)) from error
+                raise failure_of(outcome, str(error)) from error
 
     def command(self, context: "Context") -> list[str]:
         """The arguments of the call, without placeholders and batch."""
@@ -315,17 +244,6 @@ class Load(SparkSubmitOperator):
                 f"connection {self._conn_id} (the Spark master) was not found in Airflow. Nothing was started. Create "
                 f"it: airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
             ) from error
-
-
-def _failure(outcome: Outcome | None, told: str) -> AirflowException:
-    """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
-    if outcome is None or outcome.exit_code is ExitCode.DONE:
-        end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "(empty)"
-        return AirflowException(f"Spark ended before the load reported a result. Retry. The end of its log: {end}")
-    if outcome.error == UpgradeUnfinished.__name__:
-        return _during_an_upgrade(outcome.message)
-    why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"
-    return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)
 
 
 class Audit(_OfPipeline):

@@ -26,16 +26,10 @@ from onceload.contradictions import refuse_choice
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.recoveries import rewind_in_words, state_in_words
+from onceload_airflow.asked import REPLACE, accepts_differences, chosen_files, is_replacing, values_of_day
+from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.ingest import dag_id_of
-from onceload_airflow.operators import (
-    REPLACE,
-    Load,
-    accepts_differences,
-    chosen_files,
-    in_airflows_words,
-    is_replacing,
-    values_of_day,
-)
+from onceload_airflow.operators import Load
 from onceload_airflow.upkeep import OfOnePipeline
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from dedup_core.postgres import PostgresSnapshots
 from onceload.databases import opened
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
 from onceload.upkeep import let_go
+from onceload_airflow.asked import given_values
+from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
-from onceload_airflow.operators import given_values, in_airflows_words
 from spark_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
-from onceload_airflow import operators
+from onceload_airflow import failures
 from onceload_airflow.operators import Load
 
 def submit(self, context):
@@ -35,7 +35,7 @@ def submit(self, context):
         raise AirflowException("The driver is unwell.\\nno more memory")
 
 SparkSubmitOperator.execute = submit
-operators.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
+failures.get_current_context = lambda: {"task_reschedule_count": int(os.environ.get("LOOKS", 0))}
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed))

@@ -236,7 +236,8 @@ import os
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk.exceptions import AirflowFailException
-from onceload_airflow.operators import Publish, batch_of
+from onceload_airflow.asked import batch_of
+from onceload_airflow.operators import Publish
 from spark_jobs.load.kept_batch import publish_batch
 
 publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])

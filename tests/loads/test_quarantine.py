@@ -19,8 +19,8 @@ from dedup_core.postgres.quarantine import VALUES, QuarantineId, Selection, choo
 from dedup_core.postgres.upkeep import tidy
 from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
-from onceload.commands.quarantine import readable
 from onceload.quarantine_file import check_mended, read_mended, write_records
+from onceload.quarantined import readable
 from spark_jobs.formats.records import KEPT_BYTES
 from spark_jobs.load.report import new_batch
 from spark_jobs.pipeline.columns import parse_column

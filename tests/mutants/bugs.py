@@ -1212,7 +1212,8 @@ AIRFLOW_BUGS = (
         name="a try that ends late ends a later one",
         file="plugins/onceload_airflow/operators.py",
         correct="        super().on_kill()\n",
-        wrong="        from dedup_core.postgres import LedgerSettings, PostgresLedger, connect\n"
+        wrong="        from dedup_core.names import Batch\n"
+        "        from dedup_core.postgres import LedgerSettings, PostgresLedger, connect\n"
         "        from dedup_core.postgres.batches import planner_of\n\n"
         '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
         '        ledger.open_session("readings", planner_of(Batch(os.environ["AIRFLOW_CTX_DAG_RUN_ID"])))\n',
@@ -1552,21 +1553,21 @@ RECORD_BUGS = (
     ),
     Bug(
         name="an error of a load under Spark that no retry changes is retried",
-        file="plugins/onceload_airflow/operators.py",
+        file="plugins/onceload_airflow/failures.py",
         correct="return AirflowFailException(why) if outcome.exit_code in _FINAL else AirflowException(why)",
         wrong="return AirflowException(why)",
         tests=(f"{OF_OUTCOMES}::test_wrong_use_fails_for_good_in_the_words_of_the_load",),
     ),
     Bug(
         name="a load under Spark that was killed fails for good",
-        file="plugins/onceload_airflow/operators.py",
+        file="plugins/onceload_airflow/failures.py",
         correct='return AirflowException(f"Spark ended',
         wrong='return AirflowFailException(f"Spark ended',
         tests=(f"{OF_OUTCOMES}::test_a_load_that_was_killed_is_tried_again",),
     ),
     Bug(
         name="a task under Airflow counts an upgrade as a failed try",
-        file="plugins/onceload_airflow/operators.py",
+        file="plugins/onceload_airflow/failures.py",
         correct="_UPGRADE_LOOKS_MAX = 60\n",
         wrong="_UPGRADE_LOOKS_MAX = 0\n",
         tests=(f"{OF_OUTCOMES}::test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one",),
