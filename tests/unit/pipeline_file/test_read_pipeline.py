@@ -160,7 +160,19 @@ def test_the_quarantine_limit_is_a_share_or_a_number(tmp_path, written, expected
     assert read(tmp_path, content).quarantine_limit == expected
 
 
-@pytest.mark.parametrize("written", ["0 6 * * 1-5", "0,30 */2 1 JAN mon-fri", "@hourly", "on_arrival"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "0 6 * * 1-5",
+        "0,30 */2 1 JAN mon-fri",
+        "0 6 L * *",
+        "0 6 * * mon#1",
+        "0 0 29 2 *",
+        f"{','.join(map(str, range(60)))} * * * *",
+        "@hourly",
+        "on_arrival",
+    ],
+)
 def test_a_schedule_is_kept_as_it_is(tmp_path, written):
     assert read(tmp_path, plain(added=f'schedule: "{written}"')).schedule == written
 
