@@ -1,4 +1,4 @@
-"""Output: tables that fit 80 columns, one JSON document for programs, progress on terminals."""
+"""Output: tables that fit a terminal and are whole elsewhere, one JSON document for programs, progress on terminals."""
 
 import json
 import shutil
@@ -34,21 +34,21 @@ def show_text(text: str) -> None:
 
 
 def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
-    """Print a table to stdout, cut to the width of the terminal."""
+    """Print a table to stdout: cut to the width of a terminal, whole in a pipe or a file."""
     if not rows:
         words(nothing)
         return
-    width = max(_WIDTH_MIN, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns)
+    width = max(_WIDTH_MIN, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns) if sys.stdout.isatty() else None
     for line in table_lines(rows, width=width):
         print(line)
 
 
-def table_lines(rows: Sequence[dict[str, object]], *, width: int) -> list[str]:
-    """A heading and a line per row; the widest columns shrink until all fit."""
+def table_lines(rows: Sequence[dict[str, object]], *, width: int | None) -> list[str]:
+    """A heading and a line per row; the widest columns shrink until all fit the width, if there is one."""
     heading = [name.replace("_", " ") for name in rows[0]]
     cells = [heading, *([_cell(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _COLUMN_MIN:
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _COLUMN_MIN:
         widths[widths.index(max(widths))] -= 1
     right = [all(isinstance(row[name], int | None) for row in rows) for name in rows[0]]
     return [

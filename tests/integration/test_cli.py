@@ -260,18 +260,52 @@ def file_for(command, tmp_path):
 
 
 @pytest.mark.parametrize("view", ["status", "producers", "ledger", "sessions"])
-def test_tables_for_people_fit_80_columns_and_json_holds_everything(loaded, dsn, view):
-    table = onceload(view, ONCELOAD_DSN=dsn, COLUMNS="80")
+def test_tables_fit_the_80_columns_of_a_terminal_and_json_holds_everything(loaded, dsn, view):
+    table = on_a_terminal(view, ONCELOAD_DSN=dsn, COLUMNS="80")
     document = onceload(view, "--json", ONCELOAD_DSN=dsn)
 
-    assert (table.returncode, document.returncode) == (0, 0)
-    lines = table.stdout.splitlines()
+    assert document.returncode == 0
+    lines = table.splitlines()
     assert len(lines) >= 2
     assert max(map(len, lines)) <= 80
-    assert "\x1b" not in table.stdout
+    assert "\x1b" not in table
     assert len(json.loads(document.stdout)[view]) == len(lines) - 1
     if view == "producers":
         assert {row["name"] for row in json.loads(document.stdout)[view]} == {LONG, "\x1b[31mred\n"}
+
+
+def on_a_terminal(*arguments, **environment):
+    """What a command writes to a terminal: a pseudo terminal that the process takes for its own."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "onceload", *arguments]
+    subprocess.run(command, env={**os.environ, **environment}, stdout=theirs, timeout=120, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    return shown
+
+
+@pytest.mark.parametrize("columns", [{}, {"COLUMNS": "80"}], ids=["COLUMNS unset", "COLUMNS set"])
+def test_tables_in_a_pipe_show_long_names_whole(engine, dsn, tmp_path, monkeypatch, columns):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = f"{'a-name-that-is-as-long-as-a-file-system-allows-' * 5}.jsonl"
+    (tmp_path / name).write_text('{"n": 1}\n')
+    (tmp_path / "p.yaml").write_text(
+        f"pipeline: p\nsource: {{path: {tmp_path}/*.jsonl, format: jsonl}}\ncolumns: {{n: bigint}}\n"
+        "target: {table: public.p}\n"
+    )
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events"))
+    advance = Advance(producer_id=ledger.register("events", [(name, 1)])[name, 1], spans=SpanSet.of((0, 5)), rows=5)
+    session = ledger.open_session("events", SessionName(name))
+    ledger.commit(Commit(session=session, batch=Batch(name), advances=(advance,), write_rows=lambda _: 0))
+
+    for command in (["plan", str(tmp_path / "p.yaml")], ["producers"], ["ledger"], ["sessions"]):
+        piped = onceload(*command, ONCELOAD_DSN=dsn, **columns)
+
+        (line,) = piped.stdout.splitlines()[1:]
+        assert name in line
+        assert "…" not in piped.stdout
 
 
 @pytest.mark.long
