@@ -23,6 +23,7 @@ from onceload.commands import (
     verify,
     views,
 )
+from onceload.commands.parser import Parser
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
 from onceload.terminal import show_json, words
@@ -32,7 +33,8 @@ Arguments = argparse.Namespace
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
     try:
         if parsed.log_format:
             # Spark's tasks inherit it.
@@ -87,7 +89,7 @@ def _said(error: BaseException, message: str, exit_code: ExitCode, *, json: bool
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
         epilog="ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"

@@ -75,10 +75,9 @@ def positive(text: str) -> int:
 
 
 def number(text: str, *, least: int = 0) -> int:
-    number = int(text)
-    if not least <= number <= _NUMBER_MAX:
-        raise argparse.ArgumentTypeError(f"expected {least} to {_NUMBER_MAX}, found {text}")
-    return number
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= _NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"expected {least} to {_NUMBER_MAX}, found {text!r}")
+    return int(text)
 
 
 def file_arguments(command: argparse.ArgumentParser) -> None:

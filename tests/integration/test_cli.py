@@ -212,6 +212,30 @@ def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
     assert (committed["level"], committed["pipeline"], committed["position"], committed["rows"]) == ("info", "p", 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (["lode"], "onceload: error: argument COMMAND: unknown: 'lode'; did you mean load?"),
+        (["quarantine", "lst"], "onceload quarantine: error: argument COMMAND: unknown: 'lst'; did you mean list?"),
+        (["load", "--batc", "x", "f"], "onceload load: error: unknown option --batc; did you mean --batch?"),
+        (["load", "--batc=x", "f"], "onceload load: error: unknown option --batc; did you mean --batch?"),
+        (["init", "--zzz"], "onceload init: error: unknown option --zzz; known: -h, --help, --json, --log-format"),
+        (["status", "more"], "onceload status: error: unexpected: more"),
+        (
+            ["status", "--limit", "x"],
+            "onceload status: error: argument --limit: expected 1 to 9223372036854775806, found 'x'",
+        ),
+        (["quarantine", "list", "--state", "hled"], "argument --state: unknown: 'hled'; did you mean held?"),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_the_nearest_one(capsys, wrong, expected):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(wrong, {})
+
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_a_log_level_that_is_none_is_refused(dsn):
     done = onceload("status", ONCELOAD_DSN=dsn, ONCELOAD_LOG="loud")
 
