@@ -34,6 +34,11 @@ Arguments = argparse.Namespace
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
     parser = build_parser()
+    if "_ARGCOMPLETE" in environment:
+        # A shell asks for the words that may follow. The answer ends this process.
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     parsed = parser.parse_args(arguments)
     try:
         if parsed.log_format:

@@ -236,6 +236,23 @@ def test_a_word_that_is_not_known_is_refused_with_the_nearest_one(capsys, wrong,
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("onceload qu", ["quarantine "]),
+        ("onceload quarantine list --sta", ["--state "]),
+        ("onceload quarantine list --state ", ["held", "retried", "discarded", "any"]),
+    ],
+)
+def test_the_shell_completes_what_is_typed(tmp_path, typed, offered):
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": typed, "COMP_POINT": str(len(typed))}
+
+    done = onceload(**asked, _ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / "offered"))
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "offered").read_text().split("\n") == offered
+
+
 def test_a_log_level_that_is_none_is_refused(dsn):
     done = onceload("status", ONCELOAD_DSN=dsn, ONCELOAD_LOG="loud")
 
