@@ -5,10 +5,8 @@ the claim gone and the batch in the ledger. If it finds neither, nothing is lost
 records again.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
@@ -16,12 +14,12 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.connection import translated
-from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, Replacement
 from spark_jobs.batch.parts import read_word, write_word
 from spark_jobs.batch.stage import Stage
 from spark_jobs.files.notes import Note
-from spark_jobs.pipeline.columns import Column, ColumnType, Kind
+from spark_jobs.pipeline.columns import Column
+from spark_jobs.write.codec import decode, encode
 from spark_jobs.write.patience import answered
 
 
@@ -50,7 +48,7 @@ def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: in
 
     def keep_now() -> None:
         with translated(pipeline=job.declared.name, doing="keeping a batch"), engine.begin() as connection:
-            write_word(connection, stage, _written(word))
+            write_word(connection, stage, encode(word))
         batches.keep(claim, stage=stage.name)
 
     # Idempotent, because it is retried when an answer was lost.
@@ -59,34 +57,4 @@ def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: in
 
 def word_of(engine: Engine, pipeline: str, stage: Stage) -> Word:
     with translated(pipeline=pipeline, doing="looking at a stage"), engine.begin() as connection:
-        return _read(json.loads(read_word(connection, stage)))
-
-
-def _written(word: Word) -> str:
-    return json.dumps(
-        {
-            "deliveries": word.deliveries,
-            "written": [asdict(column) for column in word.written],
-            "has_lineage": word.has_lineage,
-            "replaced": [[new, each.old, each.name, str(each.planned)] for new, each in word.replaced.items()],
-            "notes": [asdict(note) for note in word.notes],
-        }
-    )
-
-
-def _read(said: Mapping[str, Any]) -> Word:
-    return Word(
-        deliveries=said["deliveries"],
-        written=tuple(map(_column, said["written"])),
-        has_lineage=said["has_lineage"],
-        replaced={
-            ProducerId(new): Replacement(old=ProducerId(old), name=name, planned=SpanSet.parse(planned))
-            for new, old, name, planned in said["replaced"]
-        },
-        notes=tuple(Note(**each) for each in said["notes"]),
-    )
-
-
-def _column(said: Mapping[str, Any]) -> Column:
-    its_type = ColumnType(**{**said["type"], "kind": Kind(said["type"]["kind"])})
-    return Column(name=said["name"], type=its_type, not_null=said["not_null"])
+        return decode(Word, read_word(connection, stage))

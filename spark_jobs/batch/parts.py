@@ -1,9 +1,7 @@
 """The staged pieces, and what each proves when it is published."""
 
-import json
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +12,12 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, QuarantinedRecord
 from dedup_core.postgres.commit import hold
 from dedup_core.postgres.connection import array
-from dedup_core.replay import Condition
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.read.advances import Prepared
+from spark_jobs.write.codec import decode, encode
 from spark_jobs.write.sql import run
 from spark_jobs.write.writer import Writer
 
@@ -65,7 +63,7 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
         hold(connection, claim)
         rest = text(f"DELETE FROM {stage.parts} WHERE delivery = :delivery RETURNING proof")
         proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
-        advances = [_advance(written) for proof in proofs for written in json.loads(proof)["advances"]]
+        advances = [advance for proof in proofs for advance in decode(_Proof, proof).advances]
         gone = [(each.producer_id, each.spans) for each in advances if each.rows]
         if gone:
             connection.execute(
@@ -114,7 +112,7 @@ def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
         "rows": part.rows,
         "bytes": part.bytes,
         "records": part.records,
-        "proof": _written(part),
+        "proof": encode(_Proof(advances=part.advances, quarantined=part.quarantined, notes=part.notes)),
     }
     with still_there(stage):
         return connection.execute(statement, binds).rowcount == 1
@@ -186,33 +184,17 @@ def _overlap(parts: Iterable[StagedPart]) -> bool:
     return False
 
 
-def _written(part: StagedPart) -> str:
-    return json.dumps(
-        {
-            "advances": [
-                [
-                    each.producer_id,
-                    str(each.spans),
-                    each.rows,
-                    each.records,
-                    _text(each.digest),
-                    _text(each.fingerprint),
-                    each.size,
-                    each.condition,
-                ]
-                for each in part.advances
-            ],
-            "quarantined": [
-                [each.producer_id, each.sequence_id, _text(each.raw), each.reason, each.column]
-                for each in part.quarantined
-            ],
-            "notes": [asdict(each) for each in part.notes],
-        }
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Proof:
+    """What the table of pieces stores of one besides its own columns."""
+
+    advances: tuple[Advance, ...]
+    quarantined: tuple[QuarantinedRecord, ...]
+    notes: tuple[Note, ...]
 
 
 def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that its statement gives it.
-    proof = json.loads(row.proof)
+    proof = decode(_Proof, row.proof)
     return StagedPart(
         delivery=row.delivery,
         number=row.number,
@@ -220,38 +202,7 @@ def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that it
         rows=row.rows,
         bytes=row.bytes,
         records=row.records,
-        advances=tuple(map(_advance, proof["advances"])),
-        quarantined=tuple(
-            QuarantinedRecord(
-                producer_id=ProducerId(producer_id),
-                sequence_id=sequence_id,
-                raw=_bytes(raw) or b"",
-                reason=reason,
-                column=column,
-            )
-            for producer_id, sequence_id, raw, reason, column in proof["quarantined"]
-        ),
-        notes=tuple(Note(**each) for each in proof["notes"]),
+        advances=proof.advances,
+        quarantined=proof.quarantined,
+        notes=proof.notes,
     )
-
-
-def _advance(written: Sequence[Any]) -> Advance:
-    producer_id, spans, rows, records, digest, fingerprint, size, condition = written
-    return Advance(
-        producer_id=ProducerId(producer_id),
-        spans=SpanSet.parse(spans),
-        rows=rows,
-        records=records,
-        digest=_bytes(digest),
-        fingerprint=_bytes(fingerprint),
-        size=size,
-        condition=Condition(condition),
-    )
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else b64encode(raw).decode()
-
-
-def _bytes(written: str | None) -> bytes | None:
-    return None if written is None else b64decode(written)

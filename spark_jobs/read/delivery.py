@@ -1,9 +1,7 @@
 """The delivery that a session takes, and its form on the board."""
 
-import json
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
@@ -13,6 +11,7 @@ from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.files.addresses import shown, with_login
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared
+from spark_jobs.write.codec import decode, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,49 +42,32 @@ def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What the board stores of a delivery."""
+
+    number: int
+    stage: str | None
+    #: Their addresses are without passwords.
+    chunks: tuple[Chunk, ...]
+    #: The name of the file that a worker is reading.
+    reading: str | None = None
+
+
 def _written(chunks: Bundle, *, number: int, stage: str | None) -> str:
-    return json.dumps({"number": number, "stage": stage, "chunks": [_as_json(chunk) for chunk in chunks]})
+    return encode(_Work(number=number, stage=stage, chunks=tuple(_at(chunk, shown(chunk.url)) for chunk in chunks)))
 
 
-def _as_json(chunk: Chunk) -> dict[str, object]:
-    # Defaults are omitted.
-    said = {name: value for name, value in asdict(chunk).items() if value != _DEFAULTS.get(name, _NOTHING)}
-    said["url"] = shown(chunk.url)
-    if chunk.expected:
-        said["expected"] = [b64encode(each).decode() for each in chunk.expected]
-    if chunk.lying:
-        said["lying"] = b64encode(chunk.lying).decode()
-    return said
-
-
-_NOTHING = object()
-_DEFAULTS: dict[str, object] = {
-    "begins": None,
-    "etag": None,
-    "expected": (),
-    "lying": None,
-    "sealed": False,
-    "header": (),
-    "is_followed": False,
-}
+def _at(chunk: Chunk, url: str) -> Chunk:
+    # A delivery may have thousands of chunks, and few addresses have a password.
+    return chunk if url == chunk.url else replace(chunk, url=url)
 
 
 def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
     """Deserialise a delivery, and the stage of its rows."""
-    said = json.loads(work)
-    chunks = tuple(
-        Chunk(
-            **{
-                **each,
-                "url": with_login(each["url"], of=declared.source.path),
-                "expected": tuple(map(b64decode, each.get("expected", ()))),
-                "lying": b64decode(each["lying"]) if "lying" in each else None,
-                "header": tuple(each.get("header", ())),
-            }
-        )
-        for each in said["chunks"]
-    )
-    return Delivery(number=said["number"], chunks=chunks, claim=claim), said["stage"]
+    found = decode(_Work, work)
+    chunks = tuple(_at(chunk, with_login(chunk.url, of=declared.source.path)) for chunk in found.chunks)
+    return Delivery(number=found.number, chunks=chunks, claim=claim), found.stage
 
 
 def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
@@ -94,25 +76,20 @@ def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | Non
 
 def reading(work: str, name: str | None) -> str:
     """The same work with the name of the file that is being read, or None."""
-    return json.dumps({**json.loads(work), _READING: name})
+    return encode(replace(decode(_Work, work), reading=name))
 
 
 def find_file_in_hand(work: str) -> str | None:
     """The file that a worker was reading at its last sign of life."""
-    name: str | None = json.loads(work).get(_READING)
-    return name
-
-
-_READING = "reading"
+    return decode(_Work, work).reading
 
 
 def parted(work: str, name: str) -> tuple[str | None, Offer]:
     """Split one file off a delivery: the rest, if there is any, and that file."""
-    said = json.loads(reading(work, None))
-    rest = [chunk for chunk in said["chunks"] if chunk["name"] != name]
-    its = [chunk for chunk in said["chunks"] if chunk["name"] == name]
-    spans = {ProducerId(chunk["producer_id"]): SpanSet() for chunk in its}
+    whole = replace(decode(_Work, work), reading=None)
+    rest = tuple(chunk for chunk in whole.chunks if chunk.name != name)
+    its = tuple(chunk for chunk in whole.chunks if chunk.name == name)
     return (
-        json.dumps({**said, "chunks": rest}) if rest else None,
-        Offer(spans=spans, work=json.dumps({**said, "chunks": its})),
+        encode(replace(whole, chunks=rest)) if rest else None,
+        Offer(spans={chunk.producer_id: SpanSet() for chunk in its}, work=encode(replace(whole, chunks=its))),
     )

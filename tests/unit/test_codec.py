@@ -1,0 +1,108 @@
+"""Values of ours as text, from one process to the next."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup_core.errors import NotASpan, SettingRefused
+from dedup_core.names import ProducerId
+from dedup_core.ports import Advance, QuarantinedRecord
+from dedup_core.replay import Condition
+from dedup_core.spans import Span, SpanSet
+from spark_jobs.batch.hand_over import Word
+from spark_jobs.batch.job import Replacement
+from spark_jobs.files.notes import Note
+from spark_jobs.formats.records import Chunk
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.write.codec import decode, encode
+
+IDS = st.integers(0, 2**62)
+SPANS = st.builds(
+    lambda some: SpanSet(Span(first, first + size + 1) for first, size in some), st.lists(st.tuples(IDS, IDS))
+)
+#: Any text, also with what Postgres cannot hold.
+TEXTS = st.text(st.characters(codec=None))
+
+
+@given(
+    st.builds(
+        Advance,
+        producer_id=IDS.map(ProducerId),
+        spans=SPANS,
+        digest=st.none() | st.binary(),
+        size=st.none() | IDS,
+        condition=st.sampled_from(Condition),
+    )
+)
+def test_an_advance_stays_as_it_is(advance):
+    assert decode(Advance, encode(advance)) == advance
+
+
+@given(st.binary(), TEXTS, st.none() | TEXTS)
+def test_a_bad_record_stays_as_it_is(raw, reason, column):
+    record = QuarantinedRecord(producer_id=ProducerId(1), sequence_id=2, raw=raw, reason=reason, column=column)
+
+    assert decode(QuarantinedRecord, encode(record)) == record
+
+
+def test_text_is_plain_ascii():
+    assert encode(Note(name="été \ud800\0", reason="")).isascii()
+
+
+def test_what_is_handed_over_with_a_batch_stays_as_it_is():
+    word = Word(
+        deliveries=3,
+        written=(parse_column("amount", "numeric(12,2) not null"), parse_column("names", "text[]")),
+        has_lineage=True,
+        replaced={ProducerId(7): Replacement(old=ProducerId(5), name="a.jsonl", planned=SpanSet.of((0, 5), (9, 12)))},
+        notes=(Note(name="b.jsonl", reason="it is locked", is_unreadable=True),),
+    )
+
+    assert decode(Word, encode(word)) == word
+
+
+def test_fields_that_have_a_default_may_be_missing():
+    found = decode(Chunk, '{"producer_id": 1, "name": "a", "url": "/a", "first": 0, "end": null}')
+
+    assert found == Chunk(producer_id=ProducerId(1), name="a", url="/a", first=0, end=None)
+
+
+@pytest.mark.parametrize("path", [(), ("written", 0, "type"), ("replaced", "7"), ("notes", 0)])
+def test_a_field_that_is_unknown_is_refused(path):
+    """A later release gave it a meaning."""
+    whole = {
+        "deliveries": 1,
+        "written": [{"name": "id", "type": {"kind": "bigint"}}],
+        "has_lineage": True,
+        "replaced": {"7": {"old": 5, "name": "a", "planned": {"spans": []}}},
+        "notes": [{"name": "b", "reason": "it is locked"}],
+    }
+    inner: Any = whole
+    for step in path:
+        inner = inner[step]
+    decode(Word, json.dumps(whole))
+    inner["later"] = None
+
+    with pytest.raises(msgspec.ValidationError, match="unknown field `later`"):
+        decode(Word, json.dumps(whole))
+
+
+def test_a_message_names_the_field_that_does_not_fit():
+    with pytest.raises(msgspec.ValidationError, match=r"missing required field `url` - at `\$\[0\]`"):
+        decode(tuple[Chunk, ...], '[{"producer_id": 1, "name": "a"}]')
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"producer_id": 1, "spans": {"spans": [{"first": 5, "end": 3}]}}', NotASpan),
+        ('{"producer_id": 1, "spans": {"spans": []}, "rows": 3}', SettingRefused),
+    ],
+)
+def test_a_value_that_could_not_be_made_is_refused(text, error):
+    with pytest.raises(error):
+        decode(Advance, text)
