@@ -30,8 +30,9 @@ from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Target, Write
 from spark_jobs.publish.merge import merge_in, merged, refuse_twice
-from spark_jobs.publish.new_rows import WORK_MEMORY, new_rows
+from spark_jobs.publish.new_rows import new_rows
 from spark_jobs.publish.replaced_rows import replace_rows
+from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.refused import is_of_rows

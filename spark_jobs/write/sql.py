@@ -1,8 +1,9 @@
 """SQL text: quoting names, and running generated statements."""
 
+import re
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection, CursorResult, TextClause, text
 
 from spark_jobs.pipeline.declared import Target
 
@@ -10,6 +11,15 @@ from spark_jobs.pipeline.declared import Target
 def run(connection: Connection, statement: str) -> CursorResult[*tuple[Any, ...]]:
     """Run a complete statement: a percent sign or a colon in a name has no special meaning."""
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+def filled(statement: TextClause, **texts: str) -> TextClause:
+    """Insert names and expressions, quoted for SQL, into the places of a statement, such as `{rows}`."""
+    # All at once, so that a name with braces is no place. A colon in a name must not be taken for a parameter.
+    return text(_PLACE.sub(lambda place: texts[place[1]].replace(":", "\\:"), statement.text))
 
 
 def literal(value: str) -> str:

@@ -708,14 +708,14 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a record that stands twice in a batch is published twice",
-        file="spark_jobs/publish/new_rows.py",
+        file="spark_jobs/publish/by_producer.sql",
         correct="bool_and(rows = ids AND {all_new})",
         wrong="bool_and({all_new})",
         tests=(OF_RECORD_PRODUCERS,),
     ),
     Bug(
         name="a record that took effect in another file is published again",
-        file="spark_jobs/publish/new_rows.py",
+        file="spark_jobs/publish/by_producer.sql",
         correct="bool_and(rows = ids AND {all_new})",
         wrong="bool_and(rows = ids)",
         tests=(OF_RECORD_PRODUCERS,),
@@ -1420,9 +1420,9 @@ RECORD_BUGS = (
     ),
     Bug(
         name="rows of a record are told apart by the ids that a transform gives them",
-        file="spark_jobs/publish/new_rows.py",
-        correct="of_record=_OF_ROWS if self._job.declared.producer is None else _OF_RECORD)",
-        wrong="of_record=_OF_ROWS)",
+        file="spark_jobs/publish/by_message.py",
+        correct="of_record=source.of_record)",
+        wrong="of_record=Source.of_record)",
         tests=(
             f"{OF_ROWS_OF_A_RECORD}::test_rows_of_one_record_and_one_business_id_with_numbers_of_their_own_take_effect_together",
         ),
@@ -1581,7 +1581,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="of several rows that a transform makes of one record only one is kept",
-        file="spark_jobs/publish/new_rows.py",
+        file="spark_jobs/publish/source.py",
         correct='return f"rank() OVER (PARTITION BY',
         wrong='return f"row_number() OVER (PARTITION BY',
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_all_rows_of_a_record_take_effect_once",),
@@ -1602,7 +1602,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="names of producers are compared as the target's column is",
-        file="spark_jobs/publish/new_rows.py",
+        file="spark_jobs/publish/named.py",
         correct='AS text) {_BY_BYTES}"\n',
         wrong='AS text)"\n',
         tests=(f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",),
