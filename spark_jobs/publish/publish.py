@@ -1,6 +1,6 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from dedup_core.errors import (
 )
 from dedup_core.events import event
 from dedup_core.names import ProducerId
-from dedup_core.ports import Advance, Claim, Commit
+from dedup_core.ports import Advance, Claim, Commit, QuarantinedRecord
 from dedup_core.postgres import BulkCommit, PostgresLedger
 from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line
 from dedup_core.replay import Condition, Counts
@@ -30,7 +30,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Target, Write
 from spark_jobs.publish.merge import merge_in, merged, refuse_twice
-from spark_jobs.publish.new_rows import new_rows
+from spark_jobs.publish.new_rows import NewRows, new_rows
 from spark_jobs.publish.replaced_rows import replace_rows
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
@@ -58,55 +58,60 @@ class BatchIncomplete(NeedsAPerson):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Whole:
+    """What all pieces of a batch bring and prove together."""
+
+    pieces: int
+    rows: int
+    #: How many good records were read; a transform may make more or fewer rows of them.
+    records: int
+    bytes: int
+    quarantined: tuple[QuarantinedRecord, ...]
+    advances: tuple[Advance, ...]
+    #: The generations whose rows are replaced.
+    replaced: tuple[ProducerId, ...]
+
+    @classmethod
+    def of(cls, job: Job, parts: Sequence[StagedPart]) -> "_Whole":
+        read = merged(parts)
+        ids = {advance.producer_id for advance in read}
+        replaced = tuple(replacement.old for new, replacement in job.replaced.items() if new in ids)
+        return cls(
+            pieces=len(parts),
+            rows=sum(part.rows for part in parts),
+            records=sum(part.records for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            quarantined=tuple(record for part in parts for record in part.quarantined),
+            advances=read + _noted_as_replaced(replaced),
+            replaced=replaced,
+        )
+
+    @property
+    def probe(self) -> Advance | None:
+        """An advance that shows whether the batch took effect."""
+        return next((advance for advance in self.advances if advance.spans), None)
+
+
+def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
+    return tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
+
+
 def publish(
     engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, claim: Claim
 ) -> None:
     """Commit until it is certain that it took effect."""
-    read = merged(parts)
-    if not read:
+    whole = _Whole.of(job, parts)
+    if not whole.advances:
         return
-    quarantined = tuple(record for part in parts for record in part.quarantined)
-    staged, records = sum(part.rows for part in parts), sum(part.records for part in parts)
-    check_quarantine(job.declared, quarantined, records=records + len(quarantined))
-    ids = {advance.producer_id for advance in read}
-    replaced = [replacement.old for new, replacement in job.replaced.items() if new in ids]
-    read += tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
-    probe = next((advance for advance in read if advance.spans), None)
+    check_quarantine(job.declared, whole.quarantined, records=whole.records + len(whole.quarantined))
     patience = Patience()
     with new_rows(engine, ledger, job, stage) as sieve:
         while True:
-            new = patience.until_answered(partial(sieve.sift, read, staged=staged))
-            commit: Commit[Connection] = (Commit if new.offered is None else partial(BulkCommit, offered=new.offered))(
-                session=job.session,
-                batch=job.batch,
-                advances=new.advances,
-                write_rows=partial(
-                    _write, job=job, stage=stage, parts=len(parts), source=new.source, replaced=replaced
-                ),
-                claim=claim,
-                counts=Counts(
-                    loaded=new.count,
-                    duplicate=staged - new.count,
-                    quarantined=len(quarantined),
-                    # A transform may also make several rows of one record; then nothing was filtered out.
-                    filtered=max(0, records - staged),
-                ),
-                bytes=sum(part.bytes for part in parts),
-                message_ids=new.message_ids,
-                quarantined=quarantined,
-                run=job.run,
-            )
+            new = patience.until_answered(partial(sieve.sift, whole.advances, staged=whole.rows))
+            commit = _commit_of(job, stage, whole, new, claim=claim)
             try:
-                with _refusing_rows(job):
-                    position = ledger.commit(commit)
-                event(
-                    "batch_published",
-                    pipeline=job.declared.name,
-                    batch=job.batch,
-                    position=position,
-                    rows=new.count,
-                    quarantined=len(quarantined),
-                )
+                _commit(ledger, job, commit)
             except ColumnsDiffer as error:
                 # Another run has just added them; the next try reads their types.
                 raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
@@ -117,10 +122,49 @@ def publish(
                 patience.wait(error)
             except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
                 patience.wait(error)
-                if probe and patience.until_answered(partial(_took_effect, ledger, job, probe)):
+                if whole.probe and patience.until_answered(partial(_took_effect, ledger, job, whole.probe)):
                     return
             else:
                 return
+
+
+def _commit_of(job: Job, stage: Stage, whole: _Whole, new: NewRows, *, claim: Claim) -> Commit[Connection]:
+    """The commit of the new rows, and of all that the batch proves."""
+    kind: Callable[..., Commit[Connection]]
+    kind = Commit if new.offered is None else partial(BulkCommit, offered=new.offered)
+    return kind(
+        session=job.session,
+        batch=job.batch,
+        advances=new.advances,
+        write_rows=partial(
+            _write, job=job, stage=stage, parts=whole.pieces, source=new.source, replaced=whole.replaced
+        ),
+        claim=claim,
+        counts=Counts(
+            loaded=new.count,
+            duplicate=whole.rows - new.count,
+            quarantined=len(whole.quarantined),
+            # A transform may also make several rows of one record; then nothing was filtered out.
+            filtered=max(0, whole.records - whole.rows),
+        ),
+        bytes=whole.bytes,
+        message_ids=new.message_ids,
+        quarantined=whole.quarantined,
+        run=job.run,
+    )
+
+
+def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> None:
+    with _refusing_rows(job):
+        position = ledger.commit(commit)
+    event(
+        "batch_published",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        position=position,
+        rows=commit.counts.loaded,
+        quarantined=commit.counts.quarantined,
+    )
 
 
 @contextmanager

@@ -687,9 +687,8 @@ LOAD_BUGS = (
     Bug(
         name="a life whose rows went is not known to be replaced",
         file="spark_jobs/publish/publish.py",
-        correct="    read += tuple("
-        "Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)\n",
-        wrong="",
+        correct="advances=read + _noted_as_replaced(replaced),",
+        wrong="advances=read,",
         tests=(KILLED_REPLACING,),
     ),
     Bug(
