@@ -1,9 +1,9 @@
 """What a load would read, from which byte, and why not the rest; nothing is written, and Spark is not needed."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
@@ -27,6 +27,11 @@ from spark_jobs.plan.other_names import Others
 from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_header
 from spark_jobs.read.parts import is_stream
 
+#: What is new in a file, why it is not read now, or None if nothing is.
+_Found: TypeAlias = FileToRead | Note | None
+#: The producers of names.
+_Known: TypeAlias = Mapping[str, tuple[ProducerId, Knowledge]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -40,57 +45,78 @@ class Plan:
 
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
     """Look at every file of the source; a file that cannot be read gets a note, and does not stop others."""
-    listing = list_files(declared.source.path, root=declared.source.root)
-    listing = one_name_each(declared, ledger, listing)
-    is_any_there = bool(listing.files)
+    there = one_name_each(declared, ledger, list_files(declared.source.path, root=declared.source.root))
     by_content = _is_by_content(declared)
-    if not by_content:
-        listing = chosen_of(listing, choice)
+    listing = there if by_content else chosen_of(there, choice)
     # Read this first: what is no longer claimed then has taken effect, or never will.
     outlook = outlook_of(ledger, declared.name)
     known = find_known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
     files = {listed.name: listed for listed in listing.files}
-    others = Others(declared, ledger, Twins(declared, ledger), files) if by_content else None
-    proven = partial(holds_what_was_loaded, declared, ledger)
-    found: dict[Listed, FileToRead | Note | None] = {}
-    waits: dict[Listed, Note] = {}
-    for listed in listing.files:
-        one = known.get(listed.name)
-        try:
-            found[listed] = _look(declared, listed, one, others, outlook, proven=proven, now_s=now_s, choice=choice)
-        except OnceloadError as error:
-            found[listed] = Note.of(listed.name, error)
-    copies: set[Listed] = set()
+    look = _Look(
+        declared=declared,
+        outlook=outlook,
+        others=Others(declared, ledger, Twins(declared, ledger), files) if by_content else None,
+        proven=partial(holds_what_was_loaded, declared, ledger),
+        now_s=now_s,
+        choice=choice,
+    )
+    looked = _Looked(listing=listing, found={listed: look.at(listed, known) for listed in listing.files})
     if by_content:
-        # A chosen file may also be a copy in progress of a file that was not chosen.
-        under_way = _under_way(found)
-        found |= {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
-        copies = {each for each, other in under_way.items() if other.name > each.name}
-        found, waits = one_reader_each(found, known)
-        if declared.target.write is Write.MERGE:
-            found |= waiting_rotated(found, choice)
-        listing = chosen_of(listing, choice)
-        found = {listed: found[listed] for listed in listing.files}
-    if outlook.claimed and depends_on_others(declared):
-        found |= waiting_for_runs(found, outlook)
-    elif declared.is_in_turn:
-        found |= waiting_behind(declared, listing, found, copies=copies)
+        looked = _one_of_each_content(declared, looked, known, choice)
+    found = looked.found | _waiting_for_others(declared, outlook, looked)
+    notes = (
+        *_notes_of(declared.source, looked.listing, choice=choice if there.files else EVERYTHING),
+        *_became_folders(looked.listing, known),
+        *(each for each in found.values() if isinstance(each, Note)),
+        *open_ends(found.values()),
+        *(looked.waits[listed] for listed in found if listed in looked.waits),
+    )
     return Plan(
         outlook=outlook,
         to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
-        notes=tuple(
-            dict.fromkeys(
-                (
-                    *_notes_of(declared.source, listing, choice=choice if is_any_there else EVERYTHING),
-                    *_became_folders(listing, known),
-                    *(each for each in found.values() if isinstance(each, Note)),
-                    *open_ends(found.values()),
-                    *(waits[listed] for listed in found if listed in waits),
-                )
-            )
-        ),
+        notes=tuple(dict.fromkeys(notes)),
         done=sum(each is None for each in found.values()),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Looked:
+    """What a plan found in the files of a listing."""
+
+    listing: Listing
+    found: dict[Listed, _Found]
+    #: The files of which nothing new is read, because another one with their content is read first.
+    waits: Mapping[Listed, Note] = field(default_factory=dict)
+    #: The copies in progress of files that sort after them.
+    copies: frozenset[Listed] = frozenset()
+
+
+def _one_of_each_content(declared: Declared, looked: _Looked, known: _Known, choice: Choice) -> _Looked:
+    """Let each content be read under one name; all files are compared, and then those that are not chosen are left out.
+
+    A chosen file may also be a copy in progress of a file that was not chosen.
+    """
+    under_way = _under_way(looked.found)
+    begun = {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
+    found, waits = one_reader_each(looked.found | begun, known)
+    if declared.target.write is Write.MERGE:
+        found |= waiting_rotated(found, choice)
+    chosen = chosen_of(looked.listing, choice)
+    return _Looked(
+        listing=chosen,
+        found={listed: found[listed] for listed in chosen.files},
+        waits=waits,
+        copies=frozenset(each for each, other in under_way.items() if other.name > each.name),
+    )
+
+
+def _waiting_for_others(declared: Declared, outlook: Outlook, looked: _Looked) -> dict[Listed, Note]:
+    """The files that would overtake other runs or other files: they wait."""
+    if outlook.claimed and depends_on_others(declared):
+        return waiting_for_runs(looked.found, outlook)
+    if declared.is_in_turn:
+        return waiting_behind(declared, looked.listing, looked.found, copies=looked.copies)
+    return {}
 
 
 def depends_on_others(declared: Declared) -> bool:
@@ -115,14 +141,14 @@ def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[N
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
 
 
-def _became_folders(listing: Listing, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> Iterator[Note]:
+def _became_folders(listing: Listing, known: _Known) -> Iterator[Note]:
     for name in listing.folders:
         # Producers named by records have no fingerprint.
         if name in known and known[name][1].state.fingerprint is not None:
             yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
-def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed, Listed]:
+def _under_way(found: Mapping[Listed, _Found]) -> dict[Listed, Listed]:
     """New files that may be copies in progress, each with a file that is loaded or about to be."""
     new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
     sound = [
@@ -133,43 +159,57 @@ def _under_way(found: Mapping[Listed, FileToRead | Note | None]) -> dict[Listed,
     return copies_under_way(sorted(new, key=lambda each: each.name), sound)
 
 
-def _look(
-    declared: Declared,
-    listed: Listed,
-    known: tuple[ProducerId, Knowledge] | None,
-    others: "Others | None",
-    outlook: Outlook,
-    *,
-    proven: Callable[..., bool],
-    now_s: float,
-    choice: Choice,
-) -> FileToRead | Note | None:
-    """What is new in one file, why it cannot be read now, or None."""
-    if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
-        return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
-    sealed = is_sealed(declared.source, listed, now_s=now_s)
-    if choice.replaces and listed.name not in choice.replaced and known and known[1].state.consumed:
-        life = replacing_life(listed, known[0], known[1].state)
-    else:
-        life = current_life(declared, listed, known, proven=proven, sealed=sealed)
-    if isinstance(life, Note):
-        return life
-    if life.is_done:
-        return None if listed.name in outlook.claimed else _renamed(listed, life, sealed=sealed)
-    if listed.name in outlook.set_aside:
-        return Note(name=listed.name, reason=told_dead(outlook.set_aside[listed.name]), needs_a_person=True)
-    if listed.name in outlook.claimed:
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """Looks at single files, with what is known when the plan is made."""
+
+    declared: Declared
+    outlook: Outlook
+    #: The content loaded under other names, if names do not identify files.
+    others: Others | None
+    #: Whether a file holds what was loaded from it.
+    proven: Callable[..., bool]
+    now_s: float
+    choice: Choice
+
+    def at(self, listed: Listed, known: _Known) -> _Found:
+        """What is new in one file, why it cannot be read now, or None."""
+        try:
+            return self._at(listed, known.get(listed.name))
+        except OnceloadError as error:
+            return Note.of(listed.name, error)
+
+    def _at(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> _Found:
+        if self.declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
+            return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
+        sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
+        life = self._life_of(listed, known, sealed=sealed)
+        if isinstance(life, Note):
+            return life
+        if life.is_done:
+            return None if listed.name in self.outlook.claimed else _renamed(listed, life, sealed=sealed)
+        if listed.name in self.outlook.set_aside:
+            return Note(name=listed.name, reason=told_dead(self.outlook.set_aside[listed.name]), needs_a_person=True)
+        if listed.name in self.outlook.claimed:
+            return self._claimed(listed, life, known, sealed=sealed)
+        # A name that is only registered is as new as an unknown one.
+        found = self.others.life_of(listed, life, known) if self.others else life
+        return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
+
+    def _life_of(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Life | Note:
+        if self.choice.replaces and listed.name not in self.choice.replaced and known and known[1].state.consumed:
+            return replacing_life(listed, known[0], known[1].state)
+        return current_life(self.declared, listed, known, proven=self.proven, sealed=sealed)
+
+    def _claimed(self, listed: Listed, life: Life, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Note:
         # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
         # what comes after it must not take effect first if it deletes what comes before.
         claimed = known[1].claimed if known else SpanSet()
-        has_more = _has_more(declared, listed, life, claimed, sealed=sealed)
+        has_more = _has_more(self.declared, listed, life, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
-    # A name that is only registered is as new as an unknown one.
-    found = others.life_of(listed, life, known) if others else life
-    return found if isinstance(found, Note) else _new_of(declared, listed, found, sealed=sealed)
 
 
-def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
+def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> _Found:
     source = declared.source
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
     if is_plain and not life.consumed:

@@ -610,8 +610,8 @@ LOAD_BUGS = (
     Bug(
         name="what stands behind the claim of another run is read",
         file="spark_jobs/plan/plan.py",
-        correct="    if listed.name in outlook.claimed:\n",
-        wrong="    if listed.name in outlook.claimed and False:\n",
+        correct="        if listed.name in self.outlook.claimed:\n",
+        wrong="        if listed.name in self.outlook.claimed and False:\n",
         tests=("tests/loads/test_at_once.py",),
     ),
     Bug(
@@ -823,8 +823,8 @@ CONTENT_BUGS = (
     Bug(
         name="in a merge, a new log is loaded before the rest of the rotated one",
         file="spark_jobs/plan/plan.py",
-        correct="            found |= waiting_rotated(found, choice)\n",
-        wrong="            pass\n",
+        correct="        found |= waiting_rotated(found, choice)\n",
+        wrong="        pass\n",
         tests=(f"{OF_CONTENT}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
     ),
     Bug(
@@ -1378,8 +1378,8 @@ RECORD_BUGS = (
     Bug(
         name="in order, a plan overtakes a file that is not whole",
         file="spark_jobs/plan/plan.py",
-        correct="    elif declared.is_in_turn:\n",
-        wrong="    elif False:\n",
+        correct="    if declared.is_in_turn:\n",
+        wrong="    if False:\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_a_plan_finds_not_to_be_whole",),
     ),
     Bug(
@@ -1406,15 +1406,15 @@ RECORD_BUGS = (
     Bug(
         name="in order, a copy that holds more than was loaded keeps nobody waiting",
         file="spark_jobs/plan/plan.py",
-        correct="        found, waits = one_reader_each(found, known)\n",
-        wrong="        found, waits = one_reader_each(found, known)\n        copies |= set(waits)\n",
+        correct="copies=frozenset(each for",
+        wrong="copies=frozenset(waits) | frozenset(each for",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_copy_that_holds_more_than_was_loaded",),
     ),
     Bug(
         name="in order, the beginning of a file before it keeps nobody waiting",
         file="spark_jobs/plan/plan.py",
-        correct="under_way.items() if other.name > each.name}",
-        wrong="under_way.items() if other.name}",
+        correct="under_way.items() if other.name > each.name),",
+        wrong="under_way.items() if other.name),",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_is_so_far_the_beginning_of_another_file",),
     ),
     Bug(
@@ -1839,7 +1839,7 @@ FILE_BUGS = (
     Bug(
         name="the first load says nothing of a last line that waits",
         file="spark_jobs/plan/plan.py",
-        correct="                    *open_ends(found.values()),\n",
+        correct="        *open_ends(found.values()),\n",
         wrong="",
         tests=("tests/loads/test_load.py::test_a_last_line_that_waits_for_its_newline_is_told_by_each_load",),
     ),
@@ -1888,7 +1888,7 @@ FILE_BUGS = (
     Bug(
         name="a loaded file that became a folder is forgotten",
         file="spark_jobs/plan/plan.py",
-        correct="                    *_became_folders(listing, known),\n",
+        correct="        *_became_folders(looked.listing, known),\n",
         wrong="",
         tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
     ),
