@@ -1,20 +1,25 @@
 """Merge rows into the target by key."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 
 from dedup_core.ports import Advance
+from dedup_core.postgres.connection import statements
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.batch.parts import StagedPart
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Target
-from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.sql import filled, quoted, table_name
 from spark_jobs.write.target import count_written
 from spark_jobs.write.writer import Writer, arrived
+
+SQL = statements("merge.sql", package=__package__)
 
 
 def merged(parts: Sequence[StagedPart]) -> tuple[Advance, ...]:
@@ -35,17 +40,13 @@ def _merge(advances: list[Advance]) -> Advance:
 
 def refuse_twice(connection: Connection, job: Job, source: str) -> None:
     """Refuse several rows with one key and one record, or without lineage: their order is unknown."""
-    key = ", ".join(map(quoted, job.declared.target.key))
-    record = f"{PRODUCER_ID}, {SEQUENCE}"
-    if (
-        run(connection, f"SELECT FROM {source} GROUP BY {key}, {record} HAVING count(*) > 1 LIMIT 1").first()
-        is not None
-    ):
+    key = job.declared.target.key
+    find = filled(SQL["find_twice"], source=source, key=", ".join(map(quoted, key)))
+    if connection.execute(find).first() is not None:
         raise TransformRefused(
             job.declared.name,
-            f"several rows have the same key ({', '.join(job.declared.target.key)}), and which one is the last is"
-            f" unknown. Select {PRODUCER_ID} and {SEQUENCE} and make at most one row per key from each record, or group"
-            " by the key",
+            f"several rows have the same key ({', '.join(key)}), and which one is the last is unknown. Select"
+            f" {PRODUCER_ID} and {SEQUENCE} and make at most one row per key from each record, or group by the key",
         )
 
 
@@ -56,55 +57,82 @@ def merge_in(
 
     Return how many rows of the source are merged; a trigger of the target may have discarded some.
     """
-    table, key = table_name(target), ", ".join(map(quoted, target.key))
-    run(
-        connection,
-        f"CREATE TEMPORARY TABLE latest ON COMMIT DROP AS SELECT DISTINCT ON ({key}) * FROM {source}"
-        f" ORDER BY {key}, {PRODUCER_ID} DESC, {SEQUENCE} DESC",
-    )
-    is_newer = f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}"
-    if late:
-        # The number of a record alone decides its order, also against a row written concurrently.
-        is_newer = (
-            f"coalesce((there.{PRODUCER_ID}, there.{SEQUENCE}) < (latest.{PRODUCER_ID}, latest.{SEQUENCE}), true)"
-        )
-    if not target.lineage:
-        is_newer = "true"
-    kept, undeleted = "true", 0
-    if target.deleted:
-        kept = f"latest.{quoted(target.deleted)} IS NOT TRUE"
-        gone = f"{_same_key(target)} AND latest.{quoted(target.deleted)} AND ({is_newer})"
-        # The lock keeps these rows until they are deleted, whatever other transactions commit.
-        found = f"SELECT FROM {table} AS there JOIN latest ON {gone} FOR UPDATE OF there"
-        undeleted = run(connection, f"WITH found AS ({found}) SELECT count(*) FROM found").scalar_one()
-        undeleted -= run(connection, f"DELETE FROM {table} AS there USING latest WHERE {gone}").rowcount
-    names = Writer.into_target(target, columns).names
-    changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in target.key)
-    guard, first = is_newer.replace("latest.", "excluded."), quoted(target.key[0])
-    insert = (
-        f"INSERT INTO {table} AS there ({', '.join(map(quoted, names))})"
-        f" SELECT {arrived(columns, lineage=target.lineage)} FROM latest WHERE {kept}"
-        f" ON CONFLICT ({key}) DO UPDATE SET {changed or f'{first} = excluded.{first}'} WHERE {guard}"
-    )
-    written = count_written(connection, table, lambda: run(connection, insert).rowcount)
-    rows: int = run(connection, f"SELECT count(*) FROM {source}").scalar_one()
-    return rows - max(0, undeleted) - _unwritten(connection, target, is_newer, kept=kept, written=written)
+    merge = _Merge(connection=connection, target=target, source=source, late=late)
+    merge.run("make_latest")
+    undeleted = merge.delete(marked=target.deleted) if target.deleted else 0
+    written = merge.write(columns)
+    rows = merge.count("count_rows")
+    return rows - max(0, undeleted) - _unwritten(merge, written)
 
 
-def _same_key(target: Target) -> str:
-    return " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in target.key)
-
-
-def _unwritten(connection: Connection, target: Target, is_newer: str, *, kept: str, written: int) -> int:
+def _unwritten(merge: "_Merge", written: int) -> int:
     """How many of the latest rows the server did not write, although no newer row of their key exists."""
-    expected: int = run(connection, f"SELECT count(*) FROM latest WHERE {kept}").scalar_one()
-    if written == expected or not target.lineage:
+    expected = merge.count("count_kept")
+    if written == expected or not merge.target.lineage:
         return expected - written
-    # Rows of this transaction do not explain why others were not written.
-    run(connection, "ANALYZE latest")
-    late = run(
-        connection,
-        f"SELECT count(*) FROM latest JOIN {table_name(target)} AS there ON {_same_key(target)}"
-        f" WHERE {kept} AND NOT ({is_newer}) AND there.xmin <> CAST(pg_current_xact_id() AS xid)",
-    )
-    return expected - written - int(late.scalar_one())
+    merge.run("analyze")
+    return expected - written - merge.count("count_overtaken", is_newer=merge.is_newer("latest"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Merge:
+    """The statements of a merge. They call a row of the target `there`, and the last row of its key `latest`."""
+
+    connection: Connection
+    target: Target
+    source: str
+    late: bool
+
+    def delete(self, *, marked: str) -> int:
+        """Delete the keys whose newer row is marked as deleted, and return how many rows a trigger kept."""
+        is_deleted = f"{self._has_same_key} AND latest.{quoted(marked)} AND ({self.is_newer('latest')})"
+        found = self.count("count_deleted", is_deleted=is_deleted)
+        return found - self.run("delete", is_deleted=is_deleted).rowcount
+
+    def write(self, columns: tuple[Column, ...]) -> int:
+        """Write the other rows, and return how many the server wrote."""
+        names = Writer.into_target(self.target, columns).names
+        # A row of nothing but its key is written with its key, so that it counts as written.
+        changing = [name for name in names if name not in self.target.key] or [self.target.key[0]]
+        write = partial(
+            self.run,
+            "write",
+            names=", ".join(map(quoted, names)),
+            arriving=arrived(columns, lineage=self.target.lineage),
+            changes=", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changing),
+            is_newer=self.is_newer("excluded"),
+        )
+        return count_written(self.connection, table_name(self.target), lambda: write().rowcount)
+
+    def is_newer(self, row: str) -> str:
+        """Whether a row is newer than the one of its key in the target, as SQL."""
+        if not self.target.lineage:
+            return "true"
+        if self.late:
+            # The number of a record alone decides its order, also against a row written concurrently.
+            return f"coalesce((there.{PRODUCER_ID}, there.{SEQUENCE}) < ({row}.{PRODUCER_ID}, {row}.{SEQUENCE}), true)"
+        return f"there.{PRODUCER_ID} IS DISTINCT FROM {row}.{PRODUCER_ID} OR there.{SEQUENCE} < {row}.{SEQUENCE}"
+
+    @property
+    def _is_kept(self) -> str:
+        return f"latest.{quoted(self.target.deleted)} IS NOT TRUE" if self.target.deleted else "true"
+
+    @property
+    def _has_same_key(self) -> str:
+        return " AND ".join(f"there.{quoted(name)} = latest.{quoted(name)}" for name in self.target.key)
+
+    def count(self, statement: str, **texts: str) -> int:
+        counted: int = self.run(statement, **texts).scalar_one()
+        return counted
+
+    def run(self, statement: str, **texts: str) -> CursorResult[*tuple[Any, ...]]:
+        whole = filled(
+            SQL[statement],
+            source=self.source,
+            table=table_name(self.target),
+            key=", ".join(map(quoted, self.target.key)),
+            has_same_key=self._has_same_key,
+            is_kept=self._is_kept,
+            **texts,
+        )
+        return self.connection.execute(whole)

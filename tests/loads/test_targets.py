@@ -13,8 +13,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Publish, Write
 from spark_jobs.recover.retry import retry
 from spark_jobs.write import target
-from spark_jobs.write.sql import run
-from spark_jobs.write.target import check_target
+from spark_jobs.write.target import check_target, count_written
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute
@@ -354,13 +353,12 @@ def test_a_key_that_another_load_brings_while_it_is_deleted_is_no_discarded_row(
     loads.load()
     loads.write("b.jsonl", row(2, "x", gone=True) + row(3, "x"))
 
-    def bring_first(connection, statement):
-        if statement.startswith("INSERT INTO"):
-            execute(loads.admin_dsn, "INSERT INTO target VALUES (2, 'theirs', false, 4711, 0)")
-        return run(connection, statement)
+    def bring_first(connection, table, write):
+        execute(loads.admin_dsn, "INSERT INTO target VALUES (2, 'theirs', false, 4711, 0)")
+        return count_written(connection, table, write)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.publish.merge.run", bring_first)
+        patched.setattr("spark_jobs.publish.merge.count_written", bring_first)
         assert counts(loads.load()) == (2, 0, 0)
 
     assert loads.rows("id, note") == [(1, "old"), (2, "theirs"), (3, "x")]

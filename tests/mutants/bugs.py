@@ -1616,22 +1616,22 @@ RECORD_BUGS = (
     Bug(
         name="a late record undoes a later one of its own producer",
         file="spark_jobs/publish/merge.py",
-        correct="IS DISTINCT FROM latest.{PRODUCER_ID} OR there.{SEQUENCE} < latest.{SEQUENCE}",
-        wrong="IS DISTINCT FROM latest.{PRODUCER_ID} OR true",
+        correct="IS DISTINCT FROM {row}.{PRODUCER_ID} OR there.{SEQUENCE} < {row}.{SEQUENCE}",
+        wrong="IS DISTINCT FROM {row}.{PRODUCER_ID} OR true",
         tests=(f"{OF_RECORD_PRODUCERS}::test_a_late_record_takes_no_key_from_a_later_one_of_its_producer",),
     ),
     Bug(
         name="a record takes no key from another producer",
         file="spark_jobs/publish/merge.py",
-        correct='is_newer = f"there.{PRODUCER_ID} IS DISTINCT FROM latest.{PRODUCER_ID}',
-        wrong='is_newer = f"false',
+        correct='return f"there.{PRODUCER_ID} IS DISTINCT FROM {row}.{PRODUCER_ID}',
+        wrong='return f"false',
         tests=(
             f"{OF_RECORD_PRODUCERS}::test_a_late_record_takes_a_key_from_another_producer_whatever_its_own_did_before",
         ),
     ),
     Bug(
         name="a merge takes any of several rows of one key that one record makes",
-        file="spark_jobs/publish/merge.py",
+        file="spark_jobs/publish/merge.sql",
         correct="HAVING count(*) > 1 LIMIT 1",
         wrong="HAVING false LIMIT 1",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes",),
@@ -1720,7 +1720,7 @@ TARGET_BUGS = (
     Bug(
         name="a merge does not look for keys that a trigger discards",
         file="spark_jobs/publish/merge.py",
-        correct=" - _unwritten(connection, target, is_newer, kept=kept, written=written)\n",
+        correct=" - _unwritten(merge, written)\n",
         wrong="\n",
         tests=(f"{OF_TARGETS}::test_a_merge_counts_the_keys_that_a_trigger_discards",),
     ),
