@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from functools import cache
 
 import numpy as np
@@ -26,6 +26,35 @@ class _Place(Enum):
     QUOTED = auto()
     #: After a quote inside quotes, which closes them unless another quote follows.
     CLOSED = auto()
+    #: After an escape outside or inside quotes: the next byte means nothing, but a newline outside quotes.
+    BARE_ESCAPED = auto()
+    QUOTED_ESCAPED = auto()
+
+
+class _Octet(IntEnum):
+    """What a byte means to the parser."""
+
+    PLAIN = 0
+    DELIMITER = 1
+    NEWLINE = 2
+    QUOTE = 3
+    ESCAPE = 4
+
+
+def _next_places(*, doubles: bool) -> dict[_Place, tuple[_Place, ...]]:
+    """The place behind a byte, by the place before it and by what the byte means."""
+    start, bare, quoted, closed = _Place.START, _Place.BARE, _Place.QUOTED, _Place.CLOSED
+    bare_escaped, quoted_escaped = _Place.BARE_ESCAPED, _Place.QUOTED_ESCAPED
+    second_quote = quoted if doubles else bare
+    return {
+        # before         PLAIN   DELIMITER NEWLINE QUOTE         ESCAPE
+        start:          (bare,   start,    start,  quoted,       bare_escaped),
+        bare:           (bare,   start,    start,  bare,         bare_escaped),
+        quoted:         (quoted, quoted,   quoted, closed,       quoted_escaped),
+        closed:         (bare,   start,    start,  second_quote, bare_escaped),
+        bare_escaped:   (bare,   bare,     start,  bare,         bare),
+        quoted_escaped: (quoted, quoted,   quoted, quoted,       quoted),
+    }  # fmt: skip
 
 
 class RecordEnds:
@@ -38,7 +67,7 @@ class RecordEnds:
         self._multiline = options.multiline and bool(options.quote)
         self._dialect = Dialect.of(options)
         self._place = _Place.START
-        self._is_escaped = False
+        self._next = _next_places(doubles=self._dialect.doubles)
         #: How many bytes were read, and where the last quoted value in them started.
         self._passed = self._opened = 0
         #: The rest of a byte order mark that may still follow; it is not part of the first value.
@@ -55,13 +84,13 @@ class RecordEnds:
         if not len(newlines):
             return None
         end = int(newlines[0]) + 1
-        self._place, self._is_escaped, self._passed = _Place.START, False, passed + end
+        self._place, self._passed = _Place.START, passed + end
         return end
 
     @property
     def open_quote(self) -> int | None:
         """The position of an unclosed quote, from the start of the first block."""
-        return self._opened if self._place is _Place.QUOTED else None
+        return self._opened if self._place in (_Place.QUOTED, _Place.QUOTED_ESCAPED) else None
 
     def newlines(self, block: bytes) -> Indices:
         """Return the positions of newlines in this block that end records."""
@@ -89,7 +118,8 @@ class RecordEnds:
 
     def _is_unusual(self, block: bytes) -> bool:
         escape = self._dialect.escape
-        return self._is_escaped or self._place is _Place.CLOSED or (escape is not None and escape in block)
+        begins_unusual = self._place in (_Place.CLOSED, _Place.BARE_ESCAPED, _Place.QUOTED_ESCAPED)
+        return begins_unusual or (escape is not None and escape in block)
 
     def _at_once(self, block: bytes) -> Indices | None:
         """Count quotes, which is enough as long as each quote is in a valid place."""
@@ -119,44 +149,20 @@ class RecordEnds:
         return _Place.START if octet in (self._dialect.delimiter, _NEWLINE) else _Place.BARE
 
     def _step_by_step(self, block: bytes) -> Indices:
-        ends, expected = list[int](), 0
+        ends, place, expected = list[int](), self._place, 0
+        meanings = self._dialect.meanings
         for at in self._dialect.special(block).tolist():
             if at != expected:
-                self._pass_plain()
-            before = self._place
-            if self._step(block[at]):
+                place = self._next[place][_Octet.PLAIN]
+            before, meaning = place, meanings[block[at]]
+            place = self._next[before][meaning]
+            if meaning is _Octet.NEWLINE and place is _Place.START:
                 ends.append(at)
-            if before is _Place.START and self._place is _Place.QUOTED:
+            elif before is _Place.START and place is _Place.QUOTED:
                 self._opened = self._passed + at
             expected = at + 1
-        if expected < len(block):
-            self._pass_plain()
+        self._place = place if expected == len(block) else self._next[place][_Octet.PLAIN]
         return np.array(ends, np.int64)
-
-    def _pass_plain(self) -> None:
-        self._is_escaped = False
-        if self._place is not _Place.QUOTED:
-            self._place = _Place.BARE
-
-    def _step(self, octet: int) -> bool:
-        """Process one special byte, and return whether it ends the record."""
-        is_literal = self._is_escaped and (octet != _NEWLINE or self._place is _Place.QUOTED)
-        self._is_escaped = not is_literal and octet == self._dialect.escape
-        if is_literal or self._is_escaped:
-            self._place = _Place.QUOTED if self._place is _Place.QUOTED else _Place.BARE
-        elif self._place is _Place.QUOTED:
-            self._place = _Place.CLOSED if octet == self._dialect.quote else _Place.QUOTED
-        else:
-            self._place = self._place_outside(octet)
-            return octet == _NEWLINE
-        return False
-
-    def _place_outside(self, octet: int) -> _Place:
-        if octet in (self._dialect.delimiter, _NEWLINE):
-            return _Place.START
-        doubled = self._place is _Place.CLOSED and self._dialect.doubles
-        # Only special bytes get here, so the remaining case is a quote.
-        return _Place.QUOTED if doubled or self._place is _Place.START else _Place.BARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +185,19 @@ class Dialect:
     def doubles(self) -> bool:
         return self.escape is None
 
+    @property
+    def meanings(self) -> dict[int, _Octet]:
+        """What the special bytes mean."""
+        meanings = {self.delimiter: _Octet.DELIMITER, _NEWLINE: _Octet.NEWLINE}
+        if self.quote is not None:
+            meanings[self.quote] = _Octet.QUOTE
+        if self.escape is not None:
+            meanings[self.escape] = _Octet.ESCAPE
+        return meanings
+
     def special(self, block: bytes) -> Indices:
         is_special = np.zeros(256, np.bool_)
-        is_special[[each for each in (self.delimiter, self.quote, self.escape, _NEWLINE) if each is not None]] = True
+        is_special[list(self.meanings)] = True
         found: Indices = np.flatnonzero(is_special[np.frombuffer(block, np.uint8)])
         return found
 
