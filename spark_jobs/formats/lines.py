@@ -161,23 +161,34 @@ BOM = b"\xef\xbb\xbf"
 
 
 def _trimmed(lines: Lines, blanks: bytes) -> Lines:
-    """Remove the blanks around lines, and then the blank lines."""
-    marked = [at for at in np.flatnonzero(lines.sequence_ids == 0) if lines.block.startswith(BOM, lines.starts[at])]
+    """Remove byte order marks and the blanks around lines, and then the blank lines."""
+    # A carriage return is removed from all lines at once, more blanks from each line that has them.
+    trimmed = _without_blanks(_without_returns(lines), blanks)
+    # Usually there is nothing to remove.
+    return lines if trimmed is lines else trimmed.only(trimmed.starts < trimmed.ends)
+
+
+def _without_returns(lines: Lines) -> Lines:
+    """Remove one carriage return from the end of each line that has one."""
+    returns = lines.lasts == ord("\r")
+    return replace(lines, ends=lines.ends - returns) if returns.any() else lines
+
+
+def _without_blanks(lines: Lines, blanks: bytes) -> Lines:
+    """Remove a byte order mark from the start of a file, and all blanks around lines."""
     is_blank = np.zeros(256, np.bool_)
     is_blank[list(blanks)] = True
-    returns = lines.lasts == ord("\r")
-    ends = lines.ends - returns if returns.any() else lines.ends.copy()
-    padded = is_blank[lines.firsts] | is_blank[lines.octets[ends - 1] if returns.any() else lines.lasts]
+    marked = [at for at in np.flatnonzero(lines.sequence_ids == 0) if lines.block.startswith(BOM, lines.starts[at])]
+    padded = is_blank[lines.firsts] | is_blank[lines.lasts]
     padded[marked] = True
-    if not padded.any() and not returns.any():
+    if not padded.any():
         return lines
-    # A carriage return is removed from all lines at once, more blanks from each line that has them.
-    starts = lines.starts.copy()
+    starts, ends = lines.starts.copy(), lines.ends.copy()
     for at in np.flatnonzero(padded & (starts < ends)).tolist():
         line = lines.block[starts[at] : ends[at]].removeprefix(BOM if at in marked else b"")
         starts[at] = ends[at] - len(line.lstrip(blanks))
         ends[at] = starts[at] + len(line.strip(blanks))
-    return replace(lines, starts=starts, ends=ends).only(starts < ends)
+    return replace(lines, starts=starts, ends=ends)
 
 
 def bad_of_too_long(parts: Sequence[Part]) -> tuple[BadRecord, ...]:

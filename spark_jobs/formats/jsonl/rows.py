@@ -6,7 +6,7 @@ are passed to it, and the number of rows must match. Then every line was one obj
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -114,16 +114,6 @@ def _number_at(block: bytes, at: int) -> int:
     return int(digits[1] or 0) if digits else 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Way:
-    """One way for Arrow to read lines; the first way that succeeds is used."""
-
-    #: How Arrow treats fields without a column, in its own terms.
-    unexpected: str
-    #: Also check every line for raw JSON and unknown fields.
-    scans: bool
-
-
 @dataclass(kw_only=True)
 class _Reader:
     lines: Lines
@@ -138,13 +128,18 @@ class _Reader:
         block = self.lines.together(group)
         if block.size > _BLOCK_BYTES_MAX:
             return None
-        for way in self._ways():
-            table = _parse(block, self._schema, unexpected=way.unexpected)
-            if table is not None and table.num_rows == len(group):
-                self.has_unknown = way.unexpected == "ignore"
-                settled = settle(self._arrays(table), self._without_scanned(), count=len(group))
-                return self._scanned(settled, group) if way.scans else settled
-        return None
+        ignores = self.unknown_fields is UnknownFields.IGNORE
+        # Arrow is fastest if it has nothing to skip.
+        if not self._has_raw and not (ignores and self.has_unknown):
+            settled = self._parsed(block, count=len(group), unexpected="error")
+            if settled is not None:
+                self.has_unknown = False
+                return settled
+        settled = self._parsed(block, count=len(group), unexpected="ignore")
+        if settled is None:
+            return None
+        self.has_unknown = True
+        return self._scanned(settled, group) if self._has_raw or not ignores else settled
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)
@@ -153,13 +148,16 @@ class _Reader:
         self._note_unknown(found)
         return row
 
-    def _ways(self) -> Iterator[_Way]:
-        ignores = self.unknown_fields is UnknownFields.IGNORE
-        has_raw = any(column.type.kind is Kind.JSONB for column in self.columns)
-        # Arrow is fastest if it has nothing to skip.
-        if not has_raw and not (ignores and self.has_unknown):
-            yield _Way(unexpected="error", scans=False)
-        yield _Way(unexpected="ignore", scans=has_raw or not ignores)
+    def _parsed(self, block: pa.Buffer, *, count: int, unexpected: str) -> Settled | None:
+        """The lines as Arrow reads them; `unexpected` is what it does with fields without a column."""
+        table = _parse(block, self._schema, unexpected=unexpected)
+        if table is None or table.num_rows != count:
+            return None
+        return settle(self._arrays(table), self._without_scanned(), count=count)
+
+    @cached_property
+    def _has_raw(self) -> bool:
+        return any(column.type.kind is Kind.JSONB for column in self.columns)
 
     @cached_property
     def _schema(self) -> pa.Schema:
