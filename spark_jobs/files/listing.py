@@ -173,16 +173,20 @@ class _Walk:
             raise path_refused(entry.path, "a pattern of files, such as folder/*.jsonl")
         if is_folder and self.pattern.end in reached and not misnamed:
             self.found.folders.append(full_name)
-        if reached == {self.pattern.end} if is_folder else self.pattern.end not in reached:
+        if not self._is_meant(reached, is_folder=is_folder):
             return
         if misnamed:
             self.found.misnamed.append((repr(full_name), misnamed))
-        elif fault := self._fault_of_link(entry) if entry.is_symlink() else None:
+        elif fault := self._find_fault_of_link(entry):
             self.found.refused.append((repr(full_name), fault))
         elif is_folder:
             self.folders.append((name + "/", reached))
         else:
             self._meet_file(entry, name)
+
+    def _is_meant(self, reached: frozenset[int], *, is_folder: bool) -> bool:
+        """Whether a file has a name of the pattern, or a folder may hold files that have."""
+        return reached != {self.pattern.end} if is_folder else self.pattern.end in reached
 
     def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
         found, full_name = entry.stat(), self.pattern.prefix + name
@@ -198,7 +202,9 @@ class _Walk:
                 target = os.path.relpath(os.path.realpath(entry.path), self.real_root)
                 names.add(Name(is_link=False, name=self.pattern.prefix + target))
 
-    def _fault_of_link(self, entry: os.DirEntry[str]) -> str | None:
+    def _find_fault_of_link(self, entry: os.DirEntry[str]) -> str | None:
+        if not entry.is_symlink():
+            return None
         target = os.path.realpath(entry.path)
         if target != self.real_root and not target.startswith(path_below(self.real_root, "")):
             return "it is a symbolic link that leaves the source's root"

@@ -184,7 +184,7 @@ class _Reader:
 def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator[Part]:
     held_max, begin = _held_max(source), reader.chunk.first
     first, held = begin, bytearray()
-    while block := reader.read(min(source.chunk_bytes - len(held) % source.chunk_bytes, held_max - len(held))):
+    while block := reader.read(_wanted_bytes(source, len(held))):
         end = ends.last_end(block)
         if end is not None:
             raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
@@ -208,6 +208,12 @@ def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator
         yield replace(_part(reader, first=first, raw=bytes(held)), is_tail=True)
     elif held:
         rest.note(len(held), ends, begin=begin)
+
+
+def _wanted_bytes(source: Source, held_bytes: int) -> int:
+    """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long."""
+    missing = source.chunk_bytes - held_bytes % source.chunk_bytes
+    return min(missing, _held_max(source) - held_bytes)
 
 
 def _held_max(source: Source) -> int:

@@ -4,7 +4,7 @@ The ledger is authoritative. A task may be repeated, run twice at once, or be ki
 if any part of them is already loaded, and each piece that it stages is kept once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -164,33 +164,20 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: boo
     target = Writer.into_target(job.declared.target, job.written)
     records, writer = records_of(job, parts, target)
     patience = Patience()
+    find_consumed = partial(_consumed, ledger, job, parts)
     # A part may already be loaded, if another worker held it before.
-    consumed = patience.until_answered(lambda: _consumed(ledger, job, parts)) if job.is_redelivered else {}
+    consumed = patience.until_answered(find_consumed) if job.is_redelivered else {}
     while True:
         prepared = prepare(parts, records, consumed=consumed)
         try:
-            # A file without records is recorded with the others, or by the next load.
-            if not prepared.advances or (consumed and not any(each.spans for each in prepared.advances)):
-                if is_last:
-                    patience.until_answered(partial(ledger.release, claim))
-                return
-            position = ledger.commit(_commit(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
-            event(
-                "chunk_committed",
-                pipeline=job.declared.name,
-                batch=job.batch,
-                session=job.session.name,
-                position=position,
-                rows=prepared.rows.num_rows,
-                quarantined=len(prepared.bad),
-            )
-        except AlreadyConsumed as error:
+            if _has_something_new(prepared, consumed):
+                _commit(ledger, job, _commit_of(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
+            elif is_last:
+                patience.until_answered(partial(ledger.release, claim))
+        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
             # Rarely more than once, but a permanent refusal must not be retried forever.
             patience.wait(error)
-            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
-        except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-            patience.wait(error)
-            consumed = patience.until_answered(lambda: _consumed(ledger, job, parts))
+            consumed = patience.until_answered(find_consumed)
         except ColumnsDiffer as differing:
             records, writer = records_of(job, parts, target, differing)
         except (SettingRefused, DBAPIError) as error:
@@ -204,7 +191,25 @@ def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> di
     return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
 
 
-def _commit(
+def _has_something_new(prepared: Prepared, consumed: Mapping[ProducerId, SpanSet]) -> bool:
+    # A file without records is recorded with the others, or by the next load.
+    return any(each.spans for each in prepared.advances) if consumed else bool(prepared.advances)
+
+
+def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> None:
+    position = ledger.commit(commit)
+    event(
+        "chunk_committed",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        session=job.session.name,
+        position=position,
+        rows=commit.counts.loaded,
+        quarantined=commit.counts.quarantined,
+    )
+
+
+def _commit_of(
     job: Job, parts: Sequence[ReadPart], prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool
 ) -> Commit[Connection]:
     def write_rows(connection: Connection) -> int:
