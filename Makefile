@@ -33,7 +33,7 @@ run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
 cluster: setup ## Run a Spark master and two workers, until Ctrl-C
 	.venv/bin/onceload cluster $(ARGS)
 
-demo: setup ## Load days, kill a worker, break a file, recover rows; tell it with figures (about five minutes)
+demo: setup ## Load days, kill a worker, break a file, recover rows; report each step with numbers (about five minutes)
 	.venv/bin/onceload demo
 
 faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
@@ -45,7 +45,7 @@ mutants: setup ## Plant known bugs, and show that the tests catch each
 bench: setup ## Measure, after checking the rows
 	.venv/bin/python -m bench
 
-lock: setup ## Resolve the requirements anew
+lock: setup ## Resolve the requirements again
 	bash requirements/lock
 
 clean: ## Remove what can be made again (not .onceload: it holds data)

@@ -29,7 +29,7 @@ _INSERT = text("INSERT INTO target VALUES (:producer_id, :sequence)")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """So many processes that do the same for so long; its number keeps its data apart."""
+    """A number of processes that do the same for some time; its number keeps its data apart."""
 
     number: int
     way: str

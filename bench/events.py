@@ -140,7 +140,7 @@ def _joined(*parts: "pa.Array | str") -> pa.StringArray:
 
 
 def _bytes_of(lines: pa.StringArray) -> memoryview:
-    """The lines lie one behind the other in memory already."""
+    """The lines are adjacent in memory already."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
     return memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]]
 

@@ -88,7 +88,7 @@ def sizes_of(arguments: argparse.Namespace) -> Sizes:
 
 
 def page(found: str, title: str, text: str) -> str:
-    """What `docs/benchmarks-loads.md` keeps, with one section made anew; each says what it was run on."""
+    """The text of `docs/benchmarks-loads.md` with one section replaced; each section names its machine and data."""
     _, *sections = f"\n{found}".split("\n## ")
     kept = dict(section.split("\n\n", 1) for section in sections)
     kept[title] = text
@@ -98,7 +98,7 @@ def page(found: str, title: str, text: str) -> str:
 
 _INTRODUCTION = """# Benchmarks of loads
 
-Command: `python -m bench loads`; `--only` and the name of a part make one section anew.
+Command: `python -m bench loads`; `--only` and the name of a part rewrite one section.
 Rows and the sum of their amounts were checked before each number was taken down.
 A ratio compares two ways within a repetition, in which all ways take turns; its median is what is judged.
 They are measurements of one machine and no tests: compare them with your own run only.
@@ -140,7 +140,7 @@ class Way:
     rows: int
     amount: Decimal
     load: Callable[[str], float]
-    #: Whether Spark's Python workers do it; of others, their memory says nothing.
+    #: Whether Spark's Python workers do it; for other loaders, the memory of these workers means nothing.
     is_ours: bool = True
 
 
@@ -384,7 +384,7 @@ def _of_nothing(report: Report) -> float:
 
 
 def _pipeline_file(path: Path, declared: Declared) -> Path:
-    # Whatever is JSON is YAML too.
+    # All JSON is YAML too.
     content = {
         "pipeline": declared.name,
         "source": {"path": declared.source.path, "format": "jsonl"},

@@ -48,7 +48,7 @@ def describe(engine: Engine) -> Machine:
 
 
 def _processor() -> str:
-    """Linux tells the model in a file, other systems through Python."""
+    """Linux has the model in a file; Python asks other systems for it."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -47,7 +47,7 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What was to be reached, and what was."""
+    """The goals of one measurement, and the measured value."""
 
     name: str
     aim: float

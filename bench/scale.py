@@ -144,7 +144,7 @@ def _onceload(home: Path, dsn: str, command: str, file: Path) -> _Command:
     return _Command(seconds, peak)
 
 
-FIND, REGISTER, COMMIT, FIGURES, SNAPSHOT = "find", "register", "commit", "figures", "snapshot"
+FIND, REGISTER, COMMIT, FIGURES, SNAPSHOT = "find", "register", "commit", "metrics", "snapshot"
 
 
 def _of_producers(engine: Engine, sizes: Sequence[int]) -> str:

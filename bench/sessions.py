@@ -84,7 +84,7 @@ def takeover_seconds(dsn: str, engine: Engine, file: Path) -> float:
 
 
 def _until(engine: Engine, is_so: Callable[[str | None, int], bool]) -> str:
-    """Whose the last commit is, as soon as it is as wanted."""
+    """Return the session of the last commit, once the condition holds."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         with engine.begin() as connection:
@@ -94,7 +94,7 @@ def _until(engine: Engine, is_so: Callable[[str | None, int], bool]) -> str:
         if found and is_so(found.session, found.position):
             return str(found.session)
         time.sleep(0.005)
-    raise SystemExit("nobody took over; nothing was measured")
+    raise SystemExit("no session took over. Nothing was measured")
 
 
 def share_of_handing_out(dsn: str, declared: Declared) -> float:

@@ -56,7 +56,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What is known of one producer now: its state, and what other live workers claim of it."""
+    """The current knowledge of one producer: its state, and the spans that other live workers claim."""
 
     state: ProducerState
     claimed: SpanSet
@@ -310,7 +310,7 @@ class Ledger(Protocol[Transaction]):
         """Publish the rows and record what became of quarantined records: both or neither."""
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
-        """What was read of one producer in all its commits, or in those that end before a sequence id."""
+        """Sum up what all commits of one producer read, or those that end before a sequence id."""
 
     def position(self, pipeline: str) -> Position:
         """The number of the last commit, or zero."""

@@ -1,9 +1,9 @@
--- Who may do what. Nobody logs in as these roles; they are granted to those who do (docs/how-to/roles.md).
--- Run at the end of `onceload init` by whoever owns the schema, as often as it is called; it adds what is missing.
+-- The rights of each role. These roles cannot log in; they are granted to users who can (docs/how-to/roles.md).
+-- The owner of the schema runs this at the end of each `onceload init`; it adds what is missing.
 --
 --   onceload_owner   owns the tables, and brings them up to date: `onceload init`
 --   onceload_loader  loads, publishes, recovers and maintains; it cannot change or delete what the ledger says
---   onceload_reader  looks: status, ledger, metrics; it sees no record of anybody's data
+--   onceload_reader  looks: status, ledger, metrics; it sees no records
 
 DO $$
 DECLARE
@@ -35,7 +35,7 @@ BEGIN
           FROM pg_proc WHERE pronamespace = CAST('onceload' AS regnamespace)
     LOOP
         CONTINUE WHEN thing.owner = to_regrole('onceload_owner');
-        -- Whoever had all rights before keeps them.
+        -- A user that had all rights before keeps them.
         IF NOT pg_has_role(thing.owner, 'onceload_owner', 'USAGE') THEN
             EXECUTE format('GRANT onceload_owner TO %s', CAST(thing.owner AS regrole));
         END IF;
@@ -47,7 +47,7 @@ GRANT USAGE ON SCHEMA onceload TO onceload_loader, onceload_reader;
 -- Its tables of staged rows.
 GRANT USAGE, CREATE ON SCHEMA onceload_stage TO onceload_loader;
 
--- What was committed stays written.
+-- Committed entries stay written.
 GRANT SELECT, INSERT ON onceload.ledger, onceload.ledger_span, onceload.declaration TO onceload_loader;
 GRANT SELECT, INSERT ON onceload.delivery_failure, onceload.quality_result TO onceload_loader;
 GRANT SELECT, INSERT, UPDATE ON onceload.pipeline TO onceload_loader;
@@ -61,7 +61,7 @@ GRANT SELECT, UPDATE ON SEQUENCE onceload.producer_producer_id_seq TO onceload_l
 GRANT EXECUTE ON FUNCTION onceload.prepare_message_days(), onceload.forget_messages() TO onceload_loader;
 
 GRANT SELECT ON onceload.schema_version, onceload.claim, onceload.ledger_in_force TO onceload_loader, onceload_reader;
--- Neither what a record holds, nor what was said of one that may repeat it.
+-- Neither the text of a record, nor an error message that may quote it.
 GRANT SELECT (quarantine_id, pipeline_id, position, producer_id, sequence_id, column_name, quarantined_at, state,
               settled_position)
    ON onceload.quarantine TO onceload_reader;

@@ -69,7 +69,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
         case DBAPIError():
             return f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE
         case KeyboardInterrupt():
-            said = "interrupted. What was not committed was rolled back. Run the command again"
+            said = "interrupted. All uncommitted work was rolled back. Run the command again"
             return said, ExitCode.CALL_AGAIN
         case OSError() | UnicodeError() | RuntimeError():
             # Work that was done before the output failed stays done; the next call reports it.
@@ -78,7 +78,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
             # The message of an unexpected error may contain values of rows, so it is not shown.
             unexpected = f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload"
             what_now = (
-                "What was not committed was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
+                "All uncommitted work was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
             )
             return f"{unexpected}. {what_now}.", ExitCode.CALL_AGAIN
 

@@ -47,7 +47,7 @@ _OUTCOMES = ("loaded", "duplicate", "quarantined", "filtered")
 
 @dataclass(frozen=True, kw_only=True)
 class Lag:
-    """What was not loaded when the files were last listed."""
+    """The files and bytes that were not loaded when the files were last listed."""
 
     #: Including files that are being loaded.
     files: int

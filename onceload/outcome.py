@@ -1,6 +1,6 @@
 """How a command ended, in a file for the process that started it.
 
-Spark stands between an Airflow task and a load: the exit code arrives only inside a sentence of Airflow's provider, and
+Spark is between an Airflow task and a load: the exit code arrives only inside a sentence of Airflow's provider, and
 our own error somewhere in the output. So the load writes both to a file. A killed load writes nothing.
 """
 

@@ -131,7 +131,7 @@ SELECT record.producer_id, record.sequence_id, record.position
  ORDER BY record.position, record.producer_id, record.sequence_id;
 
 -- name: files
--- What was read of each file up to a position. The ledger is append-only, so the result does not change later, except
+-- The bytes read of each file up to a position. The ledger is append-only, so the result does not change later, except
 -- if the file gets a new generation or is rewound.
 SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
        coalesce(live.generation, max(receipt.generation)) AS generation, max(receipt.size) AS size,

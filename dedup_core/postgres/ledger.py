@@ -153,7 +153,7 @@ class PostgresLedger:
             connection.execute(SQL["release_claim"], holder_binds(claim))
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
-        """What was read of one producer in all its commits, or in those that end before a sequence id."""
+        """Sum up what all commits of one producer read, or those that end before a sequence id."""
         with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
             return receipts.proof_of(connection, pipeline, producer_id, end=end)
 

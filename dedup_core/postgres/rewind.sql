@@ -85,7 +85,7 @@ SELECT going.name
  ORDER BY going.name LIMIT 6;
 
 -- name: differing_elsewhere
--- Producers without entries since then whose state differs all the same.
+-- Producers without entries since then whose state differs anyway.
 SELECT coalesce(rebuilt.name, live.name) AS name
   FROM rebuilt
   FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live

@@ -20,7 +20,7 @@ AUDITS_KEPT_S = 365 * 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Gone:
-    """What was deleted of a pipeline."""
+    """The numbers of things that were deleted of a pipeline."""
 
     pipeline: str
     sessions: int

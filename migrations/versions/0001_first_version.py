@@ -88,14 +88,14 @@ CREATE TABLE onceload.session (
     epoch          bigint NOT NULL DEFAULT 1,
     opened_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_position  bigint,
-    -- Until then it is alive: whoever is at work moves it by heartbeat.
+    -- Until then it is alive: a running session moves it by heartbeat.
     lease_until    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT session_names_have_no_twins UNIQUE (pipeline_id, name),
     CONSTRAINT session_epochs_count_up_from_one CHECK (epoch >= 1)
 );
 
 -- Work that is handed to sessions, and claims. A claim has no work: its spans are its holder's while the deadline has
--- not passed. What was acked or abandoned goes from here; what was acked is in the ledger.
+-- not passed. Acked and abandoned rows are deleted from here; the acked ones are in the ledger.
 CREATE TABLE onceload.delivery (
     delivery_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id  bigint NOT NULL REFERENCES onceload.pipeline,
@@ -136,7 +136,7 @@ CREATE TABLE onceload.delivery_span (
 );
 CREATE INDEX deliveries_of_a_producer ON onceload.delivery_span (producer_id);
 
--- The error history of a delivery: each try that came to nothing.
+-- The error history of a delivery: each try that failed.
 CREATE TABLE onceload.delivery_failure (
     delivery_id  bigint NOT NULL REFERENCES onceload.delivery ON DELETE CASCADE,
     try          integer NOT NULL,
@@ -147,7 +147,7 @@ CREATE TABLE onceload.delivery_failure (
 );
 CREATE INDEX failures_of_a_delivery ON onceload.delivery_failure (delivery_id);
 
--- What is not free to be planned: claims that are alive, and whatever waits, is in hand or was set aside.
+-- Spans that may not be planned: claims that are alive, and deliveries that wait, are held or were set aside.
 CREATE VIEW onceload.claim AS
 SELECT delivery.delivery_id, delivery.pipeline_id, delivery.session_id, delivery.work IS NULL AS is_held
   FROM onceload.delivery
@@ -186,7 +186,7 @@ CREATE TABLE onceload.ledger (
 );
 CREATE INDEX ledger_rewinds ON onceload.ledger (pipeline_id, position) WHERE kind = 'rewind';
 
--- The commits whose effect stands: all but those that a later rewind took back.
+-- The commits that are in force: all but those that a later rewind rolled back.
 CREATE VIEW onceload.ledger_in_force AS
 SELECT pipeline_id, position, kind, batch, loaded, duplicate, quarantined, filtered, bytes, committed_at
   FROM onceload.ledger
@@ -324,7 +324,7 @@ CREATE TABLE onceload.audit (
     -- No two attempts at a batch have one stage, so that an audit is of this one and no other.
     stage        text NOT NULL,
     suite        text NOT NULL,
-    -- Its expectations, in short: another suite has said nothing of what this one would say.
+    -- A digest of its expectations: the result of another suite does not count for this one.
     asked        text NOT NULL,
     rows         bigint NOT NULL,
     passed       boolean NOT NULL,

@@ -1,7 +1,7 @@
 """A trigger that fires when new records arrive, for scheduled DAGs and for waiting tasks; it runs in the triggerer.
 
 Airflow's database stores only the pipeline file and the name of a connection; its address is looked up when needed.
-Reported news are stored with the asset, also across restarts. If news are reported twice all the same, the second run
+Reported news are stored with the asset, also across restarts. If news are reported twice anyway, the second run
 finds nothing new.
 """
 
@@ -70,7 +70,7 @@ class Arrivals(BaseEventTrigger):
                 await self.asset_state_store.aset(_TOLD, asdict(told))
 
     async def _recall(self) -> _Told:
-        """What was reported before; a waiting task has no store, and needs none."""
+        """Return the news that was reported before; a waiting task has no store, and needs none."""
         kept: Any = None if self.asset_state_store is None else await self.asset_state_store.aget(_TOLD)
         return _Told(**kept) if kept else _Told()
 

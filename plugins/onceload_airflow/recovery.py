@@ -127,7 +127,7 @@ class Look(OfOnePipeline, SkipMixin):
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
                 if found.differing and not context["params"]["accept_differences"]:
-                    expected = "rows that match their receipts (or set accept_differences to rewind all the same)"
+                    expected = "rows that match their receipts (or set accept_differences to rewind anyway)"
                     raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
                 more = (
                     "\nRows that are loaded before the approval are deleted too. Afterwards everything is loaded again "

@@ -113,7 +113,7 @@ class Offering:
             batch=attempt.batch,
             lease_s=attempt.lease_s,
             names=named,
-            # What is new depends on files that are loaded under another name, or that come first in order.
+            # The new spans depend on files that are loaded under another name, or that come first in order.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )
         self._crew.planned_bytes = planned_bytes(some)

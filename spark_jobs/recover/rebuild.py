@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """What was loaded, and its comparison with the snapshot, if there is one."""
+    """The report of a rebuild, and its comparison with the snapshot, if there is one."""
 
     report: Report
     comparison: Comparison | None

@@ -27,7 +27,7 @@ from spark_jobs.write.sql import table_name
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was compared, and all differences."""
+    """The numbers of things that were compared, and all differences."""
 
     pipeline: str
     position: Position

@@ -1,1 +1,1 @@
-"""Sessions at work: take a delivery, load it, return it; in this process or in Spark tasks."""
+"""Running sessions: take a delivery, load it, return it; in this process or in Spark tasks."""

@@ -1,4 +1,4 @@
-"""A session at work: it takes deliveries from the board until it can get no more.
+"""A running session: it takes deliveries from the board until it can get no more.
 
 The board decides who holds a delivery, and the ledger whether it took effect. Failures: if the database is away, the
 worker waits. If a delivery fails, it goes back with the reason, to be retried or moved to the dead letters. If an error
@@ -204,7 +204,7 @@ class Worker:
             raise
         except _ENDS_THE_WORKER:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries shall not suffer from it.
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next deliveries must not suffer from it.
             self._nack(job, handed, error)
         return []
 

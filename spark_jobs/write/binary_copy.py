@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from spark_jobs.pipeline.columns import Column, ColumnType, Kind
 from spark_jobs.write.sql import quoted
 
-#: What is encoded at once is still in the processor's cache when it is sent.
+#: A batch is still in the processor's cache when it is sent.
 _BATCH_ROWS = 4096
 _TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
 #: The encoder writes these elements with the id of another type, which the server refuses.
