@@ -56,7 +56,7 @@ class Loads:
     declared: Declared
 
     def load(self, *, batch: str | None = None, **changes: Any) -> Report:
-        # Whoever holds something here lets go of it only when this load has ended.
+        # A session that holds something here releases it only when this load has ended.
         settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
         declared = replace(self.declared, **changes)
         return load(declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())

@@ -27,7 +27,7 @@ from dedup_core.postgres import PostgresLedger, recover_state
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
 
-#: The contract that the records of these tests are written for, and that is checked here anew.
+#: The contract that the records of these tests are written for, and that is checked here again.
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
 _AMOUNT_END = Decimal(10**10)
 _BLANKS = b" \t\r"
@@ -85,7 +85,7 @@ _LINES_OF_JSON = Contract()
 
 
 def stream_of(path: Path) -> tuple[bytes, bool]:
-    """What is in a file, as far as it can be unpacked, and whether that is all of it."""
+    """The content of a file, as far as it can be unpacked, and whether that is all of it."""
     match path.suffix:
         case ".gz":
             return _gunzipped(path)
@@ -215,7 +215,7 @@ _NONE = Counter[Record]()
 def broken(engine: Engine, place: Place, expected: Counter[Record], *, gone: Counter[Record] = _NONE) -> list[str]:
     """Where the database differs from what should have taken effect; a good one has nothing to say.
 
-    Gone are the rows among it that are there no more, because others were put in their place.
+    `gone` counts the rows among it that other rows have replaced since.
     """
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         found = _found(connection, place)

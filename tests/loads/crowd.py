@@ -1,9 +1,9 @@
 """A million messages over a crowd of sessions that are struck again and again: none twice, none lost.
 
 The crowd is processes of `onceload consume`, the partitions of an `onceload load`, or both at once. They are killed,
-stopped past their lease, cut off from the database, or the server itself crashes; whoever ends early is started again,
-under the same name or, where the mode does not name its sessions, another. In the end an independent count looks at
-the target, which has no unique index, and a checker at what each process was told.
+stopped past their lease, cut off from the database, or the server itself crashes; a process that ends early is started
+again, under the same name or, where the mode does not name its sessions, another. In the end an independent count looks
+at the target, which has no unique index, and a checker at the answers that each process got.
 """
 
 import os
@@ -37,7 +37,7 @@ _PACE_S = 0.05
 _FILES = 16
 #: A delivery that is struck again and again is no poison.
 _DELIVERIES_MAX = 1_000
-#: Nothing gets on for so long: then the run is over, and what is missing is told.
+#: Without progress for so long, the run is over, and reports what is missing.
 _PATIENCE_S = 180.0
 _CALL_AGAIN = (1, 3)
 _WAS_DOWN = "the database cannot be reached"
@@ -125,7 +125,7 @@ class Crowd:
     def history(self) -> Path:
         return self.folder / "history"
 
-    # Who takes part.
+    # Processes that take part.
 
     def gather(self) -> None:
         consumers = {Way.CONSUME: self.size.sessions, Way.SPARK: 0, Way.BOTH: self.size.sessions // 2}[self.way]
@@ -163,7 +163,7 @@ class Crowd:
         return Member(name=name, process=process, words=words)
 
     def keep_up(self) -> None:
-        """Start anew whoever ended and was not done, and wake up who was stopped for long enough."""
+        """Restart processes that ended and were not done, and wake up those that were stopped for long enough."""
         for number, member in enumerate(self.members):
             if member.stopped_until is not None and time.monotonic() >= member.stopped_until:
                 self._wake(member)
@@ -190,10 +190,10 @@ class Crowd:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    # What is done to them.
+    # Faults.
 
     def strike(self) -> bool:
-        """Strike somebody, somehow; false if nobody was there to be struck."""
+        """Strike some process, somehow; false if there was none to strike."""
         strike = self.rng.choices(list(Strike), weights=(10, 6, 6, 1))[0]
         if strike is Strike.CRASHED:
             self._stop_looking()
@@ -243,7 +243,7 @@ class Crowd:
             return False
         return bool(self.ask(f"SELECT pg_terminate_backend({self.rng.choice(pids)[0]})"))
 
-    # What is to be seen of it.
+    # Observations.
 
     def ask(self, statement: str) -> list[tuple]:
         try:
@@ -263,7 +263,7 @@ class Crowd:
         self._looking = None
 
     def loaded(self) -> int:
-        """How many messages the ledger says are in."""
+        """How many messages are loaded, by the ledger."""
         found = self.ask("SELECT coalesce(sum(loaded), 0) FROM onceload.ledger")
         return int(found[0][0]) if found else -1
 
@@ -299,7 +299,7 @@ def gathered(way: Way, mode: Mode, size: Size, seed: int) -> Iterator[Crowd]:
         yield crowd
 
 
-#: What was offered goes when it is acked; so a test keeps it, and in mode session to whom it was.
+#: An acked delivery is deleted; so a test keeps what was offered, and in mode session to which one.
 _KEEP_OFFERS = """
 CREATE TABLE public.offered_span (delivery_id bigint, producer_id bigint, spans int8multirange);
 CREATE TABLE public.offered_to (delivery_id bigint, session_id bigint);
@@ -409,7 +409,7 @@ def _judged(crowd: Crowd, *, seed: int, started: float) -> Outcome:
     if left:
         broken.append(f"{left} deliveries are left")
     if rows and (least, highest) != (0, size.messages - 1):
-        broken.append(f"ids from {least} to {highest}, which nobody wrote")
+        broken.append(f"ids from {least} to {highest}, which were never written")
     return Outcome(
         what=f"{crowd.way}, {crowd.mode}",
         seed=seed,

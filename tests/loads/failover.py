@@ -57,7 +57,7 @@ class Way(StrEnum):
 
     @property
     def calls(self) -> Sequence[Sequence[str]]:
-        """What is called side by side, each again and again under its name."""
+        """The commands that are called side by side, each again and again under its name."""
         match self:
             case Way.CONSUME:
                 return [("consume", "--session", name) for name in ("1", "2")]
@@ -145,7 +145,7 @@ def _fail_over(site: Site, rng: Random) -> int:
     time.sleep(rng.uniform(0, _LATER_S_MAX))
     seen = _position(site)
     site.replace_primary()
-    # Nobody has come to the new one yet.
+    # No load has come to the new one yet.
     forgotten = max(0, seen - _position(site))
     site.move_address()
     return forgotten
@@ -192,7 +192,7 @@ class _Loads:
             f"columns: {{{columns}}}\n"
             f"target: {{table: {_PLACE.target}}}\n"
             f"publish: {self.way.publish}\n"
-            # Whoever ends while there is no server cannot give back what it holds.
+            # A process that ends while there is no server cannot give back what it holds.
             "delivery: {ack_deadline: 3s, deliveries_max: 100}\n"
         )
 
@@ -203,7 +203,7 @@ class _Loads:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Load while the block runs; the calls that run at its end are waited for."""
+        """Load while the block runs, and wait for the calls that run at its end."""
         with ThreadPoolExecutor(len(self.way.calls)) as callers:
             calling = [callers.submit(self._call_again_and_again, call) for call in self.way.calls]
             try:

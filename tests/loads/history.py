@@ -1,8 +1,8 @@
-"""Whether what processes were told fits what the ledger holds: each operation is ok, failed or unknown.
+"""Whether the answers that processes got fit the ledger: each operation is ok, failed or unknown.
 
-What is ok must be there as it was told, what failed must not be, what is unknown may be; nothing is there that nobody
-asked for. What was answered before something else was asked comes before it. Once a later life of a session was
-opened, an earlier one is told ok no more.
+Operations that are ok must be there as answered, failed ones must not, unknown ones may; nothing else is there.
+An operation that was answered before another one was asked for comes before it. Once a later life of a session was
+opened, an earlier one gets no ok any more.
 """
 
 import json
@@ -19,7 +19,7 @@ from dedup_core.delivery import Mode
 class Told(StrEnum):
     OK = "ok"
     FAILED = "failed"
-    #: Also of whoever was killed before an answer came.
+    #: Also if the process was killed before an answer came.
     UNKNOWN = "unknown"
 
 
@@ -108,7 +108,7 @@ def _told_wrongly(operations: Iterable[Operation], entries: Iterable[Entry]) -> 
         if each.told is Told.OK and each.position is not None:
             entry = by_position.get(each.position)
             if entry is None or (entry.session, entry.epoch, entry.spans) != (each.session, each.epoch, each.spans):
-                yield f"{each} was told ok, but the ledger has {entry}"
+                yield f"{each} was answered ok, but the ledger has {entry}"
 
 
 def _asked_by_nobody(operations: Iterable[Operation], entries: Iterable[Entry]) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _asked_by_nobody(operations: Iterable[Operation], entries: Iterable[Entry]) 
         elif Told.UNKNOWN in told:
             told.remove(Told.UNKNOWN)
         else:
-            yield f"{entry} is in the ledger, but whoever asked for it was told {told or 'nothing, as nobody did'}"
+            yield f"{entry} is in the ledger, but its process was answered {told or 'nothing, as none asked for it'}"
 
 
 def _out_of_time(operations: Iterable[Operation]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _by_an_earlier_life(
     for each in operations:
         later = [life for life in lives.get(each.session, ()) if life.epoch > each.epoch and life.at < each.asked_at]
         if each.told is Told.OK and later:
-            yield f"{each} was told ok, after {later[0]}"
+            yield f"{each} was answered ok, after {later[0]}"
     last: dict[str, int] = {}
     for entry in entries:
         if entry.epoch < last.get(entry.session, 0):
@@ -166,7 +166,7 @@ def out_of_order(
     for position, producer, first, session in committed:
         delivery = next((each for each in by_producer.get(producer, ()) if each.first <= first < each.end), None)
         if delivery is None:
-            found.append(f"position {position} holds {first} of producer {producer}, which nobody offered")
+            found.append(f"position {position} holds {first} of producer {producer}, which were not offered")
             continue
         if mode is Mode.SESSION and delivery.session != session:
             found.append(f"position {position}: session {session} has committed what was offered to {delivery.session}")

@@ -66,7 +66,7 @@ class Landing:
 
     def _append(self, change: Append, path: Path) -> None:
         end = "\r\n" if change.is_crlf else "\n"
-        # Behind an upload that broke off nobody appends: it comes anew.
+        # An upload that broke off is not appended to: it is sent again.
         before = path.read_bytes() if path.exists() and stream_of(path)[1] else b""
         header = "id,amount,note" + end if self.kind.contract.has_header and not before else ""
         written = header + "".join(self._piece(path, piece, end=end) for piece in change.pieces)
@@ -90,7 +90,7 @@ class Landing:
                 return self._rests.pop(path, line + end)
 
     def _good(self, number: int) -> str:
-        """A record of its own, but where records are told by what they say: then some come again."""
+        """A record of its own; where content identifies records, some are repeated."""
         amount = f"{number % 97}.{number % 90 + 10}"
         if self.kind.order is not None:
             return self._line(number % 8 + number // 16, amount, f"d{number % 2}")

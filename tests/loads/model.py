@@ -1,9 +1,9 @@
 """What a load promises, whatever happened to files before: small enough to be seen to be right.
 
 A file is its name. What took effect of it stays its beginning, or else the file is conflicted: with on_rewrite=stop
-it is left alone until it is put back, with new_generation it lives anew, with replace the rows of its earlier life go.
-A load may be told to be about some files only, and to replace them: then each lives anew, once for each batch, and the
-rows of its life before go in the same commit.
+it is left alone until it is put back, with new_generation a new life begins, with replace the rows of its earlier life
+go. A load may choose some files, and replace them: then each begins a new life, once for each batch, and the rows of
+its life before go in the same commit.
 Where records name their producers, the first of each id takes effect; a merge leaves the last record of each key.
 Nothing else about a file matters.
 """
@@ -41,16 +41,16 @@ class Kind:
 
     @property
     def is_staged(self) -> bool:
-        """Only a batch as a whole tells what to do with its records."""
+        """Whether only a batch as a whole decides what to do with its records."""
         return self.write is Write.MERGE or self.order is not None or self.on_rewrite is OnRewrite.REPLACE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a load was told to be about."""
+    """The choices that a load was given."""
 
     batch: str
-    #: Each chunk commits by itself, by the hand of whoever takes it.
+    #: Each chunk commits by itself, by the session that takes it.
     is_direct: bool
     #: Names, or patterns of names; none means all files.
     only: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class Effects:
 
     @property
     def gone(self) -> Counter[Record]:
-        """The rows that others were put in the place of."""
+        """The rows that other rows have replaced."""
         rows = Counter({record: times for record, times in self.records.items() if record.is_row})
         if self.kind.write is Write.MERGE:
             return rows - Counter(self._by_key.values())
@@ -206,7 +206,7 @@ class Effects:
             self._by_key[key] = row
 
 
-#: What a load is about that is told nothing.
+#: The choices of a load that was given none.
 EVERYTHING = Told(batch="", is_direct=True)
 
 
@@ -252,7 +252,7 @@ class Model:
         if life is None or offered.is_refused:
             return offered.is_refused
         if self._is_replaced(life, offered, told):
-            # What is empty replaces nothing.
+            # An empty file replaces nothing.
             return not offered.raw
         return self.kind.on_rewrite is OnRewrite.STOP and not self.taken[life].may_go_on_as(offered)
 

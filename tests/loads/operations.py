@@ -122,7 +122,7 @@ class Load:
     #: In which order tasks run, and which of them twice.
     seed: int = 0
     batch: str | None = None
-    #: Which files it is about, by their names or patterns of them; none means all. What is in of them may come anew.
+    #: Which files it is about, by their names or patterns of them; none means all. Loaded ones may be replaced.
     only: tuple[str, ...] = ()
     replaces: bool = False
     #: One call stages it, and another publishes it.

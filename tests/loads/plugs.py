@@ -1,4 +1,4 @@
-"""What is done to real loads, and what they lost, repeated or broke.
+"""Faults that hit real loads, and what the loads lost, repeated or broke.
 
 A load is struck as soon as something that it has done can be seen, then called again under the same name, as a
 scheduler does, until it says that there is nothing new.
@@ -182,7 +182,7 @@ class Plugged:
         return sum(int(pieces) for stage in stages for (pieces,) in self.ask(f"SELECT count(*) FROM {stage}"))
 
     def ask(self, statement: str) -> list[tuple]:
-        """What is there now; nothing, if the server is down, or the table is gone between two looks."""
+        """The rows of a query; none, if the server is down, or the table is gone between two looks."""
         try:
             if self._looking is None:
                 self._looking = psycopg2.connect(self.dsn)

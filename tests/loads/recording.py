@@ -1,4 +1,4 @@
-"""What a process asks of the ledger and is told, written down as it happens: a kill leaves all that was asked.
+"""The questions of a process to the ledger, and the answers, written down as they happen: a kill leaves all of them.
 
 One file for each process, a line for each thing said, in the one clock that all processes of a machine share.
 """
@@ -22,7 +22,7 @@ def record(folder: str) -> None:
     """From now on, write down every commit and every session that is opened."""
 
     def say(**said: Any) -> None:
-        # Opened anew, as a process may have been forked meanwhile; one small write is never torn.
+        # Opened each time, as a process may have been forked meanwhile; one small write is never torn.
         descriptor = os.open(Path(folder) / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(descriptor, (json.dumps({**said, "at": time.monotonic_ns()}) + "\n").encode())

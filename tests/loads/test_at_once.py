@@ -118,7 +118,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
     assert loads.rows() == [1, 2]
 
 
-def test_a_file_that_is_written_anew_under_the_claim_of_a_loader_that_died_is_loaded_whole(loads):
+def test_a_file_that_is_rewritten_under_the_claim_of_a_loader_that_died_is_loaded_whole(loads):
     loads.ledger.declare(as_declared(loads.declared))
     dead = loads.ledger.open_session("events", SessionName("dead"))
     file = loads.ledger.register("events", [("a.jsonl", 1)])["a.jsonl", 1]
@@ -205,7 +205,7 @@ def test_a_file_that_was_loaded_under_another_name_since_it_was_planned_is_not_l
     monkeypatch.setattr(offering, "make_plan", plan_and_lose_a_race)
     report = logs.load()
 
-    # It plans anew, and finds a copy.
+    # It plans again, and finds a copy.
     assert (report.loaded, report.duplicates) == (0, 2)
     assert logs.rows() == [1, 2]
 
@@ -226,7 +226,7 @@ def test_what_a_plan_found_to_be_a_copy_is_not_noted_once_something_else_took_ef
         return planned
 
     monkeypatch.setattr(offering, "make_plan", plan_and_lose_a_race)
-    # It plans anew.
+    # It plans again.
     report = logs.load()
 
     assert (report.duplicates, logs.rows()) == (3, [1, 2, 3])
@@ -311,7 +311,7 @@ def test_a_dead_claim_on_the_next_generation_of_a_file_stops_no_other_file(loads
 
 
 @STAGED
-def test_what_was_read_of_a_generation_is_not_published_once_it_is_replaced(loads):
+def test_a_generation_that_was_read_is_not_published_once_it_is_replaced(loads):
     loads.declared = replace(loads.declared, on_rewrite=OnRewrite.REPLACE)
     loads.write("a.jsonl", lines(1, 2))
     loads.load()
@@ -323,7 +323,7 @@ def test_what_was_read_of_a_generation_is_not_published_once_it_is_replaced(load
             connection.exec_driver_sql("UPDATE onceload.delivery SET deadline_at = clock_timestamp()")
         loads.load()
 
-    # It is refused, and plans anew.
+    # It is refused, and plans again.
     load_with(loads, Meanwhile(after=rewrite))
 
     assert loads.rows() == [7, 8, 9, 10]
@@ -358,14 +358,14 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
 def until_somebody_waits(loads: Loads) -> None:
     until = time.monotonic() + 30
     while not execute(loads.admin_dsn, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-        assert time.monotonic() < until, "nobody came to wait"
+        assert time.monotonic() < until, "no load came to wait"
         time.sleep(0.01)
 
 
 @STAGED
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("is_by_message", [False, True])
-def test_a_stage_whose_holder_was_ended_by_hand_is_staged_anew(loads, when, is_by_message):
+def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when, is_by_message):
     if is_by_message:
         loads.declared = replace(loads.declared, message_id=MessageId(columns=("id",), keep_days=1))
     loads.write("a.jsonl", lines(1, 2))
@@ -382,7 +382,7 @@ def test_a_stage_whose_holder_was_ended_by_hand_is_staged_anew(loads, when, is_b
 
 
 @STAGED
-def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_anew(loads, monkeypatch):
+def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_again(loads, monkeypatch):
     loads.load()
     ensure_target(loads.engine, loads.declared, columns=loads.declared.columns)
     with loads.engine.begin() as connection:

@@ -79,7 +79,7 @@ def test_nothing_is_published_of_a_batch_that_fails_and_its_rows_stay_to_be_look
         in said
     )
     assert audited.ask(f"SELECT id, amount FROM {failed.value.stage} WHERE amount < 0")[0][0] == 2
-    # It is no longer held, so that the next load plans it again: here, once it is mended.
+    # It is no longer held, so that the next load plans it again: here, once it is fixed.
     audited.write("a.jsonl", line(1) + line(2, amount="+3.00") + line(3))
     assert audited.load().loaded == 3
     assert audited.rows() == [1, 2, 3]
@@ -104,7 +104,7 @@ def test_of_a_pipeline_that_goes_on_failing_one_stage_is_kept_and_only_for_a_whi
     assert audited.ask(STAGES) == [(2,)]
 
 
-def test_a_person_who_has_looked_at_what_failed_may_let_go_of_its_rows(audited):
+def test_a_person_who_has_looked_at_what_failed_may_release_its_rows(audited):
     audited.write("a.jsonl", line(1, amount="-3.00"))
     stage(audited)
     with pytest.raises(AuditFailed):
@@ -129,7 +129,7 @@ def test_a_load_audits_before_it_publishes(audited):
     assert audited.load().loaded == 1
 
 
-def test_what_was_not_audited_is_not_published(audited):
+def test_a_batch_without_an_audit_is_not_published(audited):
     audited.write("a.jsonl", line(1))
     stage(audited)
 
@@ -139,7 +139,7 @@ def test_what_was_not_audited_is_not_published(audited):
     assert publish_now(audited).loaded == 1
 
 
-def test_an_audit_of_an_earlier_stage_says_nothing_of_a_later_one(audited):
+def test_an_audit_of_an_earlier_stage_does_not_count_for_a_later_one(audited):
     audited.write("a.jsonl", line(1))
     stage(audited)
     audit_now(audited)
@@ -150,7 +150,7 @@ def test_an_audit_of_an_earlier_stage_says_nothing_of_a_later_one(audited):
         publish_now(audited)
 
 
-def test_an_audit_that_asked_something_else_says_nothing_of_this_suite(audited):
+def test_an_audit_by_another_suite_does_not_count_for_this_one(audited):
     audited.write("a.jsonl", line(1, amount="50.00"))
     stage(audited)
     audit_now(audited)
@@ -175,7 +175,7 @@ def test_two_that_audit_at_once_say_the_same(audited, tmp_path):
 
 
 def test_audited_is_what_would_be_published(audited):
-    """Records that took effect before, or stand twice in the batch, are no twins of anything."""
+    """Records that took effect before, or are twice in the batch, are no twins of anything."""
     declared = replace(audited.declared, producer=RecordProducer(name="note", sequence="id"))
     audited.write("a.jsonl", line(1) + line(1) + line(2))
     settings = settings_of(audited)
@@ -291,7 +291,7 @@ def test_upkeep_removes_pages_that_are_old_and_what_they_were_made_of(audited, t
     assert sorted(left) == ["results/events/batch1", "validations/events/batch1"]
     assert (docs / "index.html").exists()
     assert let_go(audited.engine, home=tmp_path / "not there")["old_pages_of_audits"] == 0
-    # Whoever audits next goes on, and its index shows what is left.
+    # The next audit goes on, and its index shows what is left.
     audited.write("2.jsonl", line(2))
     stage(audited, "batch2")
     audit_now(audited, "batch2", docs=docs)

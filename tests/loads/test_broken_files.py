@@ -52,7 +52,7 @@ def parquet_of(loads: Loads, **columns: str) -> Loads:
 
 
 def load_without_tasks(loads: Loads, **changes: Any) -> Report:
-    """A load that finds nothing new, so that it must not ask anybody to read."""
+    """A load that finds nothing new, so that it must not ask any worker to read."""
 
     class NoTasks(InThisProcess):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
@@ -124,7 +124,7 @@ def test_a_packed_file_of_one_open_line_is_not_unpacked_again_to_know(loads):
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_what_is_whole_before_the_damage_is_loaded_and_the_rest_noted(loads, suffix):
+def test_a_file_is_loaded_up_to_its_damage_and_the_rest_is_noted(loads, suffix):
     content = PACK[suffix]((line(1) + line(2)).encode())
     path = loads.write(f"a.jsonl.{suffix}", content + b"trailing garbage")
 
@@ -221,7 +221,7 @@ def test_a_mark_before_a_first_value_over_several_lines_tears_nothing(loads, suf
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_header_that_is_still_being_written_needs_nobody(loads, suffix):
+def test_a_header_that_is_still_being_written_needs_no_person(loads, suffix):
     csv_of(loads, multiline=True)
     loads.write(f"a.csv{suffix}", gzip.compress(b"id,am") if suffix else b"id,am")
 
@@ -300,7 +300,7 @@ def test_a_quote_that_is_open_in_the_last_line_alone_makes_a_bad_record_of_it(lo
     assert (counts(report), notes(report)) == ((1, 0, 1), [])
 
 
-def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_in(loads):
+def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_loaded(loads):
     csv_of(loads, multiline=True)
     loads.write("a.csv", b"id,amount,note\n1,2.00,a\n")
     loads.write("b.csv", b"")
@@ -310,7 +310,7 @@ def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_in(loads
     assert load_without_tasks(loads, source=replace(loads.declared.source, sealed_after_s=0)).notes == ()
 
 
-# What is no text, whatever its name says.
+# Files that are no text, whatever their names say.
 
 UTF_16 = (line(1) + line(2)).encode("utf-16")
 RETURNS = (line(1) + line(2)).replace("\n", "\r").encode()

@@ -60,7 +60,7 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
     source = replace(loads.declared.source, format=Format.PARQUET, path=str(loads.folder / "*.parquet"))
     columns = (parse_column("id", "bigint"),)
     path, other = loads.folder / "a.parquet", loads.folder / "other"
-    # The pages of both lie at the same places.
+    # The pages of both are at the same places.
     options = {"compression": "none", "use_dictionary": False}
     pq.write_table(pa.table({"id": [1, 2, 3]}), path, **options)
 
@@ -79,7 +79,7 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
 
 
 def test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digested(loads, monkeypatch):
-    """A value in the middle changes between the two: neither the edges of the file nor its size tell."""
+    """A value in the middle changes between the two: neither the edges of the file nor its size show it."""
     source = replace(loads.declared.source, format=Format.PARQUET, path=str(loads.folder / "*.parquet"))
     columns, path = (parse_column("id", "bigint"),), loads.folder / "a.parquet"
     pq.write_table(
@@ -102,7 +102,7 @@ def test_the_rows_of_a_parquet_file_are_decoded_from_the_bytes_that_were_digeste
     assert verify(replace(loads.declared, source=source, columns=columns), loads.engine, deep=True).differing == 0
 
 
-def test_a_sealed_last_line_is_the_last_also_when_its_file_was_packed_anew(loads):
+def test_a_sealed_last_line_is_the_last_also_when_its_file_was_recompressed(loads):
     source = replace(
         loads.declared.source,
         format=Format.CSV,
@@ -199,7 +199,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
     [
         (False, b"34\n", ["a.csv"], [2], [1, 2, 1234]),
         (False, b"\n4\n", [], [1, 2, 12], [1, 2, 4, 12]),
-        # There, no newline tells that a record has ended.
+        # There, no newline marks the end of a record.
         (True, b"\n4\n", ["a.csv"], [2], [1, 2, 4, 12]),
     ],
 )

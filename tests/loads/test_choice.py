@@ -1,4 +1,4 @@
-"""What a load is told to be about: some files of a source, or what is in already, anew."""
+"""The choices of a load: some files of a source, or a reload of loaded ones."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_a_name_with_the_signs_of_patterns_is_a_name(loads):
     assert load_chosen(loads, "[ab.jsonl").loaded == 1
 
 
-def test_a_choice_that_means_no_file_is_said(two_days):
+def test_a_choice_that_means_no_file_is_reported(two_days):
     (note,) = load_chosen(two_days, "2026-04-*").notes
 
     assert note.name == "2026-04-*"
@@ -97,10 +97,10 @@ def test_a_copy_under_way_waits_also_where_it_alone_is_chosen(loads):
 
 
 @STAGED
-def test_what_was_loaded_is_loaded_anew_in_place_of_its_rows(two_days):
+def test_loaded_rows_are_replaced_by_a_reload(two_days):
     loads = two_days
     loads.load()
-    # As somebody's mistake left them.
+    # As the mistake of a user left them.
     with loads.engine.begin() as connection:
         connection.execute(text("DELETE FROM target WHERE id = 3"))
         connection.execute(text("UPDATE target SET note = 'damaged' WHERE id IN (1, 4)"))
@@ -117,7 +117,7 @@ def test_what_was_loaded_is_loaded_anew_in_place_of_its_rows(two_days):
 
 
 @STAGED
-def test_a_file_that_was_rewritten_is_replaced_by_whoever_says_so(two_days):
+def test_a_file_that_was_rewritten_is_replaced_by_a_load_that_asks_for_it(two_days):
     loads = two_days
     loads.load()
     loads.write("2026-03-02/a.jsonl", line(30) + "no json\n" + line(40))
@@ -197,7 +197,7 @@ def test_what_has_no_end_yet_replaces_nothing(loads):
         ({"identity": Identity.CONTENT}, "identity: content"),
     ],
 )
-def test_rows_that_cannot_be_told_from_others_are_not_replaced(loads, changes, why):
+def test_rows_that_cannot_be_told_apart_from_others_are_not_replaced(loads, changes, why):
     if identity := changes.get("identity"):
         changes = {"source": replace(loads.declared.source, identity=identity)}
     with pytest.raises(SettingRefused, match=why):

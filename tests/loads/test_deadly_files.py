@@ -1,4 +1,4 @@
-"""A file that ends the process of whoever reads it is set aside alone, and what was in hand with it is loaded.
+"""A file that ends the process that reads it is set aside alone, and the files that were held with it are loaded.
 
 The processes are real, and so are their ends: the name of a file decides who is killed.
 """
@@ -148,8 +148,8 @@ def test_a_file_that_killed_its_worker_is_loaded_when_it_is_delivered_again(load
     assert (report.loaded, loads.rows(), dead_letters(loads)) == (1, [0, 1, 2], {})
 
 
-def test_a_file_that_only_failed_is_not_said_to_have_killed_anybody(loads):
-    """A try that ends with an error takes back the name of the file that it had begun."""
+def test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker(loads):
+    """A try that ends with an error clears the name of the file that it had begun."""
     for number, name in enumerate("ab"):
         loads.write(f"{name}.jsonl", line(number))
 
@@ -181,7 +181,7 @@ def _failing(declared: Any, columns: Any, parts: Any) -> Any:
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_share_of_bad_records_is_judged_file_by_file_where_files_are(loads):
-    """Together they would be good enough; a file that is not says nothing of the others, and the delivery goes on."""
+    """Together they would be good enough; a bad file does not count against the others, and the delivery goes on."""
     loads.write("a.jsonl", line(0) + "{bad\n")
     loads.write("b.jsonl", "".join(line(number) for number in range(1, 40)))
     loads.declared = replace(loads.declared, quarantine_limit=QuarantineLimit(share=0.1))

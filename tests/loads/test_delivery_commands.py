@@ -102,7 +102,7 @@ def test_a_dead_letter_is_listed_shown_and_redelivered(loads, call, file, poison
     assert len(loads.rows()) == 60
 
 
-def test_a_dead_letter_that_is_given_up_is_planned_anew(loads, call, file, poison):
+def test_a_dead_letter_that_is_given_up_is_planned_again(loads, call, file, poison):
     write(loads)
     call("consume", file, "--session", "one")
     (dead,) = json.loads(call("deliveries", "list", "--json")[1])["deliveries"]
@@ -125,7 +125,7 @@ def test_a_delivery_that_there_is_not_is_not_found(loads, call, file, action):
     assert (code, "delivery not found: '77'" in err) == (ExitCode.WRONG_USE, True)
 
 
-def test_what_is_not_dead_is_not_redelivered(loads, call, file, poison):
+def test_a_delivery_that_is_not_dead_is_not_redelivered(loads, call, file, poison):
     write(loads)
     call("consume", file, "--session", "one")
     (dead,) = json.loads(call("deliveries", "list", "--json")[1])["deliveries"]

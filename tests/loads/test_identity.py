@@ -31,7 +31,7 @@ target: {table: public.target}
 
 @pytest.fixture
 def publish():
-    """What is planned does not depend on how it is published."""
+    """A plan does not depend on how its batch is published."""
     return Publish.STAGED
 
 
@@ -98,7 +98,7 @@ def test_every_command_calls_a_file_of_a_placeholder_by_the_same_name(loads, fil
     loads.load(source=sources[0])
     loads.load(source=sources[1])
     assert onceload("why", file, path, "--set", "ds=d1")[1]["file"] == "d1/part-0.jsonl"
-    # Whatever day is asked for: all that is in is compared.
+    # All loaded files are compared, for any day.
     for source in sources:
         verification = verify(replace(loads.declared, source=source), loads.engine, deep=True)
         assert (verification.differences, verification.files, verification.rows_compared) == ((), 2, 2)
@@ -233,7 +233,7 @@ def test_a_copy_of_a_complete_file_is_as_complete(loads):
     ]
 
 
-# What was rewritten.
+# Rewritten files.
 
 
 @pytest.mark.parametrize("on_rewrite", OnRewrite)
@@ -252,7 +252,7 @@ def test_a_complete_packed_file_may_grow_by_a_member_as_a_plain_one_may_by_a_lin
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_complete_file_that_goes_on_in_its_last_line_says_so(loads, name):
+def test_a_complete_file_that_goes_on_in_its_last_line_is_reported(loads, name):
     def packed(content):
         return gzip.compress(content.encode()) if name.endswith("gz") else content.encode()
 
@@ -268,7 +268,7 @@ def test_a_complete_file_that_goes_on_in_its_last_line_says_so(loads, name):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_an_empty_file_replaces_nothing_and_says_so(loads, name):
+def test_an_empty_file_replaces_nothing_and_is_reported(loads, name):
     content = (line(1) + line(2)).encode()
     path = loads.write(name, gzip.compress(content) if name.endswith("gz") else content)
     loads.load()
@@ -284,7 +284,7 @@ def test_an_empty_file_replaces_nothing_and_says_so(loads, name):
 # What a plan, a load and a question say.
 
 
-def test_a_copy_is_told_where_it_is_in(loads, file_of, onceload, capsys):
+def test_a_copy_is_reported_with_the_file_that_it_is_loaded_under(loads, file_of, onceload, capsys):
     file = file_of(identity="content")
     first = loads.write("a.jsonl", line(1) + line(2))
     loads.load(source=by_content(loads))
@@ -307,7 +307,7 @@ def test_a_copy_is_told_where_it_is_in(loads, file_of, onceload, capsys):
     )
 
 
-def test_a_pattern_that_matches_no_file_says_so(loads, file_of, onceload):
+def test_a_pattern_that_matches_no_file_is_reported(loads, file_of, onceload):
     file = file_of("in/*.jsonl")
     loads.write("in/a.csv", "id\n1\n")
 
@@ -405,7 +405,7 @@ def test_a_parquet_file_with_the_edges_of_another_is_no_copy_of_it(loads):
 
 
 def test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy(loads):
-    """Without statistics, not even the footer tells."""
+    """Without statistics, not even the footer shows it."""
 
     def write(name, value):
         columns = {"id": range(1_000), **{f"c{number}": [value + number] * 1_000 for number in range(100)}}

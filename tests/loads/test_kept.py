@@ -1,4 +1,4 @@
-"""A batch that one call stages and another publishes: once, by whoever comes first, or not at all."""
+"""A batch that one call stages and another publishes: once, by the first process that publishes it, or not at all."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypat
     open_ones: list[tuple[str, ...]] = []
 
     def read_now(row):
-        # Whoever has read it keeps a lock on it for as long as its transaction is open.
+        # A reader keeps a lock on it for as long as its transaction is open.
         reading = "SELECT relname, mode FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
         open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% parts'"))
         return read(row)
@@ -88,7 +88,7 @@ def test_a_stage_that_a_worker_still_reads_is_swept_later(loads):
     engine.dispose()
 
 
-def test_as_long_as_a_batch_is_kept_nobody_else_loads_it_or_sweeps_its_stage(loads):
+def test_as_long_as_a_batch_is_kept_no_other_run_loads_it_or_sweeps_its_stage(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
     loads.write("b.jsonl", line(2))
@@ -136,7 +136,7 @@ def test_nothing_new_keeps_nothing(loads):
         publish_now(loads)
 
 
-def test_what_is_given_up_is_planned_anew(loads):
+def test_a_batch_that_is_given_up_is_planned_again(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
 
@@ -150,7 +150,7 @@ def test_what_is_given_up_is_planned_anew(loads):
 
 
 def right_after_a_look(monkeypatch, happens):
-    """Whoever looks for the batch next finds it, and somebody else comes before it has done anything about that."""
+    """The next process to look for the batch finds it, and another one comes before it has done anything about that."""
     find = PostgresBatches.find
 
     def found(self, batch):
@@ -162,7 +162,7 @@ def right_after_a_look(monkeypatch, happens):
     monkeypatch.setattr(PostgresBatches, "find", found)
 
 
-def test_what_somebody_else_publishes_at_the_same_moment_is_not_given_up(loads, monkeypatch):
+def test_a_batch_that_is_being_published_by_another_process_is_not_given_up(loads, monkeypatch):
     loads.write("a.jsonl", line(1))
     stage(loads)
     right_after_a_look(monkeypatch, lambda: publish_now(loads))
@@ -181,7 +181,7 @@ def test_what_a_later_life_stages_at_the_same_moment_is_given_up_as_well(loads, 
         publish_now(loads)
 
 
-def test_a_batch_that_nobody_worked_on_for_too_long_is_anybodys(loads):
+def test_a_batch_that_no_run_worked_on_for_too_long_may_be_taken_by_any(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
     with loads.engine.begin() as connection:
@@ -193,7 +193,7 @@ def test_a_batch_that_nobody_worked_on_for_too_long_is_anybodys(loads):
     assert loads.rows() == [1]
 
 
-def test_a_batch_whose_time_is_over_is_published_all_the_same_if_nobody_else_came(loads):
+def test_a_batch_whose_time_is_over_is_published_anyway_if_no_other_run_took_it(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
     with loads.engine.begin() as connection:
@@ -221,7 +221,7 @@ def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
     assert loads.rows() == [1]
 
 
-def test_what_was_staged_anew_is_not_given_up_with_what_was_staged_before(loads):
+def test_a_batch_that_was_staged_again_is_not_given_up_with_its_earlier_stage(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
     before = PostgresBatches(loads.engine, "events").find(Batch("one"))
@@ -279,7 +279,7 @@ def test_two_that_publish_at_once_publish_once(loads, producer):
     ],
     ids=["record producers", "merge", "replace"],
 )
-def test_whatever_is_published_at_once_may_be_published_later(loads, changes):
+def test_a_pipeline_that_publishes_at_once_may_also_publish_later(loads, changes):
     loads.write("a.jsonl", line(1) + line(2) + line(2))
     stage(loads, **changes)
     publish_now(loads, **changes)
@@ -298,7 +298,7 @@ def test_whatever_is_published_at_once_may_be_published_later(loads, changes):
 COLUMNS_THERE = "SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass('target')"
 
 
-def test_upkeep_lets_go_of_what_has_ended_and_of_nothing_else(loads):
+def test_upkeep_deletes_only_things_that_have_ended(loads):
     for batch in ("long ago", "kept"):
         loads.write(f"{batch}.jsonl", line(1))
         stage(loads, batch=batch)
@@ -320,7 +320,7 @@ def test_upkeep_lets_go_of_what_has_ended_and_of_nothing_else(loads):
     # Its deliveries go when it is published.
     assert {name for (name,) in loads.ask("SELECT name FROM onceload.session")} == {"kept/plan", "kept/1"}
     assert publish_now(loads, batch="kept").loaded == 1
-    # A name that begins anew has published nothing yet.
+    # A batch that begins again under its name has published nothing yet.
     loads.write("new.jsonl", line(2))
     stage(loads, batch="long ago")
     give_up(loads.declared, settings_of(loads), batch=Batch("long ago"))
@@ -329,7 +329,7 @@ def test_upkeep_lets_go_of_what_has_ended_and_of_nothing_else(loads):
     assert loads.load().loaded == 1
 
 
-def test_what_could_not_be_read_is_told_by_whoever_publishes(loads):
+def test_a_publish_reports_files_that_could_not_be_read(loads):
     loads.write("a.jsonl", line(1))
     loads.write("b.jsonl.gz", b"no gzip at all, but long enough")
     stage(loads)

@@ -1,6 +1,6 @@
 """A load that replaces a file is killed, and called again: each row is there once, and none of the old ones.
 
-It waits at a gate, which stands in the database at one moment of its life, until it is killed there.
+It waits at a gate, which is in the database at one moment of its life, until it is killed there.
 """
 
 import time
@@ -49,7 +49,7 @@ class Moment(StrEnum):
         return self not in (Moment.CLAIMED, Moment.PART_STAGED)
 
 
-#: Where each stands, as a trigger that calls it.
+#: The place of each, as a trigger that calls it.
 _GATES = {
     Moment.CLAIMED: "TRIGGER gate BEFORE INSERT ON onceload.delivery FOR EACH ROW WHEN (NEW.work IS NOT NULL)",
     Moment.PART_STAGED: "TRIGGER gate AFTER UPDATE ON onceload.delivery FOR EACH ROW WHEN (NEW.state = 'staged')",
@@ -62,7 +62,7 @@ _GATES = {
 
 @dataclass(frozen=True)
 class Gate:
-    """Whoever comes to its moment waits until it is opened."""
+    """A process that comes to its moment waits until it is opened."""
 
     holder: psycopg2.extensions.connection
 
@@ -109,7 +109,7 @@ def gate_at(moment: Moment, dsn: str) -> Iterator[Gate]:
 
 @dataclass(frozen=True, kw_only=True)
 class Replacing:
-    """A file that was written anew, beside one that stays, one that is gone, and one that nobody chose yet."""
+    """A file that was rewritten, beside one that stays, one that is gone, and one that was not chosen yet."""
 
     loads: Loads
     before: str
@@ -119,7 +119,7 @@ class Replacing:
 
     def settings(self) -> LoadSettings:
         choice = chosen(self.loads.declared, files=["a.jsonl", "gone.jsonl"], replaces=True)
-        # Nobody is quicker than the test that kills it, also on a machine that is.
+        # No timeout is quicker than the test that kills it, also on a slow machine.
         return LoadSettings(ledger=LedgerSettings(dsn=self.loads.dsn, lock_timeout_s=_PATIENCE_S), choice=choice)
 
     def differences(self, *, times: int) -> list[str]:
@@ -203,7 +203,7 @@ def test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_ro
 
 @STAGED
 @pytest.mark.parametrize("moment", [moment for moment in Moment if moment.is_of_publishing])
-def test_what_was_staged_to_replace_is_published_once_though_whoever_does_it_is_killed(replacing, moment):
+def test_a_staged_replacement_is_published_once_though_its_publisher_is_killed(replacing, moment):
     declared, settings = replacing.loads.declared, replacing.settings()
     load(declared, replace(settings, publishes=False), batch=Batch("first"), tasks=InThisProcess())
     assert replacing.differences(times=0) == []

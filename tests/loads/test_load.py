@@ -39,7 +39,7 @@ def counts(report: Report) -> tuple[int, int, int]:
     return report.loaded, report.duplicates, report.quarantined
 
 
-def test_what_is_loaded_once_is_not_loaded_again(loads):
+def test_loaded_records_are_not_loaded_again(loads):
     loads.write("a.jsonl", line(1) + line(2))
 
     assert counts(loads.load()) == (2, 0, 0)
@@ -57,7 +57,7 @@ def test_a_file_that_grows_goes_on_at_the_exact_byte(loads):
     assert loads.rows() == [1, 2, 3]
 
 
-def test_a_last_line_that_waits_for_its_newline_is_told_by_each_load(loads):
+def test_each_load_reports_a_last_line_that_waits_for_its_newline(loads):
     loads.write("a.jsonl", line(1) + '{"id": 2')
 
     told = [loads.load().notes for _ in range(2)]
@@ -107,7 +107,7 @@ def test_every_cut_of_a_prefix_that_took_effect_is_left_out(loads):
 
     first = loads.load()
 
-    # What is left of a record that took effect is neither a row nor a bad record.
+    # The rest of a record that took effect is neither a row nor a bad record.
     assert (first.quarantined, first.duplicates) == (0, 0)
     found: dict[int, list[int]] = {}
     for producer_id, number in loads.rows("_producer_id, id"):
@@ -340,7 +340,7 @@ def test_csv_and_parquet_are_read_too(loads):
     assert loads.rows() == [1, 2, 3, *range(10, 20)]
 
 
-def test_fields_that_nobody_declared_get_columns_in_the_same_commit(loads):
+def test_undeclared_fields_get_columns_in_the_same_commit(loads):
     loads.write("a.jsonl", '{"id": 1, "age": 7, "more": {"x": 1.10}}\n{"id": 2, "name": "b"}\n')
     first = loads.load(unknown_fields=UnknownFields.ADD)
     loads.write("b.jsonl", '{"id": 3, "age": 8}\n{"id": 4, "age": "old", "later": true}\n')
@@ -354,7 +354,7 @@ def test_fields_that_nobody_declared_get_columns_in_the_same_commit(loads):
     ]
 
 
-def test_fields_that_nobody_declared_may_be_refused(loads):
+def test_undeclared_fields_may_be_refused(loads):
     loads.write("a.jsonl", '{"id": 1, "age": 7}\n{"id": 2}\n')
 
     assert counts(loads.load(unknown_fields=UnknownFields.FAIL)) == (1, 0, 1)

@@ -151,7 +151,7 @@ def test_a_chunk_without_a_good_record_waits_and_what_is_around_it_loads(loads, 
     closed = loads.load(**changes, quarantine_limit=ALL)
 
     if loads.declared.publish is Publish.STAGED and mode is Mode.ORDERED:
-        # What stands behind in an ordered batch waits with it.
+        # In an ordered batch, the records behind it wait with it.
         assert first.loaded == 20
         assert (closed.loaded, loads.rows()) == (20, [1] * 20 + [2] * 20)
     assert refused(first) == refused(second) != []
@@ -162,7 +162,7 @@ def test_a_chunk_without_a_good_record_waits_and_what_is_around_it_loads(loads, 
     assert loads.load(**changes).notes == ()
 
 
-def test_what_a_refused_chunk_stands_before_does_not_overtake_it_in_a_merge(loads):
+def test_records_behind_a_refused_chunk_do_not_overtake_it_in_a_merge(loads):
     good, later = line(1) * 20, line(2) * 20
     loads.write("a.jsonl", good + bad_lines(20) + later)
     changes = MERGE | {"source": replace(loads.declared.source, chunk_bytes=len(good) // 2)}
@@ -207,7 +207,7 @@ def test_a_packed_file_stops_at_a_piece_without_a_good_record(loads):
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_refused_file_is_noted_also_if_the_worker_died_before_it_said_so(loads, suffix):
+def test_a_refused_file_is_noted_also_if_the_worker_died_before_it_reported_it(loads, suffix):
     class DiesInTheEnd(InThisProcess):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
             super().run(job, sessions)

@@ -46,7 +46,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def store(server, monkeypatch):
-    """An empty bucket that whoever reads from this process finds by the environment."""
+    """An empty bucket that readers in this process find by the environment."""
     s3fs.S3FileSystem.clear_instance_cache()
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
@@ -88,7 +88,7 @@ def named(loads, name, **of_source):
 
 @contextmanager
 def nothing_is_read(monkeypatch):
-    """Whoever asks for a byte of a file fails."""
+    """A process that asks for a byte of a file fails."""
 
     def refused(url, **_):
         raise AssertionError(f"{url} was read")
@@ -120,7 +120,7 @@ def test_the_same_files_give_the_same_ledger_and_rows_from_a_disk_and_from_a_sto
         assert loads.ask(f"SELECT {columns} FROM {one} EXCEPT ALL SELECT {columns} FROM {other}") == []
 
 
-def test_what_is_in_is_known_by_the_stores_own_name_for_it_without_reading_a_byte(remote, store, monkeypatch):
+def test_a_loaded_object_is_known_by_the_stores_own_name_for_it_without_reading_a_byte(remote, store, monkeypatch):
     put(store, "a.jsonl", lines(1, 2))
     put(store, "b.jsonl.gz", gzip.compress(lines(3)))
     remote.load()
@@ -157,7 +157,7 @@ def test_an_object_that_grows_goes_on_at_the_exact_byte(remote, store):
     assert remote.rows() == [1, 2, 3]
 
 
-def test_an_object_written_anew_with_the_same_size_waits_for_a_person(remote, store):
+def test_an_object_rewritten_with_the_same_size_waits_for_a_person(remote, store):
     put(store, "a.jsonl", lines(1, 2))
     remote.load()
     put(store, "a.jsonl", lines(1, 3))
@@ -168,7 +168,7 @@ def test_an_object_written_anew_with_the_same_size_waits_for_a_person(remote, st
     assert remote.rows() == [1, 2]
 
 
-def test_an_object_written_anew_with_the_same_content_is_the_same(remote, store):
+def test_an_object_rewritten_with_the_same_content_is_the_same(remote, store):
     put(store, "a.jsonl", lines(1, 2))
     remote.load()
     put(store, "a.jsonl", lines(1, 2))
@@ -178,7 +178,7 @@ def test_an_object_written_anew_with_the_same_content_is_the_same(remote, store)
 
 @pytest.mark.parametrize("packing", ["", ".gz"])
 def test_an_object_that_was_changed_between_its_ends_waits_for_a_person(remote, store, packing):
-    """A disk could not tell without reading; a store says that there is something to be told."""
+    """A disk could not show it without reading; a store reports that there is a change."""
     edge = lines(*range(200))
     pack = gzip.compress if packing else bytes
     name = f"a.jsonl{packing}"
@@ -239,7 +239,7 @@ def test_a_file_that_has_moved_into_a_store_is_read_once_to_know(loads, remote, 
 
 
 def test_an_object_that_grows_is_corrected_in_its_middle_and_waits_for_a_person(remote, store):
-    """Its beginning is what was loaded as far as its ends tell; nobody appends to an object without writing it anew."""
+    """By its ends, its beginning is what was loaded; an object cannot be appended to without being rewritten."""
     edge = lines(*range(200))
     put(store, "a.jsonl", edge + lines(1000) + edge)
     remote.load()
@@ -285,7 +285,7 @@ class Proven:
 def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_that_was_planned(
     remote, store, monkeypatch
 ):
-    """Its first and last bytes are the same, so that its store alone can tell."""
+    """Its first and last bytes are the same, so that its store alone can show it."""
     edge = lines(*range(200))
     put(store, "a.jsonl", edge + lines(1000) + edge)
     cut = pieces
@@ -306,7 +306,7 @@ def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_t
 
 @contextmanager
 def not_listed(monkeypatch, prefix, refusal):
-    """Whoever asks the store what is there gets an answer only elsewhere."""
+    """A request to list the store gets an answer only elsewhere."""
     really = s3fs.S3FileSystem._iterdir
 
     def refused(self, bucket, **asked):
@@ -320,8 +320,8 @@ def not_listed(monkeypatch, prefix, refusal):
 
 
 @pytest.mark.parametrize(("pattern", "prefix"), [("**/*.jsonl", "in/"), ("*/*.jsonl", "in/day2/")])
-def test_a_store_that_stops_to_answer_in_the_midst_of_its_listing_is_told(remote, store, monkeypatch, pattern, prefix):
-    """Half a listing would be a day of which nobody loads the rest."""
+def test_a_store_that_stops_answering_during_its_listing_is_reported(remote, store, monkeypatch, pattern, prefix):
+    """Half a listing would be a day of which the rest is never loaded."""
     put(store, "day1/a.jsonl", lines(1))
     put(store, "day2/b.jsonl", lines(2))
     source = replace(remote.declared.source, path=f"s3://{BUCKET}/in/{pattern}")
@@ -332,7 +332,7 @@ def test_a_store_that_stops_to_answer_in_the_midst_of_its_listing_is_told(remote
     assert remote.load(source=source).loaded == 2
 
 
-def test_a_folder_that_may_not_be_listed_is_told_and_hides_no_other(remote, store, monkeypatch):
+def test_a_folder_that_may_not_be_listed_is_reported_and_hides_no_other(remote, store, monkeypatch):
     put(store, "day1/a.jsonl", lines(1))
     put(store, "day2/b.jsonl", lines(2))
     source = replace(remote.declared.source, path=f"s3://{BUCKET}/in/*/*.jsonl")
@@ -350,9 +350,7 @@ def test_a_folder_that_nothing_has_come_to_yet_is_an_empty_listing(store, patter
     assert list_files(f"s3://{BUCKET}/{pattern}") == Listing(files=())
 
 
-def test_an_object_that_is_called_otherwise_and_ends_in_the_midst_of_a_line_is_compared_once(
-    remote, store, monkeypatch
-):
+def test_an_object_that_is_called_otherwise_and_ends_within_a_line_is_compared_once(remote, store, monkeypatch):
     put(store, "a.jsonl", lines(1, 2))
     remote.load()
     put(store, "a.jsonl", lines(1, 2, 3)[:-3])
@@ -367,7 +365,7 @@ def test_an_object_that_is_called_otherwise_and_ends_in_the_midst_of_a_line_is_c
     assert ["no newline" in note.reason for note in again.notes] == [True]
 
 
-def test_who_looks_often_at_what_waits_for_a_person_does_not_read_it_each_time(remote, store, monkeypatch):
+def test_frequent_looks_at_files_that_wait_for_a_person_do_not_read_them_each_time(remote, store, monkeypatch):
     put(store, "a.jsonl", lines(*range(200), 1000, *range(200)))
     remote.load()
     put(store, "a.jsonl", lines(*range(200), 2000, *range(200)))
@@ -391,7 +389,7 @@ def test_more_objects_than_a_page_of_the_listing_holds(store, pattern):
 
 
 def test_an_object_whose_name_would_lead_to_another_one_is_refused(remote, store):
-    """In an address `::` stands between stores."""
+    """In an address `::` separates stores."""
     put(store, "a.jsonl", lines(1))
     for name in ("a.jsonl::b.jsonl", "2001:db8::1.jsonl", "s3://key@host.jsonl"):
         put(store, name, lines(2))
@@ -409,7 +407,7 @@ def test_a_bucket_that_is_not_there_is_named(remote, store):
         remote.load(source=source)
 
 
-def test_a_store_that_does_not_answer_is_told_and_loses_nothing(remote, store, server, monkeypatch):
+def test_a_store_that_does_not_answer_is_reported_and_loses_nothing(remote, store, server, monkeypatch):
     put(store, "a.jsonl", lines(1))
     with monkeypatch.context() as patched:
         s3fs.S3FileSystem.clear_instance_cache()

@@ -83,7 +83,7 @@ def test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more(
 
 
 def test_of_files_that_were_loaded_each_by_its_name_one_waits_for_the_longer_one_that_is_gone(logs):
-    """Whether the new records are also those of the file that is gone, nothing tells any more."""
+    """Nothing shows any more whether the new records are also those of the file that is gone."""
     for name in ("x.log", "y.log"):
         logs.write(name, lines(0, 1_000))
     logs.load(source=replace(logs.declared.source, identity=Identity.PATH))
@@ -292,7 +292,7 @@ def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_file_that_differs_where_another_has_a_hole_is_no_copy(logs):
-    """Both have the same edges, so that only what fills the hole tells them apart."""
+    """Both have the same edges, so that they differ only in what fills the hole."""
     records = [line(each, note=4_000 * "n") for each in range(10)]
     logs.write("x.log", "".join(records[:3]))
     logs.load()
@@ -311,7 +311,7 @@ def test_a_file_that_differs_where_another_has_a_hole_is_no_copy(logs):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_a_rewind_took_back_is_loaded_once_of_either_name(logs, is_there):
+def test_records_of_a_rewind_are_loaded_once_of_either_name(logs, is_there):
     path = logs.write("x.log", lines(0, 5))
     logs.load()
     logs.write("y.log", lines(0, 10))
@@ -365,7 +365,7 @@ def test_a_copy_stays_one_when_a_rewind_goes_back_to_before_it_was_noted(logs):
     assert logs.rows() == list(range(10))
 
 
-def test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way(logs):
+def test_a_copy_is_not_believed_once_the_other_was_rewound_and_loaded_in_another_way(logs):
     path = logs.write("x.log", lines(0, 5))
     logs.load()
     path.write_text(lines(0, 10))
@@ -403,7 +403,7 @@ def test_a_rewind_that_takes_both_copies_back_or_leaves_them_apart_loads_each_re
     rewind(logs.declared, logs.engine, to=Position(0) if to == "nothing" else parted, dry_run=False)
     settled(logs)
 
-    # Loaded anew, the two are files that share only a part.
+    # Loaded again, the two are files that share only a part.
     twice = range(20) if to == "nothing" else ()
     assert logs.rows() == sorted([*range(20), *range(100, 110), *range(200, 205), *twice])
     assert is_verified(logs)
@@ -485,7 +485,7 @@ def test_each_rotation_keeps_the_producer_of_what_was_rotated(logs):
     assert is_verified(logs)
 
 
-# Whatever happens.
+# Sequences of events.
 
 
 class _Folder:
@@ -493,7 +493,7 @@ class _Folder:
 
     def __init__(self, logs: Loads, rng: Random) -> None:
         self.logs, self.rng, self.numbers, self.offered = logs, rng, count(), set[int]()
-        #: What is loaded as it is: only such may go on in a way of its own.
+        #: Files that are loaded as they are: only such may go on in a way of their own.
         self.settled: set[Path] = set()
 
     @property

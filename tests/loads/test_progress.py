@@ -21,7 +21,7 @@ from tests.loads.conftest import InThisProcess, Loads, line
 
 
 class Slow(InThisProcess):
-    """Lingers after the work, so that somebody has the time to look at it."""
+    """Lingers after the work, so that the test has the time to look at it."""
 
     def run(self, job, sessions):
         notes = super().run(job, sessions)
@@ -38,7 +38,7 @@ def told_of(loads: Loads, monkeypatch, **changes) -> list[Progress]:
     return told
 
 
-def test_what_is_committed_or_staged_is_told_while_a_load_runs(loads, monkeypatch):
+def test_committed_and_staged_records_are_reported_while_a_load_runs(loads, monkeypatch):
     written = loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
     last = told_of(loads, monkeypatch)[-1]
@@ -47,7 +47,7 @@ def test_what_is_committed_or_staged_is_told_while_a_load_runs(loads, monkeypatc
     assert (last.bytes, last.bytes_planned, last.records, last.seconds_left) == (size, size, 100, 0)
 
 
-def test_a_load_tells_whom_it_waits_for(loads):
+def test_a_load_reports_what_it_waits_for(loads):
     loads.write("a.jsonl", line(1))
     loads.load()
     loads.write("a.jsonl", line(1) + line(2))
@@ -66,7 +66,7 @@ def test_a_load_tells_whom_it_waits_for(loads):
     assert "another load (session planner-of-another, lease until " in last.waits_for
 
 
-def test_a_load_tells_that_the_database_does_not_answer(loads, monkeypatch):
+def test_a_load_reports_that_the_database_does_not_answer(loads, monkeypatch):
     def lost(*_):
         raise DatabaseLost("looking", "the line went dead")
 
@@ -87,7 +87,7 @@ def test_how_much_a_compressed_file_holds_is_not_guessed(loads, monkeypatch):
     assert (last.bytes_planned, last.records, last.seconds_left) == (None, 100, None)
 
 
-def test_a_load_is_not_disturbed_by_who_cannot_be_told(loads, monkeypatch):
+def test_a_load_is_not_disturbed_by_a_terminal_that_cannot_be_written_to(loads, monkeypatch):
     def broken(_):
         raise BrokenPipeError
 
@@ -96,7 +96,7 @@ def test_a_load_is_not_disturbed_by_who_cannot_be_told(loads, monkeypatch):
     told_of(loads, monkeypatch, tell=broken)
 
 
-def test_what_is_left_is_as_slow_as_what_is_done():
+def test_the_remaining_time_assumes_the_speed_so_far():
     half = Progress(bytes=50, bytes_planned=100, records=7, seconds=10)
 
     assert (half.seconds_left, half.records_per_s) == (10, 1)
@@ -126,7 +126,7 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch, capsys, every_s, 
     assert capsys.readouterr().err == shown
 
 
-def test_sizes_and_times_are_said_in_words():
+def test_sizes_and_times_are_printed_in_words():
     assert [size_in_words(size) for size in (0, 999, 1_234_567, 5 * 10**14)] == ["0 B", "999 B", "1.2 MB", "500.0 TB"]
     assert [time_in_words(seconds) for seconds in (0, 99, 100, 5_000, 9_000)] == [
         "0 s",

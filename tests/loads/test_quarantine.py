@@ -86,7 +86,7 @@ def two_strange(loads: Loads) -> Loads:
     return loads
 
 
-def test_what_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):
+def test_a_record_that_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):
     loads = two_strange
 
     report = retry_all(loads)
@@ -103,7 +103,7 @@ def test_what_is_good_now_is_loaded_under_its_own_id_in_one_commit(two_strange):
     assert is_sound(loads)
 
 
-def test_a_retry_makes_no_target_anew_that_was_lost(two_strange):
+def test_a_retry_does_not_create_a_target_again_that_was_lost(two_strange):
     loads = two_strange
     with loads.engine.begin() as connection:
         connection.execute(text("DROP TABLE target"))
@@ -123,7 +123,7 @@ def test_retrying_again_finds_nothing_and_loading_again_finds_nothing_new(two_st
     assert loads.rows() == [1, 2, 3, 4]
 
 
-def test_what_is_still_bad_stays_held_with_its_new_reason_and_the_rest_is_loaded(loads):
+def test_a_record_that_is_still_bad_stays_held_with_its_new_reason_and_the_rest_is_loaded(loads):
     loads.write("a.jsonl", strange(1) + BROKEN + strange(2) + line(3, amount="no number"))
     loads.load(unknown_fields=UnknownFields.FAIL)
     before = loads.ask("SELECT reason FROM onceload.quarantine ORDER BY sequence_id")
@@ -184,7 +184,7 @@ def test_a_commit_without_an_answer_is_looked_up_and_not_repeated(two_strange, l
 
 
 def test_two_retries_at_once_load_each_record_once(loads):
-    """Both stand in front of the commit lock with all rows written; one of them gets them all."""
+    """Both wait for the commit lock with all rows written; one of them gets them all."""
     count = 50
     loads.write("a.jsonl", "".join(strange(number) for number in range(count)))
     loads.load(unknown_fields=UnknownFields.FAIL, quarantine_limit=ANY_NUMBER)
@@ -272,7 +272,7 @@ def test_a_late_record_does_not_overwrite_a_newer_one_of_its_key(loads):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_fields_that_nobody_declared_get_their_column_from_a_retry_as_from_a_load(two_strange):
+def test_undeclared_fields_get_their_column_from_a_retry_as_from_a_load(two_strange):
     retry_all(two_strange, unknown_fields=UnknownFields.ADD)
 
     assert two_strange.rows("id, surprise") == [(1, None), (2, 1), (3, 1), (4, None)]
@@ -319,7 +319,7 @@ def test_a_text_that_is_not_one_record_stays_held(two_strange, mended):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_a_blank_line_around_a_mended_record_does_not_move_its_id(two_strange):
+def test_a_blank_line_around_a_fixed_record_does_not_move_its_id(two_strange):
     ids = two_strange.ask("SELECT sequence_id FROM onceload.quarantine ORDER BY sequence_id")
 
     retry_all(two_strange, mended=dict.fromkeys(held(two_strange), b'\n\n {"id": 9}\n'))
@@ -353,7 +353,7 @@ def test_a_pipeline_whose_rows_are_made_of_more_than_their_bytes_is_refused(two_
     ("setting", "changes"),
     [("a declared target.deleted", {"deleted": "gone"}), ("merge without target.lineage", {"lineage": False})],
 )
-def test_a_record_whose_turn_nobody_could_tell_is_not_retried(loads, setting, changes):
+def test_a_record_whose_turn_is_unknown_is_not_retried(loads, setting, changes):
     """It would bring back what a later record deleted, or overwrite what it wrote."""
     columns = (*loads.declared.columns, parse_column("gone", "boolean"))
     target = Target(schema="public", table="target", write=Write.MERGE, key=("id",), **changes)
@@ -388,7 +388,7 @@ def test_an_exported_file_is_for_its_owner_alone_and_gives_the_same_bytes_back(l
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_a_file_of_another_database_mends_nothing(two_strange, tmp_path):
+def test_a_file_of_another_database_fixes_nothing(two_strange, tmp_path):
     path = tmp_path / "bad.jsonl"
     records = list(find_records(two_strange.engine, Selection(pipeline="events")))
     write_records([replace(each, sequence_id=each.sequence_id + 1) for each in records], path)
@@ -448,7 +448,7 @@ def call(loads, capsys):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_from_looking_to_mending_to_retrying(loads, tmp_path, call):
+def test_from_looking_to_fixing_to_retrying(loads, tmp_path, call):
     loads.write("a.jsonl", line(1) + '{"id": "two"}\n{"id": "three"}\n' + BROKEN)
     loads.load()
     bad, yaml = tmp_path / "bad.jsonl", str(pipeline_file(loads, tmp_path))
@@ -581,7 +581,7 @@ def test_records_are_listed_with_their_lines_while_the_file_holds_them(loads, ca
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_nothing_selected_is_said_clearly(two_strange, call, tmp_path):
+def test_an_empty_selection_is_reported_clearly(two_strange, call, tmp_path):
     yaml = str(pipeline_file(two_strange, tmp_path))
 
     for arguments in (["list"], ["retry", yaml], ["discard", "--yes"], ["export", str(tmp_path / "bad.jsonl")]):
@@ -595,7 +595,7 @@ def test_nothing_selected_is_said_clearly(two_strange, call, tmp_path):
     assert len(held(two_strange)) == 2
 
 
-def test_an_id_that_nobody_has_is_refused_by_its_name(two_strange):
+def test_an_id_that_does_not_exist_is_refused_by_its_name(two_strange):
     asked = Selection(pipeline="events", ids=(QuarantineId(held(two_strange)[0]), QuarantineId(1234)))
 
     with pytest.raises(NotFound, match="'1234'"):

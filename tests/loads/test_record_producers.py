@@ -61,8 +61,8 @@ def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
     assert devices.load().loaded == 0
 
 
-def test_a_record_that_stands_twice_in_a_first_batch_takes_effect_once(devices):
-    """Nothing of it was seen before: only the batch itself tells."""
+def test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once(devices):
+    """Nothing of it was seen before: only the batch itself shows it."""
     devices.write("a.jsonl", record("d1", 0) + record("d1", 1) + record("d1", 1, "9.99") + record("d2", 0))
 
     report = devices.load()
@@ -76,7 +76,7 @@ def test_a_record_that_stands_twice_in_a_first_batch_takes_effect_once(devices):
 
 
 @pytest.mark.parametrize("again", [0, 63, 64, 2**53 + 1, 2**63 - 2])
-def test_of_ids_far_apart_only_the_one_that_stands_twice_is_a_duplicate(devices, again):
+def test_of_ids_far_apart_only_the_one_that_occurs_twice_is_a_duplicate(devices, again):
     ids = [0, 1, 62, 63, 64, 127, 128, 2**31, 2**53, 2**53 + 1, 2**63 - 2]
     devices.write("a.jsonl", "".join(record("d1", seq) for seq in [*ids, again]) + record("d2", again))
 
@@ -135,7 +135,7 @@ def test_upkeep_forgets_idle_devices_and_no_file_so_that_what_is_still_there_is_
     assert [state.name for state in devices.ledger.states("events").states.values()] == ["a.jsonl"]
     assert (again.loaded, again.duplicates) == (0, 0)
     assert devices.rows("device, seq") == [("d1", 0), ("d2", 0)]
-    # What is declared: a device that was silent for longer, and says the same again, begins anew.
+    # As declared: a device that was silent for longer, and repeats a record, begins again.
     devices.write("b.jsonl", record("d1", 0))
     assert devices.load().loaded == 1
 
@@ -219,7 +219,7 @@ def test_a_late_record_takes_no_key_from_a_later_one_of_its_producer(merging):
 
 @pytest.mark.parametrize("is_one_batch", [False, True], ids=["one by one", "one batch"])
 def test_a_late_record_takes_a_key_from_another_producer_whatever_its_own_did_before(merging, is_one_batch):
-    """What the docs say of a key of several producers: nothing tells which is the later, so the last applied wins."""
+    """What the docs say of a key of several producers: no order is known between them, so the last applied wins."""
     for number, (device, seq) in enumerate([("a", 10), ("b", 1), ("a", 7)]):
         merging.write(f"{number}.jsonl", record(device, seq))
         if not is_one_batch:

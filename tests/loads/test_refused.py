@@ -60,14 +60,14 @@ def retry_all(loads: Loads, **changes: Any) -> RetryReport:
 
 
 def one_record_each(loads: Loads, *values: str) -> Report:
-    """Files that are pieces of their own, with a field that nobody declared."""
+    """Files that are pieces of their own, with an undeclared field."""
     source = replace(loads.declared.source, chunk_bytes=16)
     for number, value in enumerate(values, start=1):
         loads.write(f"{number}.jsonl", f'{{"id":{number},"x":{value}}}\n')
     return loads.load(source=source, columns=columns(id="bigint"), unknown_fields=ADD)
 
 
-# Fields that nobody declared.
+# Undeclared fields.
 
 
 def test_a_later_piece_is_read_as_the_column_that_an_earlier_one_made(loads):
@@ -181,7 +181,7 @@ def test_fields_without_a_place_in_the_table_are_quarantined_and_other_records_l
     assert "has no room for another column" in reasons(loads)[0]
 
 
-def test_what_is_refused_before_any_row_is_its_own_cause(loads):
+def test_a_refusal_before_any_row_is_its_own_cause(loads):
     rows = pa.table({"id": pa.array([], pa.int64())})
     writer = write.Writer(table="nowhere", target="nowhere", columns=columns(id="bigint"), lineage=False, is_cast=False)
 

@@ -144,7 +144,7 @@ def test_a_record_that_is_retried_while_its_file_is_replaced_is_not_there_twice(
     assert is_sound(loads)
 
 
-def test_what_was_retried_and_what_was_rewound_is_counted(loads):
+def test_retried_and_rewound_records_are_counted(loads):
     loads.write("a.jsonl", line(1) + BROKEN)
     loads.load()
     loads.write("a.jsonl", line(1) + BROKEN + line(3))
@@ -160,7 +160,7 @@ def test_what_was_retried_and_what_was_rewound_is_counted(loads):
     assert is_sound(loads)
 
 
-def test_whoever_knows_that_rows_are_lost_accepts_it(ten):
+def test_a_user_who_knows_that_rows_are_lost_accepts_it(ten):
     loads = ten
     loads.load()
     change(loads, "DELETE FROM target WHERE id < 5")

@@ -74,7 +74,7 @@ def grown(loads):
     return loads
 
 
-def test_what_came_after_a_position_goes_and_comes_again(grown):
+def test_commits_after_a_position_are_rewound_and_loaded_again(grown):
     before = everything(grown)
     assert grown.rows() == [1, 2, 3, 4]
 
@@ -140,7 +140,7 @@ def test_a_dry_run_makes_no_writer_wait(grown):
     assert grown.ledger.position("events") == 5
 
 
-def test_a_rewind_whose_commit_gets_no_answer_says_so(grown):
+def test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown(grown):
     execute(
         grown.admin_dsn,
         "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
@@ -180,7 +180,7 @@ def test_a_rewind_that_is_killed_anywhere_has_changed_nothing(grown, monkeypatch
     assert grown.ledger.position("events") == 4
 
 
-def test_a_position_whose_rows_were_taken_back_is_not_gone_back_to(grown):
+def test_a_position_whose_rows_were_rolled_back_is_no_target_of_a_rewind(grown):
     back(grown, 1)
     grown.load()
 
@@ -194,7 +194,7 @@ def test_a_position_whose_rows_were_taken_back_is_not_gone_back_to(grown):
     assert proven(grown)
 
 
-def test_snapshots_of_what_was_taken_back_are_passed_over(grown):
+def test_snapshots_of_rewound_commits_are_passed_over(grown):
     PostgresSnapshots(grown.engine).take("events")
     with pytest.raises(SettingRefused, match="0 to 4"):
         back(grown, 5)
@@ -206,7 +206,7 @@ def test_snapshots_of_what_was_taken_back_are_passed_over(grown):
     assert proven(grown)
 
 
-def test_rows_that_are_lost_or_doubled_are_named_and_gone_over_only_if_that_is_accepted(grown):
+def test_lost_and_duplicated_rows_are_named_and_accepted_only_if_asked_for(grown):
     before = grown.rows()
     with grown.engine.begin() as connection:
         connection.execute(text("DELETE FROM target WHERE id = 3"))
@@ -293,7 +293,7 @@ def test_verification_finds_nothing_amiss_before_and_after_it_is_loaded_again(gr
         ({"lineage": False}, "lineage: true.* recover rebuild"),
     ],
 )
-def test_rows_that_do_not_tell_where_they_come_from_are_not_taken_back(grown, change, sentence):
+def test_rows_that_do_not_name_their_record_are_not_rewound(grown, change, sentence):
     grown.declared = replace(grown.declared, target=replace(grown.declared.target, **change))
 
     with pytest.raises(SettingRefused, match=sentence):
@@ -308,7 +308,7 @@ def test_a_target_that_got_no_lineage_from_its_transform_is_refused(grown):
         back(grown, 0)
 
 
-def test_what_was_loaded_before_rows_had_a_lineage_is_refused(grown):
+def test_rows_from_before_there_was_a_lineage_are_refused(grown):
     execute(grown.admin_dsn, "UPDATE target SET _producer_id = NULL")
     execute(grown.admin_dsn, "ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only")
     execute(grown.admin_dsn, "UPDATE onceload.ledger SET loaded = loaded + 1 WHERE position = 2")
@@ -368,7 +368,7 @@ def test_a_generation_that_began_later_is_as_if_it_had_never_been(loads):
     assert proven(loads)
 
 
-def test_what_was_loaded_twice_as_allowed_is_not_taken_apart(loads):
+def test_rows_that_were_loaded_twice_as_allowed_are_not_taken_apart(loads):
     """A row of theirs does not tell with which of the two entries it came."""
     loads.write("a.jsonl", line(1))
     loads.load()
@@ -382,7 +382,7 @@ def test_what_was_loaded_twice_as_allowed_is_not_taken_apart(loads):
     assert loads.rows() == [1, 1]
 
 
-def test_business_ids_that_are_taken_back_are_new_again(loads):
+def test_rewound_business_ids_are_new_again(loads):
     keep = replace(loads.declared.pipeline, message_keep_days=2)
     loads.declared = replace(
         loads.declared, pipeline=keep, publish=Publish.STAGED, message_id=MessageId(columns=("id",), keep_days=2)
@@ -404,7 +404,7 @@ def test_business_ids_that_are_taken_back_are_new_again(loads):
 
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("to", [0, 1, 2])
-def test_records_that_name_their_producer_come_again(loads, order, to):
+def test_records_that_name_their_producer_are_loaded_again(loads, order, to):
     def record(device, seq):
         return json.dumps({"device": device, "seq": seq}) + "\n"
 
@@ -430,7 +430,7 @@ def test_records_that_name_their_producer_come_again(loads, order, to):
     assert proven(loads)
 
 
-def test_whoever_was_loading_is_fenced_and_its_rows_do_not_come(grown):
+def test_a_running_load_is_fenced_and_its_rows_do_not_come(grown):
     session = grown.ledger.open_session("events", SessionName("slow"))
     producer_id = grown.ledger.register("events", [("c.jsonl", 1)])["c.jsonl", 1]
     claim = grown.ledger.claim(session, {producer_id: SpanSet.of((0, 9))}, batch=Batch("slow"), lease_s=600)
@@ -652,7 +652,7 @@ def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, ne
     ]
 
 
-def test_files_that_are_known_by_their_content_may_lie_under_other_names(loads, new_dsn, tmp_path):
+def test_files_that_are_known_by_their_content_may_have_other_names(loads, new_dsn, tmp_path):
     loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
     loads.write("a.jsonl", line(1))
     loads.write("copy.jsonl", line(2))

@@ -82,7 +82,7 @@ def test_all_rows_of_a_record_take_effect_once(devices, tasks, order):
     assert verify(declared, devices.engine).differing == 0
 
 
-def test_of_a_record_that_stands_twice_in_a_batch_the_rows_of_the_first_take_effect(devices, tasks):
+def test_of_a_record_that_occurs_twice_in_a_batch_the_rows_of_the_first_take_effect(devices, tasks):
     devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 0, ["c", "d", "e"]) + record("d1", 1, ["f"]))
     devices.write("b.jsonl", record("d1", 0, ["g"]) + record("d2", 0, ["h", "i"]))
 
@@ -155,7 +155,7 @@ def test_a_row_whose_lineage_is_null_is_refused(request, tasks, who):
 
 
 def test_a_merge_refuses_several_rows_of_one_key_that_one_record_makes(devices, tasks):
-    """Which of them is the last nobody could tell, so that chance would decide."""
+    """None of them is known to be the last, so that chance would decide."""
     target = Target(schema="public", table="target", write=Write.MERGE, key=("item",))
     transform = "SELECT *, explode(items) AS item FROM records"
     devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 1, ["a"]))

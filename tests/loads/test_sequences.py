@@ -78,16 +78,16 @@ _EXAMPLES = settings().max_examples // 5 // len(KINDS)
 
 
 class Killed(BaseException):
-    """The process is no more: nothing catches this, and nothing is said to the server afterwards."""
+    """The process is dead: nothing catches this, and nothing is sent to the server afterwards."""
 
 
 class TaskKilled(BaseException):
-    """One try of a task is no more."""
+    """One try of a task is dead."""
 
 
 @dataclass
 class Plug:
-    """Listens to what one loader says to the server, and pulls at the word that it was told."""
+    """Listens to what one loader says to the server, and pulls at the word that it was given."""
 
     fault: Fault | None
     at: int
@@ -185,7 +185,7 @@ class World:
                 self.landing.change(operation)
 
     def finish(self) -> None:
-        """Whatever was left is made good by a load that nothing happens to."""
+        """A load that nothing happens to makes good what was left."""
         self._load(Load(publish=Publish.STAGED, chunk_bytes=100))
         self._load(Load(publish=Publish.DIRECT, chunk_bytes=2**20))
         self._verify(Verify(is_deep=True))
@@ -207,7 +207,7 @@ class World:
         if asked.is_quiet:
             assert isinstance(report, Report), f"a load that nothing happened to failed: {report!r}"
             assert (report.loaded + report.quarantined) == effects.records.total() - records
-            # Of what earlier loads handed out it also tells what it could not read.
+            # It also reports chunks of earlier loads that it could not read.
             needing = {note.name for note in report.notes if note.needs_a_person}
             assert conflicted <= needing <= conflicted | handed_out
             if self._publish(asked) is Publish.STAGED:
@@ -298,7 +298,7 @@ class World:
         of_rows = [each for each in differences if each.kind not in _OF_FILES and each.producer not in conflicted]
         assert not of_rows
         differing = {each.producer for each in differences if each.kind in _OF_FILES}
-        # What is no longer the latest life of a file is not compared.
+        # Only the latest life of a file is compared.
         assert differing == changed
 
     # The database.
@@ -313,18 +313,18 @@ class World:
         )
 
     def _until_nobody_holds_a_stage(self) -> None:
-        """The server notices a little later than we do that a loader is no more."""
+        """The server notices a little later than we do that a loader is dead."""
         held = (
             "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
             " WHERE locktype = 'advisory' AND datname = current_database()"
         )
         until = time.monotonic() + _PATIENCE_S
         while self._count(held):
-            assert time.monotonic() < until, "a loader that is no more still holds its stage"
+            assert time.monotonic() < until, "a dead loader still holds its stage"
             time.sleep(0.01)
 
     def _handed_out(self) -> set[str]:
-        """Files of which something waits, or is in hand, that whoever takes it commits."""
+        """Files with a delivery that waits or is held, and that the session that takes it commits."""
         query = """
             SELECT DISTINCT producer.name
               FROM onceload.pipeline JOIN onceload.delivery USING (pipeline_id)
@@ -385,7 +385,7 @@ class Tasks(InThisProcess):
             self.plug.in_task = False
 
 
-#: Of what is compared with the sources, not with the rows.
+#: Differences from the sources, not from the rows.
 _OF_FILES = {Differing.FILE_MISSING, Differing.FILE_SHORTER, Differing.FILE_UNREADABLE, Differing.BYTES_CHANGED}
 
 
@@ -475,7 +475,7 @@ _PAST = {
         [Append("a.log.gz", 9 * _GOOD), Truncate("a.log.gz", 80)],
         Kind(on_rewrite=OnRewrite.NEW_GENERATION, sealed=True),
     ),
-    "a generation that nothing was loaded of is taken back": (
+    "a generation that nothing was loaded of is rolled back": (
         [
             Append("a.log", 3 * _GOOD),
             _LOAD,
@@ -508,7 +508,7 @@ def test_what_went_wrong_once_does_not_again(worlds, operations, kind):
 )
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS.keys())
 @given(operations=SEQUENCES, data=st.data())
-def test_whatever_happens_to_files_and_loads_each_record_takes_effect_once(worlds, operations, data, kinds):
+def test_each_record_takes_effect_once_whatever_happens_to_files_and_loads(worlds, operations, data, kinds):
     with worlds(data.draw(kinds)) as world:
         for operation in operations:
             world.do(operation)

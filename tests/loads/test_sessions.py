@@ -1,4 +1,4 @@
-"""Several sessions at work on one pipeline: what each mode promises, and what becomes of failures."""
+"""Several sessions that load one pipeline: what each mode promises, and what becomes of failures."""
 
 import gzip
 import threading
@@ -86,7 +86,7 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     def call(number: int) -> None:
         try:
             results[number] = calls[number]()
-        except BaseException as error:  # noqa: BLE001 - told to the test.
+        except BaseException as error:  # noqa: BLE001 - returned to the test.
             results[number] = error
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(len(calls))]
@@ -136,12 +136,12 @@ class Board:
 
 
 def offered(loads: Loads) -> Board:
-    """Everything is handed out, and nobody has taken anything yet."""
+    """Everything is offered, and no session has taken anything yet."""
 
     class Nobody(InThisProcess):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
             del job, sessions
-            raise DatabaseLost("working", "nobody is there")
+            raise DatabaseLost("working", "there is no server")
 
     with pytest.raises(DatabaseLost):
         load(loads.declared, settings(loads), batch=new_batch(), tasks=Nobody())
@@ -215,7 +215,7 @@ def test_a_load_works_as_all_fixed_sessions(loads):
 
 
 @DIRECT
-def test_what_was_offered_to_a_session_that_there_is_no_more_goes_to_the_first(loads):
+def test_deliveries_of_a_session_that_no_longer_exists_go_to_the_first(loads):
     declare(loads, Mode.SESSION, sessions=4)
     numbers = write(loads)
     offered(loads)
@@ -303,7 +303,7 @@ def _same_life(loads: Loads, handed: Handed) -> PostgresDeliveries:
 
 @WITH_TAKERS
 @DIRECT
-def test_of_two_under_one_name_the_later_goes_on_and_the_earlier_is_told(loads, mode, monkeypatch):
+def test_of_two_under_one_name_the_later_goes_on_and_the_earlier_gets_an_error(loads, mode, monkeypatch):
     declare(loads, mode)
     numbers = write(loads)
     offered(loads)
@@ -381,7 +381,7 @@ def test_a_later_run_of_a_batch_takes_over_at_once_what_its_earlier_life_held(lo
 
 @contextmanager
 def monkeypatched(owner: type, name: str) -> Iterator[None]:
-    """Nothing is said in the end, as by a process that was killed."""
+    """Nothing is sent in the end, as by a process that was killed."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(owner, name, lambda *_, **__: None)
         yield
@@ -389,7 +389,7 @@ def monkeypatched(owner: type, name: str) -> Iterator[None]:
 
 @contextmanager
 def killed_while_planning(loads: Loads) -> Iterator[None]:
-    """Whoever plans ends here, and gives nothing back."""
+    """The planner ends here, and gives nothing back."""
     with (
         monkeypatched(PostgresDeliveries, "end_batch"),
         monkeypatched(type(loads.ledger), "release"),
@@ -407,7 +407,7 @@ def test_two_loads_at_once_share_the_work(loads, monkeypatch):
     both, of_thread = threading.Barrier(2), threading.local()
 
     def deliver_together(*arguments: Any) -> list[Note]:
-        """Each of them has one in hand before either goes on."""
+        """Each of them holds one before either goes on."""
         if not hasattr(of_thread, "is_under_way"):
             of_thread.is_under_way = True
             both.wait(timeout=60)
@@ -427,7 +427,7 @@ def load_waiting(loads: Loads, **changes: Any) -> Report:
     return load(loads.declared, settings(loads, **changes), batch=new_batch(), tasks=InThisProcess())
 
 
-def test_what_another_run_holds_is_waited_for_until_it_does_not_get_on(loads):
+def test_a_load_waits_for_another_run_until_that_makes_no_progress(loads):
     declare(loads, Mode.SHARED, ack_deadline_s=3600)
     numbers = write(loads)
     if loads.declared.is_direct:
@@ -474,7 +474,7 @@ def test_a_consumer_stages_for_the_batch_of_another(loads):
 
 
 @STAGED
-def test_who_comes_with_an_edited_pipeline_file_loads_in_place_of_the_batch(loads):
+def test_a_load_with_an_edited_pipeline_file_takes_the_place_of_the_batch(loads):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     other = replace(loads, declared=replace(loads.declared, columns=loads.declared.columns[:1]))
@@ -494,7 +494,7 @@ def test_who_comes_with_an_edited_pipeline_file_loads_in_place_of_the_batch(load
 
 
 @STAGED
-def test_a_batch_goes_with_whoever_was_to_publish_it_and_is_staged_anew_by_the_next(loads):
+def test_a_batch_goes_with_its_publisher_and_is_staged_again_by_the_next(loads):
     declare(loads, Mode.SHARED, ack_deadline_s=60)
     numbers = write(loads)
 
@@ -533,7 +533,7 @@ def test_no_more_is_open_than_the_pipeline_allows(loads):
 
 
 @STAGED
-def test_what_was_offered_chunk_by_chunk_is_taken_back_once_the_pipeline_publishes_at_once(loads):
+def test_chunks_offered_one_by_one_are_withdrawn_once_the_pipeline_publishes_at_once(loads):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     loads.declared = replace(loads.declared, publish=Publish.DIRECT)
@@ -547,7 +547,7 @@ def test_what_was_offered_chunk_by_chunk_is_taken_back_once_the_pipeline_publish
 
 
 @DIRECT
-def test_what_was_offered_is_taken_back_by_a_rewind(loads):
+def test_offered_deliveries_are_withdrawn_by_a_rewind(loads):
     declare(loads, Mode.SHARED)
     loads.write("before.jsonl", line(50))
     loads.load()
@@ -563,7 +563,7 @@ def test_what_was_offered_is_taken_back_by_a_rewind(loads):
 
 
 @DIRECT
-def test_the_first_of_two_sessions_says_so_when_the_board_is_full_of_what_the_other_has_to_do(loads):
+def test_the_first_of_two_sessions_reports_that_the_board_is_full_of_the_work_of_the_other(loads):
     declare(loads, Mode.SESSION, open_max=2)
     numbers = write(loads)
 
@@ -591,7 +591,7 @@ def test_no_session_ends_before_all_of_its_part_is_handed_out(loads):
 # What failed once.
 
 
-def test_what_was_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads, monkeypatch):
+def test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     take = PostgresDeliveries._take
@@ -668,7 +668,7 @@ def test_what_an_earlier_life_of_a_batch_left_is_not_waited_for_when_nothing_is_
 
 
 @DIRECT
-def test_what_others_hold_is_waited_for_once(loads):
+def test_a_load_waits_once_for_what_others_hold(loads):
     declare(loads, Mode.SHARED, sessions=1, ack_deadline_s=1)
     write(loads)
 
@@ -676,7 +676,7 @@ def test_what_others_hold_is_waited_for_once(loads):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
             if "held" not in Board(loads).states():
                 Board(loads).take("other")
-                # It says that it is alive, and does not get on.
+                # It sends heartbeats, and makes no progress.
                 pass_time(loads, -3600)
             return super().run(job, sessions)
 
@@ -684,13 +684,13 @@ def test_what_others_hold_is_waited_for_once(loads):
 
     report = load(loads.declared, settings(loads, wait_s=waits_s), batch=new_batch(), tasks=BehindAnother())
 
-    # The session itself waits for as long as a lease, and the load for as long as it was told.
+    # The session itself waits for as long as a lease, and the load for as long as it was asked to.
     assert waits_s <= time.monotonic() - started < 2 * waits_s
     assert any("session other, lease until" in note.reason for note in report.notes)
 
 
 @DIRECT
-def test_nobody_is_named_whose_claim_has_ended(loads):
+def test_no_session_is_named_whose_claim_has_ended(loads):
     declare(loads, Mode.SHARED)
     write(loads)
     board = offered(loads)
@@ -731,7 +731,7 @@ def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, m
 
 
 @STAGED
-def test_what_a_planner_left_that_vanished_keeps_nobody_from_his_own(loads):
+def test_a_planner_that_vanished_keeps_no_other_from_its_own_work(loads):
     declare(loads, Mode.SHARED)
     write(loads)
 
@@ -763,7 +763,7 @@ def test_a_packed_file_in_the_line_of_another_is_not_waited_for(loads):
 
 
 @DIRECT
-def test_what_depends_on_another_line_is_waited_for_with_a_bound(loads):
+def test_a_delivery_that_depends_on_another_line_waits_with_a_bound(loads):
     declare(loads, Mode.SESSION)
     loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
     write(loads)
@@ -782,7 +782,7 @@ UPDATE onceload.delivery SET deadline_at = now() + interval '1 h' WHERE state = 
 
 
 @DIRECT
-def test_what_somebody_holds_and_does_not_get_on_with_is_waited_for_with_a_bound(loads):
+def test_a_load_waits_with_a_bound_for_a_session_that_makes_no_progress(loads):
     declare(loads, Mode.SHARED, ack_deadline_s=1)
     numbers = write(loads)
 
@@ -815,7 +815,7 @@ def test_a_file_that_breaks_off_is_not_planned_again_while_there_is_more(loads):
 
 
 @STAGED
-def test_what_a_killed_worker_held_is_taken_back_once_the_pipeline_publishes_at_once(loads):
+def test_deliveries_of_a_killed_worker_are_withdrawn_once_the_pipeline_publishes_at_once(loads):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     loads.declared = replace(loads.declared, publish=Publish.DIRECT)
@@ -854,7 +854,7 @@ def lost_once(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @WITH_TAKERS
 @DIRECT
-def test_whoever_follows_takes_over_what_one_held_that_vanished(loads, mode):
+def test_a_successor_takes_over_what_a_vanished_session_held(loads, mode):
     declare(loads, mode)
     numbers = write(loads)
     offered(loads).take("gone")
@@ -885,7 +885,7 @@ def test_a_run_that_was_replaced_leaves_the_one_alone_that_replaced_it(loads):
 
 
 @STAGED
-def test_what_a_helper_could_not_read_is_told_by_whoever_publishes(loads):
+def test_a_publish_reports_what_a_helper_could_not_read(loads):
     declare(loads, Mode.SHARED, deliveries_max=1)
     numbers = write(loads)
     helped: list[Report] = []
@@ -904,7 +904,7 @@ def test_what_a_helper_could_not_read_is_told_by_whoever_publishes(loads):
 
 
 @DIRECT
-def test_what_somebody_else_could_not_read_is_told_by_whoever_handed_it_out(loads, monkeypatch):
+def test_a_planner_reports_what_another_session_could_not_read(loads, monkeypatch):
     declare(loads, Mode.SHARED, deliveries_max=2)
     numbers = write(loads)
 
@@ -945,7 +945,7 @@ def test_what_a_session_held_that_there_is_no_more_is_loaded_once_its_lease_has_
 
 
 class Poison:
-    """Chunks that nobody can read, until they are mended."""
+    """Chunks that cannot be read, until they are fixed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, first: int = 0) -> None:
         self.tries: list[str] = []
@@ -961,7 +961,7 @@ class Poison:
 
 
 @EVERY_MODE
-def test_a_poison_chunk_is_tried_so_many_times_and_set_aside_and_loaded_once_when_it_is_mended(
+def test_a_poison_chunk_is_tried_a_fixed_number_of_times_then_set_aside_and_loaded_once_when_it_is_fixed(
     loads, mode, monkeypatch
 ):
     declare(loads, mode, deliveries_max=3)
@@ -977,7 +977,7 @@ def test_a_poison_chunk_is_tried_so_many_times_and_set_aside_and_loaded_once_whe
     assert [(note.name, note.needs_a_person) for note in report.notes] == [("1.jsonl", True)]
     assert "dead letter" in report.notes[0].reason
     assert Board(loads).states() == ["dead"]
-    # Nobody tries it again by himself.
+    # No load tries it again by itself.
     assert (loads.load().loaded, len(poison.tries)) == (0, 3)
     poison.is_mended = True
     ((number,),) = loads.ask("SELECT delivery_id FROM onceload.delivery")
@@ -1008,7 +1008,7 @@ def test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_c
     assert loads.rows() == numbers
 
 
-def test_a_delivery_that_is_given_up_is_planned_anew(loads, monkeypatch):
+def test_a_delivery_that_is_given_up_is_planned_again(loads, monkeypatch):
     declare(loads, Mode.SHARED, deliveries_max=1)
     numbers = write(loads)
     poison = Poison(monkeypatch, "1.jsonl")
@@ -1032,10 +1032,10 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
 
     report = loads.load()
 
-    # What stands behind it in its file did not take effect first.
+    # The records behind it in its file did not take effect first.
     assert loads.rows() == [number for number in numbers if not 140 <= number < 180]
     assert {note.name for note in report.notes if note.needs_a_person} == {"1.jsonl"}
-    # Nothing stands behind the last of them, so that it is only planned anew.
+    # There is nothing behind the last of them, so that it is only planned again.
     assert board.states() == ["dead"] * 3
     hidden.rename(loads.folder / "1.jsonl")
     for (number,) in loads.ask("SELECT delivery_id FROM onceload.delivery"):
@@ -1064,7 +1064,7 @@ def test_a_small_file_that_is_gone_takes_no_other_of_its_bundle_with_it(loads, m
 
 @EVERY_MODE
 @DIRECT
-def test_what_was_written_anew_since_it_was_offered_is_planned_anew(loads, mode):
+def test_a_file_that_was_rewritten_since_it_was_offered_is_planned_again(loads, mode):
     declare(loads, mode)
     numbers = write(loads)
     offered(loads)
@@ -1080,7 +1080,7 @@ def test_what_was_written_anew_since_it_was_offered_is_planned_anew(loads, mode)
 @DIRECT
 def test_a_part_of_a_delivery_that_was_committed_is_not_committed_again_when_it_is_redelivered(loads, monkeypatch):
     declare(loads, Mode.SHARED)
-    # What is packed is one delivery, and commits piece by piece.
+    # A packed file is one delivery, and commits piece by piece.
     loads.write("a.jsonl.gz", gzip.compress("".join(line(number) for number in range(100, 140)).encode()))
     commit_piece, calls = loading._commit_piece, iter(range(100))
 
@@ -1109,7 +1109,7 @@ def test_the_error_history_of_a_delivery_is_kept(loads, monkeypatch):
     assert {session.split("/")[0] for _, session, _ in history} == {"b"}
 
 
-# Who follows.
+# Followers.
 
 
 @DIRECT
@@ -1170,7 +1170,7 @@ def test_a_follower_that_could_not_open_its_session_opens_it_when_the_database_i
 
 
 @DIRECT
-def test_a_stopped_consumer_finishes_what_it_has_in_hand_and_leaves_the_rest(loads, monkeypatch):
+def test_a_stopped_consumer_finishes_what_it_holds_and_leaves_the_rest(loads, monkeypatch):
     declare(loads, Mode.SHARED)
     numbers = write(loads)
     stopped = threading.Event()
@@ -1200,7 +1200,7 @@ def test_a_batch_cannot_be_called_like_a_session(loads):
         loads.load(batch="a/b")
 
 
-def test_sessions_of_a_batch_are_told_from_those_of_others():
+def test_sessions_of_a_batch_are_told_apart_from_those_of_others():
     assert session_of(Batch("a"), "1") == "a/1"
 
 

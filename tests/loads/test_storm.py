@@ -1,4 +1,4 @@
-"""Whatever happens to files, to the pipeline file and to loads: each record, counted by its own values, is there once.
+"""Files, the pipeline file and loads change at random: each record, counted by its own values, is there once.
 
 The first tests hold what was found in this way, and what each was; `python -m tests.loads.storm` goes on looking.
 """
@@ -107,7 +107,7 @@ _FOUND: dict[str, Drawn] = {
         Words(deliveries_max=1, chunk_bytes=4000, publish=Publish.DIRECT),
         (Append(_PLAIN, 5), Load(fault=Fault.TASK_KILLED, at=9), Edit("pattern", "*/*"), Load(), Redrive(), Load()),
     ),
-    "rows replaced that nobody could find": Drawn(
+    "rows replaced that could not be found": Drawn(
         Words(lineage=False), (Append(_PLAIN, 5), Load(), Edit("lineage", value=True), Load(replaces=True))
     ),
     "rows replaced that are those of another": Drawn(
@@ -210,13 +210,13 @@ def stand(server_dsn: str):
     "found",
     [pytest.param(found, id=name) for name, found in _FOUND.items()],
 )
-def test_what_was_found_once_is_not_found_again(stand: Stand, found: Drawn):
+def test_a_fault_that_was_found_once_is_not_found_again(stand: Stand, found: Drawn):
     if fault := stand.fault_of(found):
         raise fault
 
 
 @pytest.mark.parametrize(("commits", "found"), _FOUND_STRUCK.values(), ids=_FOUND_STRUCK)
-def test_what_was_found_once_is_not_found_again_behind_any_commit(
+def test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit(
     stand: Stand, commits: range, found: Callable[[int], Drawn]
 ):
     for at in commits:
@@ -237,7 +237,7 @@ def test_a_retry_at_any_word_of_a_replacement_brings_no_record_twice(stand: Stan
 
 
 @pytest.mark.parametrize("share", range(_SHARES))
-def test_whatever_happens_each_record_is_there_as_often_as_it_should_be(stand: Stand, share: int):
+def test_each_record_is_there_as_often_as_it_should_be_whatever_happens(stand: Stand, share: int):
     """The same sequences with every change, so that it is the change that fails; campaigns draw others."""
     first = int(os.environ.get("ONCELOAD_FAULT_SEED", "1")) + share * _SEQUENCES
     for seed in range(first, first + _SEQUENCES):

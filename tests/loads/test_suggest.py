@@ -100,7 +100,7 @@ def drafted(loads, **named):
     }, draft
 
 
-def test_what_is_drafted_from_a_staged_batch_is_met_by_it(rich, tmp_path):
+def test_a_draft_from_a_staged_batch_is_met_by_it(rich, tmp_path):
     stage(rich)
 
     found, draft = drafted(rich, batch=Batch("one"))
@@ -113,7 +113,7 @@ def test_what_is_drafted_from_a_staged_batch_is_met_by_it(rich, tmp_path):
     assert publish_now(rich).loaded == 600
 
 
-def test_what_is_drafted_from_the_target_is_met_by_what_comes_next_as_it_did(rich, tmp_path):
+def test_a_draft_from_the_target_is_met_by_what_comes_next_as_it_did(rich, tmp_path):
     rich.load()
 
     _, draft = drafted(rich)

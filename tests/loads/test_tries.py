@@ -1,4 +1,4 @@
-"""A delivery that several have in hand, one after the other, takes effect as one whole try of one content."""
+"""A delivery that several sessions hold, one after the other, takes effect as one whole try of one content."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 
 class Killed(BaseException):
-    """A worker is no more; its driver goes on."""
+    """A worker is dead; its driver goes on."""
 
 
 def packed(numbers: Sequence[int], note: str = "x" * 40) -> bytes:
@@ -125,7 +125,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
     load_killed(loads, declared, pieces=1, then=change)
 
     assert [number for number in loads.rows() if number >= 1000] == b
-    # The second try deleted what the first one had staged; otherwise all of it would have been staged anew.
+    # The second try deleted what the first one had staged; otherwise all of it would have been staged again.
     assert len(stages) == 1
     load_now(loads, declared)
     assert loads.rows() == (a[:10] if becomes == "smaller" else []) + b

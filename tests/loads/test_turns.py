@@ -144,7 +144,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     def reading(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         if chunk.name == "f1.jsonl" and 0 < chunk.first < len(content) // 2:
-            raise WrittenAnew(chunk.url, "it was written anew since it was planned")
+            raise WrittenAnew(chunk.url, "it was rewritten since it was planned")
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
@@ -165,7 +165,7 @@ def test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_rea
     assert seqs(of_devices) == list(range(910))
 
 
-def test_what_is_merged_is_merged_in_the_order_of_its_file(loads, in_the_middle_nothing):
+def test_a_merge_applies_records_in_the_order_of_their_file(loads, in_the_middle_nothing):
     """If a deletion behind it took effect first, a record would come back for good; other files do not wait."""
     target = Target(schema="public", table="target", write=Write.MERGE, key=("seq",))
     loads.declared = replace(loads.declared, target=target)

@@ -121,14 +121,14 @@ class AllButTheFirst(InThisProcess):
         assert lost
         board.take(lost)
         with pytest.MonkeyPatch.context() as patched:
-            # Nobody waits until it is found to be lost.
+            # The test does not wait until it is found to be lost.
             patched.setattr(Coming, "may_be", lambda _: False)
             return super().run(job, sessions)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
-    """A packed file is read as one stream, of which everything else is in."""
+    """A packed file is read as one stream, of which everything else is loaded."""
     path = logs.write("app.log", lines(1, 2, 3))
     in_chunks = replace(logs.declared.source, chunk_bytes=1)
     declared = replace(logs.declared, source=in_chunks, publish=Publish.DIRECT)
@@ -157,7 +157,7 @@ def test_what_goes_on_in_a_last_line_that_was_loaded_is_not_loaded_under_another
     assert [(note.name, note.needs_a_person) for note in report.notes] == [("whole.log", True)]
 
 
-def test_what_was_replaced_is_loaded_again_under_another_name(logs):
+def test_a_replaced_file_is_loaded_again_under_another_name(logs):
     by_path = replace(logs.declared.source, identity=Identity.PATH)
     replacing = {"on_rewrite": OnRewrite.REPLACE, "publish": Publish.STAGED, "source": by_path}
     logs.write("app.log", lines(1, 2))

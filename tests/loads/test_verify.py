@@ -168,7 +168,7 @@ def test_a_missing_a_shorter_and_a_torn_file_are_told_apart(loads):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_deleted_and_a_doubled_row_of_one_file_are_both_found(loads, name):
+def test_a_deleted_and_a_duplicated_row_of_one_file_are_both_found(loads, name):
     FORMATS[name](loads)
     source = source_of(loads, name)
     loads.load(source=source)
@@ -351,7 +351,7 @@ def test_a_file_that_begins_another_life_meanwhile_is_no_difference(loads, monke
     assert "a later one" in verification.not_compared[0].reason
 
 
-def test_rows_without_lineage_are_said_to_be_beyond_comparison(loads):
+def test_rows_without_lineage_are_reported_as_beyond_comparison(loads):
     target = Target(schema="public", table="target", lineage=False)
     loads.write("a.jsonl", line(1))
     loads.load(target=target)
@@ -384,7 +384,7 @@ def retried(loads, mended):
     assert report.retried == len(records)
 
 
-def test_a_record_that_was_mended_and_retried_is_no_difference(loads):
+def test_a_record_that_was_fixed_and_retried_is_no_difference(loads):
     loads.write("a.jsonl", line(1) + "{broken\n" + line(3) + line(4))
     loads.load()
     retried(loads, line(2).encode())
@@ -421,7 +421,7 @@ def test_rows_of_a_replaced_file_are_expected_no_more(loads):
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before(loads, deep):
+def test_a_generation_that_breaks_off_hides_no_difference_of_the_one_before(loads, deep):
     packed = gzip.compress("".join(line(number) for number in range(100)).encode())
     loads.write("a.jsonl.gz", packed)
     loads.load()
@@ -432,7 +432,7 @@ def test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before(loads
     assert named(verified(loads, deep=deep)) == [("a.jsonl.gz", Kind.FILE_SHORTER, None)]
 
 
-def test_what_a_rewind_took_back_is_expected_no_more(loads):
+def test_rewound_rows_are_no_longer_expected(loads):
     path = loads.write("a.jsonl", line(1) + "{broken\n")
     loads.load()
     with path.open("a") as file:
@@ -450,7 +450,7 @@ def test_what_a_rewind_took_back_is_expected_no_more(loads):
         assert (named(verification), verification.rows) == ([], 2)
 
 
-def test_columns_that_nobody_declared_are_compared_too(loads):
+def test_undeclared_columns_are_compared_too(loads):
     loads.declared = replace(loads.declared, unknown_fields=UnknownFields.ADD)
     loads.write("a.jsonl", line(1) + '{"id": 2, "color": "red"}\n')
     loads.load()

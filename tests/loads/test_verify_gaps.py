@@ -81,7 +81,7 @@ def test_a_file_with_a_gap_is_not_taken_for_whole(loads, name, deep):
 
 @STAGED
 @pytest.mark.parametrize("name", ["gz", "zst", "parquet"])
-def test_what_is_missing_at_the_end_of_a_file_that_was_noted_as_read_to_its_end_is_a_gap(loads, name):
+def test_records_missing_at_the_end_of_a_file_that_was_noted_as_read_to_its_end_are_a_gap(loads, name):
     FORMATS[name](loads)
     source = source_of(loads, name)
     loads.load(source=source)
@@ -254,7 +254,7 @@ def test_the_command_names_a_gap_and_says_what_to_do(loads, first_chunk_left, tm
 
 
 def test_a_load_that_was_given_up_at_its_last_try_leaves_a_gap_that_is_named(loads, monkeypatch):
-    """A chunk that nobody can read is left out of its batch; the others are loaded."""
+    """A chunk that cannot be read is left out of its batch; the others are loaded."""
     declare(loads, Mode.SHARED, deliveries_max=1)
     loads.write("a.jsonl", "".join(map(line, range(100, 140))))
 

@@ -42,7 +42,7 @@ from tests.loads.conftest import InThisProcess, Loads, line
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process is dead."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ def test_looking_at_a_pipeline_that_was_never_loaded_makes_nothing(loads):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_what_was_handed_out_before_the_path_was_edited_is_not_loaded_under_its_old_name(loads):
+def test_chunks_handed_out_before_the_path_was_edited_are_not_loaded_under_their_old_name(loads):
     loads.write("day/a.jsonl", lines(1, 2))
     kill_at_work(loads, below(loads, "day/*.jsonl"))
 
@@ -207,7 +207,7 @@ def test_deliveries_cut_at_newlines_are_planned_again_once_quotes_may_hold_newli
     assert loads.rows() == list(range(50))
 
 
-# Who records are.
+# The identity of records.
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

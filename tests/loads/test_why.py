@@ -104,7 +104,7 @@ def test_a_file_that_was_rewritten_needs_a_person(loads, why):
     assert "does not read it: it is shorter" in found["next_load"]
 
 
-def test_all_generations_are_told_and_a_file_that_is_gone_stays_known(loads, why):
+def test_all_generations_are_printed_and_a_file_that_is_gone_stays_known(loads, why):
     path = loads.write("a.jsonl", line(1) + line(2))
     loads.load()
     path.write_text(line(8))
@@ -152,7 +152,7 @@ def test_a_name_that_cannot_be_read_says_why(loads, why):
     assert "symbolic link" in err
 
 
-def test_a_forgotten_file_is_still_told(loads, why):
+def test_a_forgotten_file_is_still_reported(loads, why):
     loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, forget_idle_after_s=60))
     loads.write("a.jsonl", line(1))
     loads.load()

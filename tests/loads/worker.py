@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def is_nothing_new(self) -> bool:
-        """And nothing that waits for anybody."""
+        """And nothing that waits for a person."""
         said = self.document
         return self.exit_code == 0 and not (said["loaded"] or said["quarantined"] or said["notes"])
 
@@ -71,7 +71,7 @@ class RunningLoad:
         self._process.kill()
 
     def terminate_driver(self) -> None:
-        """Ask it to end, twice: whoever ends a group and its members does."""
+        """Ask it to end, twice: this happens when a group is ended and its members too."""
         self._descendants()
         for _ in range(2):
             self._process.terminate()
@@ -94,7 +94,7 @@ class RunningLoad:
         self._process.wait(timeout=_PATIENCE_S)
         # Without its driver, the rest ends by itself: that is a part of what is tried here.
         _, left = psutil.wait_procs(self._seen, timeout=_PATIENCE_S)
-        assert not left, f"nobody drives these any more, and they go on: {left}"
+        assert not left, f"these have no driver any more, and they go on: {left}"
         self._said.seek(0)
         self._words.seek(0)
         document = self._said.read()
@@ -139,7 +139,7 @@ def _is_spark_worker(process: psutil.Process) -> bool:
 
 def _kill(processes: set[psutil.Process]) -> None:
     for process in processes:
-        # It knows when it was started, so that a number which is somebody else's by now is left alone.
+        # It knows when it was started, so that a number which belongs to another process by now is left alone.
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
@@ -149,7 +149,7 @@ def running_load(pipeline_file: Path, *, dsn: str, batch: str, options: Sequence
     """Load, as a shell would; whatever is left of it when the block ends is killed."""
     command = [sys.executable, "-m", "onceload", "load", str(pipeline_file), "--json", "--batch", batch, *options]
     folder = pipeline_file.parent
-    # Files, because a pipe that nobody empties would stop it.
+    # Files, because a pipe that is not emptied would stop it.
     with (folder / "said.json").open("w+b") as said, (folder / "words.txt").open("w+b") as words:
         process = subprocess.Popen(
             command,

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - it is found by its folder being on the path.
-"""On the path of a process, this lets it write down what it asks of the ledger, and what it is told."""
+"""On the path of a process, this lets it write down what it asks of the ledger, and the answers."""
 
 import os
 import sys

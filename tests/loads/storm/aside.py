@@ -1,6 +1,6 @@
 """A worker in a process of its own, which real signals kill and stop.
 
-It is forked from a server that has no threads: a lock that some thread held when it was forked would be held for ever.
+It is forked from a server that has no threads: a lock that some thread held when it was forked would be held forever.
 """
 
 import multiprocessing
@@ -69,7 +69,7 @@ def _work(job: Job, name: SessionName, strike: Strike, patience_s: float, writer
     with listening(), struck(strike):
         try:
             told = work(job, name)
-        except BaseException as error:  # noqa: BLE001 - whoever started it raises it.
+        except BaseException as error:  # noqa: BLE001 - the caller raises it.
             told = error
     writer.send(told)
 

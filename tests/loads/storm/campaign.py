@@ -35,7 +35,7 @@ class Outcome:
 
 
 def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
-    """So many sequences, shared out among the themes; each has the seed behind that of the one before."""
+    """Run a number of sequences, shared out among the themes; each has the seed behind that of the one before."""
     each = max(1, sequences // len(Theme))
     for number, theme in enumerate(Theme):
         first, started = seed + number * each, time.monotonic()

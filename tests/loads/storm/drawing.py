@@ -304,7 +304,7 @@ class _Drawing:
         return Append(
             name or self._name(),
             rng.choice(self._sizes),
-            # So many that none is good are refused, until a good one comes.
+            # If none is good, the file is refused until a good one comes.
             bad=rng.choice((0, 0, 1, 2, 20)) if not (named or words.transform or words.form is Form.PARQUET) else 0,
             again=rng.choice((0, 0, 1, 2)) if named and not is_ordered else 0,
             late=rng.choice((0, 0, 2)) if words.producer and not is_ordered else 0,
@@ -372,7 +372,7 @@ class _Drawing:
         if self._keeps and self._rng.random() < 0.5:
             return self._kept_meanwhile()
         made = self._rng.choice(self._makers)()
-        # Of what is in already, no second try can be another.
+        # Loaded records cannot differ in a second try.
         return (self._append(), made) if self._brings_new else (made,)
 
     def _kept_meanwhile(self) -> tuple[Operation, ...]:
@@ -424,7 +424,7 @@ class _Drawing:
         return rng.choice(edits)
 
     def _edited_load(self) -> Operation:
-        """A load that is struck while somebody edits the file and loads by it."""
+        """A load that is struck while another load edits the file and runs by it."""
         rng = self._rng
         helps = (self._edit(), Load(seed=rng.choice((0, 1))))
         return replace(self._struck(rng.choice((Fault.TASK_KILLED, Fault.STOPPED))), then=helps)
@@ -464,11 +464,11 @@ class _Drawing:
         return self._struck(Fault.TASK_KILLED)
 
     def _again(self) -> Load:
-        """All of it comes anew."""
+        """All of it is reloaded."""
         return Load(replaces=True)
 
     def _retried_replacement(self) -> Load:
-        """Somebody retries what is in quarantine while it is replaced."""
+        """A retry of quarantined records while their file is replaced."""
         at, stopped = self._rng.randint(50, 100), Load(fault=Fault.STOPPED, in_task=False, then=(Retry(),))
         return replace(stopped, at=at, replaces=self._rng.random() < 0.5)
 
@@ -501,7 +501,7 @@ class _Drawing:
         if fault is Fault.KILLED:
             at = rng.randint(4, 40) if counts else rng.randint(0, 150)
         elif in_task:
-            # Behind two of them, something is in hand.
+            # Behind two of them, a delivery is held.
             at = rng.choice((0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 7)) if counts else rng.randint(0, 40)
         else:
             at = rng.randint(0, 12) if counts else rng.randint(0, 110)

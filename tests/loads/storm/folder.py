@@ -37,13 +37,13 @@ class Shown(NamedTuple):
 class File:
     whole: bytes
     records: tuple[Record, ...]
-    #: What is on the disk is all of it.
+    #: All of it is on the disk.
     is_whole: bool = True
 
 
 @dataclass
 class Numbers:
-    """What the next record is called in each way; nothing is said twice but on purpose."""
+    """The next number of each kind of name; names are repeated only on purpose."""
 
     uid: int = 0
     seq: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -56,7 +56,7 @@ class Folder:
     root: Path
     files: dict[str, File] = field(default_factory=dict)
     written: dict[int, Record] = field(default_factory=dict)
-    #: Under which names, and how often anew, a record was shown.
+    #: Under which names, and how often again, a record was shown.
     shown: dict[int, set[Shown]] = field(default_factory=lambda: defaultdict(set))
     _contents: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _numbers: Numbers = field(default_factory=Numbers)
@@ -177,13 +177,13 @@ class Folder:
             new = self._new(paths[0], change.records, words)
             whole = self.files[paths[0]].whole
             for path in paths:
-                # Where content tells files apart, only what goes on alike from the same content is the same.
+                # Where content identifies files, only what goes on alike from the same content is the same.
                 if words.identity is Identity.PATH or self.files[path].whole == whole:
                     self._write(path, new, words)
 
     def _write(self, path: str, new: Sequence[Record], words: Words, *, percent: int = 100) -> None:
         before = self.files.get(path, File(b"", ()))
-        # Whoever writes files does not read what somebody declares of them.
+        # The writer of files does not read the pipeline file.
         form = next(each for each in Form if f".{each}" in path)
         if path not in self.files:
             self._contents[path] += 1
@@ -198,7 +198,7 @@ class Folder:
     def _rewrite(self, change: Rewrite, words: Words) -> None:
         kept = self.files[change.file].records[-change.kept :] if change.kept else ()
         if words.identity is Identity.CONTENT or words.write is Write.MERGE or words.producer or words.message_id:
-            # There a record that stays is told by what it says, or comes in another content.
+            # There a record that stays is identified by its content, or comes in another content.
             kept = ()
         count = len(self.files[change.file].records) if change.records < 0 else change.records
         self._remove(change.file)

@@ -24,7 +24,7 @@ def rows_of(words: Words, record: Record) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """What is there at one moment."""
+    """All that was counted at one moment."""
 
     #: Rows by record and by which of its rows it is.
     rows: Counter[tuple[int, int]]
@@ -98,7 +98,7 @@ def _name(record: Record, columns: Iterable[str]) -> tuple[object, ...]:
 
 
 def holds(record: Record, *, dev: object, seq: object, oid: object, amount: str) -> bool:
-    """Whether a row has the values of its record; what was bad was put right."""
+    """Whether a row has the values of its record; a bad one was corrected."""
     amounts = {record.amount, GOOD.decode()} if record.is_bad else {record.amount}
     return (dev, seq, oid) == (record.dev, record.seq, record.oid) and amount in amounts
 
@@ -195,7 +195,7 @@ def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files:
     for record in folder.written.values():
         writers[key_of(words, record)].add(record.dev)
     for k, uids in now.shown.items():
-        # What late records of several producers do to one row is told in the how-to, and tested there.
+        # The how-to describes what late records of several producers do to one row, and other tests show it.
         if k is None or len(uids) > 1 or (words.producer and len(writers[k]) > 1):
             continue
         (uid,) = uids
@@ -220,4 +220,4 @@ def _is_second(folder: Folder, declared: Declared, record: Record) -> bool:
 
 def vanished(before: Counted, now: Counted, *, but: Set[int] = frozenset()) -> Iterator[str]:
     for uid in sorted({uid for uid, _ in before.rows} - {uid for uid, _ in now.rows} - but):
-        yield f"record {uid} was there, and is no more"
+        yield f"record {uid} was there, and is gone"

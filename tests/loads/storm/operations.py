@@ -25,12 +25,12 @@ from spark_jobs.pipeline.declared import (
 )
 from tests.loads.storm.records import COLUMNS, Form
 
-#: Nothing here is late by itself: whoever is gone is said to be, and whatever it held falls back then.
+#: Nothing here is late by itself: a session is declared to be gone, and then loses whatever it held.
 _DEADLINE_S = 600.0
 
 
 class Transform(StrEnum):
-    """What is made of a record."""
+    """The ways to transform a record."""
 
     #: One row.
     ONE = "one"
@@ -68,7 +68,7 @@ class Words:
 
     @property
     def key(self) -> str:
-        """The column that a merge finds rows by: one that the transform makes anew, if it makes nulls."""
+        """The column that a merge finds rows by: one that the transform adds, if it makes nulls."""
         return "made" if self.transform is Transform.NULLS else "k"
 
     def declared(self, *, pipeline: str, folder: str, target: str) -> Declared:
@@ -120,11 +120,11 @@ class Append:
 
     file: str
     records: int
-    #: So many of them cannot be read.
+    #: The number of them that cannot be read.
     bad: int = 0
-    #: So many say what an earlier record said, under an identity of their own.
+    #: The number that repeat an earlier record, under an identity of their own.
     again: int = 0
-    #: So many come late of their producer.
+    #: The number that come late of their producer.
     late: int = 0
     #: Only so much of what is written can be seen, until it is completed.
     percent: int = 100
@@ -132,7 +132,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Complete:
-    """What was still being written, or was damaged, is whole."""
+    """A file that was still being written, or was damaged, is whole."""
 
     file: str
 
@@ -228,11 +228,11 @@ class Load:
     #: At which word to the server it is struck; or at which of its commits.
     at: int = 0
     counts_commits: bool = False
-    #: Whether a worker is struck, and not whoever plans.
+    #: Whether a worker is struck, and not the planner.
     in_task: bool = True
     #: What happens while it is stopped, or before the next worker takes what it had.
     then: "tuple[Operation, ...]" = ()
-    #: Stopped no longer than its lease, so that nobody takes what it has.
+    #: Stopped no longer than its lease, so that no other session takes what it has.
     keeps_lease: bool = False
     only: tuple[str, ...] = ()
     replaces: bool = False
@@ -268,7 +268,7 @@ class Publishing:
 
 @dataclass(frozen=True)
 class Retry:
-    """Quarantined records are mended and loaded."""
+    """Quarantined records are fixed and loaded."""
 
     fault: Fault | None = None
     at: int = 0
@@ -277,7 +277,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Rewind:
-    """So many positions back."""
+    """A rewind by a number of positions."""
 
     back: int
 
@@ -296,7 +296,7 @@ class Misplace:
 
 @dataclass(frozen=True)
 class Maintain:
-    """`maintain`, which lets go of what nobody needs."""
+    """`maintain`, which deletes what is not needed any more."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def open_stand(server_dsn: str) -> Iterator[Stand]:
         )
         engine = connect(LedgerSettings(dsn=dsn))
         schema.upgrade(engine)
-        # What somebody waits for who is stopped in the same process comes only when this gives up.
+        # A load may wait for one that is stopped in the same process, which goes on only when this gives up.
         before, loading._PATIENCE_S = loading._PATIENCE_S, 3.0
         try:
             with listening():

@@ -15,16 +15,16 @@ from tests.servers import execute
 
 
 class Killed(BaseException):
-    """The process is no more: nothing catches this, and nothing is said to the server afterwards."""
+    """The process is dead: nothing catches this, and nothing is sent to the server afterwards."""
 
 
 class TaskKilled(BaseException):
-    """One try of a task is no more."""
+    """One try of a task is dead."""
 
 
 @dataclass
 class Strike:
-    """Listens to what one loader says to the server, and strikes at the word that it was told."""
+    """Listens to what one loader says to the server, and strikes at the word that it was given."""
 
     fault: Fault | None
     at: int

@@ -73,7 +73,7 @@ from tests.loads.storm.operations import (
 from tests.loads.storm.records import BAD, COLUMNS, GOOD, marked
 from tests.loads.storm.strikes import Killed, Strike, TaskKilled, struck
 
-#: How long others may go on while somebody is stopped; then they wait for him, as he may hold what they need.
+#: How long others may go on while a load is stopped; then they wait for it, as it may hold what they need.
 _ASIDE_S = 1.0
 _PATIENCE_S = 60.0
 _TRIES = 5
@@ -127,7 +127,7 @@ class World:
     engine: Engine
     words: Words
     declared: laws.Declared = field(default_factory=laws.Declared)
-    #: How loads ended, for whoever wants to know whether anything was tried at all.
+    #: How loads ended, to know whether anything was tried at all.
     outcomes: Counter[str] = field(default_factory=Counter)
     is_damaged: bool = False
     _accepted: Words | None = None
@@ -193,7 +193,7 @@ class World:
     def _change_files(self, change: FileChange) -> None:
         is_merged = self.words.write is Write.MERGE
         if is_merged and isinstance(change, Rotate) and not self._is_loaded(change.file):
-            # Which of two files that were never loaded is the older one, only their names tell.
+            # Only their names show which of two files that were never loaded is the older one.
             return
         self.folder.change(change, self.words)
 
@@ -207,13 +207,13 @@ class World:
         if not list(contradictions(declared)):
             self.words = words
             if words.sealed:
-                # Whoever says so writes files whole.
+                # A declaration of sealed files means that files are written whole.
                 self.folder.make_whole()
             if words.table and self._exists(f"{self.target}_0"):
-                # Somebody has made it before.
+                # It was created by hand before.
                 self._execute(f"CREATE TABLE IF NOT EXISTS {declared.target.table} (LIKE {self.target}_0)")
             if words.lineage and edit.key == "lineage" and self._exists(declared.target.table):
-                # By hand, and of the rows that are there nobody knows whose they are.
+                # By hand, and the rows that are there do not name their records.
                 self.is_damaged = True
                 self._execute(
                     f"ALTER TABLE {declared.target.table} ADD COLUMN IF NOT EXISTS _producer_id bigint,"
@@ -248,7 +248,7 @@ class World:
             if keeps:
                 self._kept[batch] = replaces or words.on_rewrite is OnRewrite.REPLACE
         elif self._accepted is not None:
-            # Refused, it says why, and whoever wrote the file puts it right.
+            # The refusal says why, and the author of the file corrects it.
             self.words = self._accepted
         return ended
 
@@ -372,7 +372,7 @@ class World:
             return Ended(error=error)
 
     def _meanwhile(self, operations: Sequence[Operation], *, of: str) -> None:
-        """Others go on while somebody is stopped: by his lease, he is gone."""
+        """Others go on while a load is stopped: by its lease, it is gone."""
         thread = threading.Thread(target=self._all_aside, args=(operations,), kwargs={"of": of}, daemon=True)
         self._aside.append(thread)
         thread.start()
@@ -401,7 +401,7 @@ class World:
         self._meanwhile(asked.then, of="" if asked.keeps_lease else session)
 
     def between_tries(self, asked: Load, session: SessionName) -> None:
-        """What happens before somebody else takes what a worker had that was killed."""
+        """What happens before another worker takes what a killed one had."""
         self._fall_back(session)
         for operation in asked.then:
             self._carry_out(operation)
@@ -460,7 +460,7 @@ class World:
             raise Broken(f"verify: {differing[0]}")
 
     def _until_nobody_holds_a_stage(self) -> None:
-        """The server notices a little later than we do that a loader is no more."""
+        """The server notices a little later than we do that a loader is dead."""
         held = (
             "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
             " WHERE locktype = 'advisory' AND datname = current_database()"
@@ -530,7 +530,7 @@ class World:
                 if record is None or not laws.holds(record, dev=dev, seq=seq, oid=oid, amount=str(amount)):
                     altered.append(uid)
         held: Counter[int] = Counter()
-        # What was replaced may not come back, and stays beside what came in its place.
+        # Replaced records may not come back, and stay beside those that came in their place.
         for (raw,) in self._ask(
             "SELECT raw FROM onceload.quarantine JOIN onceload.pipeline USING (pipeline_id)"
             " LEFT JOIN onceload.producer USING (producer_id)"
@@ -551,7 +551,7 @@ class World:
         return words.declared(pipeline=self.name, folder=str(self.folder.root), target=self.target)
 
     def _prepare_target(self, declared: Declared) -> None:
-        """Whose key may be null somebody has made by hand."""
+        """A target whose key may be null was created by hand."""
         table = declared.target.table
         if table not in self._targets and declared.target.key == ("made",):
             columns = ", ".join(f"{name} {of_type}" for name, of_type in COLUMNS.items())
