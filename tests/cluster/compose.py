@@ -17,7 +17,7 @@ FILE = ROOT / "docker-compose.yml"
 EXAMPLE = ROOT / ".env.example"
 _ASKED = re.compile(r"\$\{([A-Z_]+)(?::([-?])([^}]*))?\}")
 
-#: What tells a host from a user: nothing, or a port, behind it.
+#: A host differs from a user by what is behind it: nothing, or a port.
 _PORT = r"""(?=$|:\d{2,5}(?:$|[/"']))"""
 
 
@@ -92,7 +92,7 @@ class Here:
         return done.returncode == 0
 
     def _put(self, name: str, said: str) -> str:
-        """What a service is told, in terms of this machine."""
+        """A setting of a service, in terms of this machine."""
         own = dict.fromkeys(("0.0.0.0", "127.0.0.1", "localhost"), self.addresses[name])
         for host, address in {**self.addresses, **own}.items():
             said = re.sub(rf"(?:^|(?<=[/@])){re.escape(host)}{_PORT}", address, said)

@@ -206,7 +206,7 @@ def test_five_million_rows_are_exact_through_the_kill_of_an_executor_a_worker_an
         assert subprocess.run(verified, env=env, capture_output=True, check=False).returncode == 0
 
 
-def test_whoever_does_not_know_the_secret_of_a_cluster_cannot_run_anything_there(spark, server_dsn, tmp_path):
+def test_a_process_without_the_secret_of_a_cluster_cannot_run_anything_there(spark, server_dsn, tmp_path):
     write_numbers(tmp_path / "numbers.jsonl", range(10))
     conf = tmp_path / "conf"
     conf.mkdir()
@@ -221,7 +221,7 @@ def test_whoever_does_not_know_the_secret_of_a_cluster_cannot_run_anything_there
 
         assert loading.returncode != 0, why
         assert "The master of a cluster may not answer, or may have another secret" in why
-        # And not because nobody was there.
+        # And not because no master was there.
         assert "SaslException" in (spark.conf.parent / "master.log").read_text()
         assert here.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
     assert (spark.conf / "spark-defaults.conf").stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""A worker that is cut off from Postgres and comes back: what it had is loaded by another, and by nobody twice."""
+"""A worker that is cut off from Postgres and comes back: what it had is loaded by another worker, and only once."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def ip(*arguments):
 
 @dataclass(frozen=True)
 class Machine:
-    """Another machine, as far as the network can tell: one cable to Spark's master, and one to Postgres."""
+    """Another machine, as far as the network is concerned: one cable to Spark's master, and one to Postgres."""
 
     name: str
     spark: str
@@ -51,7 +51,7 @@ class Machine:
         return [shutil.which("ip"), "netns", "exec", self.name]
 
     def cut(self):
-        """Whatever is sent between it and Postgres gets lost, and nobody is told."""
+        """All packets between it and Postgres get lost, and neither side gets an error."""
         ip("link", "set", self._cable, "down")
 
     def mend(self):
@@ -119,12 +119,12 @@ def test_a_worker_that_is_cut_off_from_postgres_loses_its_part_to_another_and_re
         loading = here.load("--master", master)
         here.dsn = admin
         with ended(loading):
-            # Which of the sessions is there, its connections tell.
+            # Its connections show which of the sessions is there.
             its_own = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{NETWORK}.6'"
             here.until(its_own, bool, loading)
             here.until("SELECT count(*) FROM onceload.ledger", lambda found: found >= 8, loading)
             machine.cut()
-            # Another loads all of it, also what was in hand there; whoever has it there still waits for an answer.
+            # Another loads all of it, also what was held there; the worker there still waits for an answer.
             here.until("SELECT sum(loaded) FROM onceload.ledger", lambda found: found == ROWS, loading)
             machine.mend()
             _, why = loading.communicate(timeout=PATIENCE_S)

@@ -126,7 +126,7 @@ def check_success(api: AirflowApi, dag_id: str, run_id: str) -> None:
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Whatever belongs to the stack of this home."""
+    """All processes that belong to the stack of this home."""
     there = psutil.process_iter(["environ", "cmdline"])
     return [each for each in there if (each.info["environ"] or {}).get("ONCELOAD_HOME") == str(home)]
 

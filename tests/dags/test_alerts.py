@@ -1,4 +1,4 @@
-"""What people are told by mail, with Airflow's own notifier and a mail server."""
+"""Alerts by mail, with Airflow's own notifier and a mail server."""
 
 import pytest
 

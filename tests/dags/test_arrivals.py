@@ -94,14 +94,14 @@ def watching(airflow):
             process.kill()
 
 
-def test_what_is_new_is_told_once_also_over_a_restart(airflow, tmp_path):
+def test_new_files_are_reported_once_also_over_a_restart(airflow, tmp_path):
     with watching(airflow) as watcher:
         assert watcher.events(looks=2) == []
 
         (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
 
         assert watcher.next_event() == [{"files": 1, "bytes": 9}]
-        # Nobody has loaded it; it is not told again for that.
+        # It is not loaded yet, and not reported again for that.
         assert watcher.events(looks=5) == []
         (tmp_path / "landing" / "b.jsonl").write_text('{"n": 22}\n')
         assert watcher.next_event() == [{"files": 2, "bytes": 19}]

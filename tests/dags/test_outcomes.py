@@ -77,7 +77,7 @@ def test_wrong_use_fails_for_good_in_the_words_of_the_load(task, dsn):
 @pytest.mark.parametrize(
     ("looks", "error"), [("0", "AirflowRescheduleException True"), ("60", "AirflowException False an upgrade is not")]
 )
-def test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one(task, dsn, looks, error):
+def test_a_task_waits_for_an_upgrade_without_a_try_and_fails_after_an_hour_with_one(task, dsn, looks, error):
     execute(dsn, "UPDATE onceload.schema_version SET version_num = '9999', compatible_from = '9999'")
 
     assert task(LOOKS=looks)[-1].startswith(error)

@@ -59,7 +59,7 @@ def test_each_pipeline_file_is_a_dag_that_says_what_it_does(airflow):
     assert parsed["dags"]["ingest__events"]["schedule"] == "*/5 * * * *"
 
 
-def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_mend(airflow):
+def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(airflow):
     (airflow.pipelines / "bad.yaml").write_text(PLAIN.format(name="bad").replace("jsonl}", "jsn}"))
 
     parsed = airflow.parsed()

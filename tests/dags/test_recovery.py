@@ -112,7 +112,7 @@ def test_days_that_no_path_asks_for_and_days_that_are_missing_are_refused(runnin
     assert api.run("backfill", "days", **of_rows)["choose"] == "failed"
 
 
-def test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_back(running, landing, api):
+def test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_rolled_back(running, landing, api):
     write(landing, "paused/a.jsonl", 1)
     api.run("ingest__paused", "before")
     api.ask("/api/v2/dags/ingest__paused", {"is_paused": True}, method="PATCH")
@@ -163,7 +163,7 @@ def wait_for_backfills(api):
     )
 
 
-def test_a_run_may_be_told_which_files_it_is_about(running, landing, api):
+def test_a_run_may_be_given_the_files_to_load(running, landing, api):
     write(landing, "tables/a.jsonl", 1)
     write(landing, "tables/b.jsonl", 2)
 
@@ -199,7 +199,7 @@ def test_a_recovery_says_what_would_go_waits_for_approval_and_loads_it_again(run
     assert 55 in rows(running, "rows")
 
 
-def test_a_damaged_state_is_set_right_without_asking_a_sound_one_is_left_alone_and_neither_is_rebuilt(
+def test_a_damaged_state_is_repaired_without_asking_a_sound_one_is_left_alone_and_neither_is_rebuilt(
     running, landing, api
 ):
     write(landing, "rows/state.jsonl", 77)

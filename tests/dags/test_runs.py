@@ -62,7 +62,7 @@ def write(tmp_path, day, *lines):
 
 
 def run(airflow, day):
-    # All that OpenLineage may tell, in a file.
+    # All events of OpenLineage, in a file.
     file = {"type": "file", "log_file_path": str(airflow.home / "lineage"), "append": True}
     told = {
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(file),
@@ -113,7 +113,7 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
 
 
 @pytest.mark.long
-def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_nobody_sees_it(airflow, dsn, tmp_path):
+def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_no_secret_is_shown(airflow, dsn, tmp_path):
     file = airflow.pipelines / "readings.yaml"
     file.write_text(file.read_text().replace(str(tmp_path / "landing"), "s3://landing"))
     with object_store(tmp_path / "store.log") as store:
@@ -139,7 +139,7 @@ def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_nobody_se
 
 
 def assert_lineage(airflow, tmp_path):
-    """What was read, and where the rows are, by the runs that loaded something."""
+    """Runs that loaded something name what they read, and where the rows are."""
     told = [json.loads(line) for line in (airflow.home / "lineage").read_text().splitlines()]
     is_told = ("ingest__readings.report", "COMPLETE")
     reports = [each for each in told if (each["job"]["name"], each["eventType"]) == is_told]
@@ -226,7 +226,7 @@ def test_a_try_that_is_killed_late_leaves_a_later_one_alone(airflow, dsn):
     killed = airflow.python(_KILL, FILE=file, AIRFLOW_CTX_DAG_RUN_ID="run", ONCELOAD_HOME=str(airflow.home))
 
     assert killed.returncode == 0, killed.stderr
-    # It would be refused, had somebody taken over.
+    # It would be refused, had another session taken over.
     ledger.renew(later, lease_s=60)
     engine.dispose()
 
@@ -252,7 +252,7 @@ except AirflowFailException as error:
 """
 
 
-def test_what_is_not_staged_any_more_is_not_tried_again(airflow, tmp_path):
+def test_a_batch_that_is_no_longer_staged_is_not_tried_again(airflow, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}')
 
     said = airflow.python(_PUBLISH, FILE=str(airflow.pipelines / "readings.yaml"), ONCELOAD_HOME=str(airflow.home))
@@ -284,7 +284,7 @@ except AirflowFailException as error:
 """
 
 
-def test_days_for_which_there_are_no_runs_are_said(airflow, dsn, tmp_path):
+def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
     for day in ("2026-03-01", "2026-03-02", "undated"):
         write(tmp_path, day, '{"n": 1, "amount": "1.5"}')
         declared = replace(read_pipeline(airflow.pipelines / "readings.yaml", offered={"ds": day}), suite=None)
@@ -321,7 +321,7 @@ for asked, refused in (
 """
 
 
-def test_who_does_not_answer_is_not_asked_again_and_a_connection_that_is_not_found_is(airflow):
+def test_a_server_that_does_not_answer_is_not_asked_again_and_a_missing_connection_is(airflow):
     said = airflow.python(_ASK_NOBODY, ONCELOAD_DSN="")
 
     answers = [line for line in said.stdout.splitlines() if line.startswith(("True", "False"))]
@@ -392,7 +392,7 @@ for conn_id in ("onceload", "other", "none"):
 @pytest.mark.parametrize(
     ("set_to", "usual"), [("postgresql://one/a", "postgresql://one/a"), ("", "postgresql://two:5432/b")]
 )
-def test_no_database_is_taken_in_the_place_of_another(airflow, set_to, usual):
+def test_no_database_is_taken_in_place_of_another(airflow, set_to, usual):
     connections = {"AIRFLOW_CONN_ONCELOAD": "postgres://two:5432/b", "AIRFLOW_CONN_OTHER": "postgres://three:5432/c"}
 
     said = airflow.python(_WHICH_DATABASE, ONCELOAD_DSN=set_to, **connections)

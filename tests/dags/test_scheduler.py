@@ -1,4 +1,4 @@
-"""Airflow's own scheduler, API server, DAG processor and triggerer at work on a pipeline, asked by its REST API."""
+"""Airflow's own scheduler, API server, DAG processor and triggerer run a pipeline, asked by its REST API."""
 
 import ipaddress
 import json
@@ -101,9 +101,9 @@ def box():
 
 @pytest.fixture(scope="module")
 def figures():
-    """Who listens to what Airflow tells StatsD."""
+    """A socket that gets what Airflow sends to StatsD."""
     with socket.socket(type=socket.SOCK_DGRAM) as listening:
-        # Until somebody looks, it keeps what all runs tell.
+        # Until a test reads it, it keeps what all runs send.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
         listening.bind(("127.0.0.1", 0))
         listening.settimeout(_PATIENCE_S)
@@ -124,7 +124,7 @@ def running(landing, box, figures):
             patched.setenv(name, value)
         for name, value in metrics.items():
             patched.setenv(f"AIRFLOW__METRICS__{name}", value)
-        # Whatever starts Spark takes longer.
+        # Tasks that start Spark take longer.
         patched.setenv("ONCELOAD_LATE_AFTER_S", "2")
         yield from all_of_it(landing)
 
@@ -191,12 +191,12 @@ def test_runs_load_what_is_new_once_skip_when_nothing_is_and_stop_at_a_failed_au
     events = [each["extra"] for each in api.ask("/api/v2/assets/events")["asset_events"]]
     assert [extra["loaded"] for extra in events if extra.get("pipeline") == "readings"] == [2, 2]
     assert heard(figures, "readings", loads=2) == {"loaded": 4, "duplicates": 0, "quarantined": 0, "position": 2}
-    # Whoever depends on the table has run after each of them.
+    # The DAG that depends on the table has run after each of them.
     api.until("/api/v2/dags/after/dagRuns", lambda runs: runs["total_entries"] == 2)
 
 
 def heard(figures, pipeline, *, loads):
-    """What StatsD was told of a pipeline by so many runs that loaded something."""
+    """The metrics of a pipeline that StatsD got from a number of runs that loaded something."""
     found: dict[str, int] = dict.fromkeys(("loaded", "duplicates", "quarantined", "position"), 0)
     while loads:
         said = re.fullmatch(r"airflow\.onceload\.(\w+),pipeline=(\w+):(\d+)\|(c|g)", figures.recv(1500).decode())
@@ -280,7 +280,7 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
         assert execute(running.dsn, f"SELECT n FROM {name} ORDER BY n") == [(n,) for n in range(1, rounds + 1)]
 
 
-def test_what_arrives_is_loaded_by_a_run_that_nobody_asks_for(running, landing, tmp_path):
+def test_files_that_arrive_are_loaded_by_a_run_of_their_own(running, landing, tmp_path):
     api = Api.of(running)
     api.until_it_knows("ingest__arriving")
 
@@ -315,7 +315,7 @@ def test_a_task_waits_for_what_is_new_without_a_worker_until_its_time_is_over(ru
     assert api.ask(f"{task}/xcomEntries/return_value?deserialize=true")["value"] == {"files": 1, "bytes": 9}
 
 
-def test_people_are_told_by_mail_what_failed_and_what_is_late(running, landing, box):
+def test_mails_report_what_failed_and_what_is_late(running, landing, box):
     api = Api.of(running)
     api.until_it_knows("ingest__told")
     (landing / "told" / "a.jsonl").write_text('{"n": -4}\n')
@@ -342,7 +342,7 @@ def test_buttons_lead_to_what_was_audited_and_committed_and_to_nothing_else(runn
         (run, task): api.ask(f"/api/v2/dags/ingest__shown/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
         for run, task in (("good", "publish"), ("blocked", "audit"))
     }
-    # As a folder that leads somewhere else: nobody audits under such a name.
+    # As a folder that leads somewhere else: no audit has such a name.
     execute(
         running.dsn,
         "INSERT INTO onceload.audit (pipeline_id, batch, stage, suite, asked, rows, passed)"
@@ -388,7 +388,7 @@ PAGES = [f"/onceload/{page}?pipeline=shown&batch=bad" for page in ("ledger", "au
 @pytest.mark.parametrize(
     ("path", "code"), [(DAG, "401"), *((page, "401") for page in PAGES), ("/onceload/openapi.json", "404")]
 )
-def test_whoever_has_not_logged_in_sees_nothing(running, path, code):
+def test_a_user_who_has_not_logged_in_sees_nothing(running, path, code):
     with pytest.raises(OSError, match=code), urlopen(running.address + path, timeout=30):
         pass
 
@@ -405,7 +405,7 @@ def test_everything_listens_on_this_machine_alone(running):
     assert listening == {"127.0.0.1"}
 
 
-def test_the_password_is_for_nobody_else(running):
+def test_only_its_owner_can_read_the_password_file(running):
     assert oct(running.password_file.stat().st_mode & 0o777) == "0o600"
     # Logs show values of records.
     assert oct(running.password_file.parent.stat().st_mode & 0o777) == "0o700"

@@ -12,7 +12,7 @@ import pytest
 
 from onceload import parts, stack
 
-#: A part whose child, in a group of its own, has a child that listens to nobody.
+#: A part whose child, in a group of its own, has a child that ignores SIGTERM.
 _PART = """
 import os, signal, time
 if os.fork() == 0:
@@ -32,7 +32,7 @@ def test_nothing_that_a_part_has_started_outlives_its_end(monkeypatch):
         started = [psutil.Process(int(part.stdout.readline())) for _ in range(2)]
         part.stdout.close()
     finally:
-        # Nobody is above them any more.
+        # They have no parent any more.
         part.kill()
 
         parts.end([part])

@@ -1,4 +1,4 @@
-"""What is done to Airflow and to all that it runs, and what that lost, repeated or broke.
+"""Faults that hit Airflow and all that it runs, and what they lost, repeated or broke.
 
 The stack runs once, with pipelines that are loaded side by side, each in a lane of its own. Before each strike the
 files of a lane grow by rows that are known, and a run is triggered; it is struck as soon as something that it has done
@@ -110,11 +110,11 @@ class Fault(StrEnum):
 
 
 class Moment(StrEnum):
-    """What is seen of a run when it is struck."""
+    """The visible moment of a run at which it is struck."""
 
     LAUNCHED = "its load was launched"
     PLANNING = "its session is open"
-    IN_HAND = "a delivery is in hand"
+    IN_HAND = "a delivery is held"
     KEPT = "its batch is staged"
     LATER = "its publish (direct: report) runs"
 
@@ -216,7 +216,7 @@ class Stand:
         self._api = AirflowApi(running.address, running.user, running.password)
         #: Crashing a server that is down would fail.
         self.crashing = Lock()
-        #: The last strike in any lane: a server or a scheduler that dies takes down what is at work in all of them.
+        #: The last strike in any lane: a server or a scheduler that dies takes down the runs in all of them.
         self.struck_at = 0.0
 
     def wait_for_dags(self) -> None:
@@ -233,7 +233,7 @@ class Stand:
             try:
                 return self._api.ask(path, said)
             except AirflowUnfit as unfit:
-                # It was asked before, and has not said so.
+                # It was asked before, and the answer was lost.
                 if unfit.code == HTTPStatus.CONFLICT:
                     return {}
                 is_refused = 0 < unfit.code < HTTPStatus.INTERNAL_SERVER_ERROR
@@ -243,7 +243,7 @@ class Stand:
             time.sleep(0.5)
 
     def processes(self, name: str = "") -> list[psutil.Process]:
-        """Whoever was started by this stack, and is called so; who renames itself may not be found."""
+        """Processes that this stack started, by name; one that renames itself may not be found."""
         there = psutil.process_iter(["environ", "name"])
         of_us = [
             each for each in there if (each.info["environ"] or {}).get("AIRFLOW_HOME") == str(self.home / "airflow")
@@ -251,7 +251,7 @@ class Stand:
         return [each for each in of_us if name in each.info["name"]]
 
     def left_behind(self) -> Outcome:
-        """What is still there though nothing is to be done."""
+        """Find what is still there though nothing is to be done."""
         until = time.monotonic() + 60.0
         while (spark := self.processes("java")) and time.monotonic() < until:
             time.sleep(0.5)
@@ -313,7 +313,7 @@ class Lane:
     #: Kept, because a connection for each look would slow down what is looked at.
     _looking: dict[str, psycopg2.extensions.connection] = field(default_factory=dict)
 
-    # What is done.
+    # Faults.
 
     def strike_all(self, asked: Sequence[Trial]) -> list[Outcome]:
         """Run after run, until all strikes of this lane are done."""
@@ -358,7 +358,7 @@ class Lane:
         )
 
     def ended(self) -> Outcome:
-        """One more run, which nobody strikes; then all is in once, and nobody holds anything."""
+        """One more run, without a fault; then all rows are loaded once, and no session holds anything."""
         broken = []
         try:
             self._write(Random(self.kind))
@@ -438,7 +438,7 @@ class Lane:
             raise Missed from error
         _kill(backend)
 
-    # What is seen.
+    # Observations.
 
     def _may_take_longer(self, started: float) -> bool:
         return time.monotonic() < max(started, self.stand.struck_at) + _PATIENCE_S
@@ -518,7 +518,7 @@ class Lane:
         return (expected - there).total(), (there - expected).total()
 
     def _look(self, dsn: str, statement: str) -> list[tuple[Any, ...]]:
-        """What is there now; nothing, if the server is down."""
+        """The rows of a query; none, if the server is down."""
         try:
             if dsn not in self._looking:
                 self._looking[dsn] = psycopg2.connect(dsn)

@@ -27,7 +27,7 @@ class NotAsPlanned(AssertionError):
 
 
 class RunningWorker:
-    """A worker process, what it has said so far, and the signals that it may get."""
+    """A worker process, its output until now, and the signals that it may get."""
 
     def __init__(self, conversation: Connection, order: Order) -> None:
         self._conversation = conversation
@@ -66,7 +66,7 @@ class RunningWorker:
 
     def kill(self) -> None:
         """End it without a last word, and wait until it is gone."""
-        # Once it is gone, its number may be somebody else's.
+        # Once it is gone, its number may be that of another process.
         if not self._is_gone:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def _fork_workers(orders: socket.socket) -> None:
-    # The system buries the workers: nobody waits for them here.
+    # The system buries the workers: this process does not wait for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         word, handed, _, _ = socket.recv_fds(orders, 1, 1)

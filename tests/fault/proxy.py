@@ -1,4 +1,4 @@
-"""A proxy before Postgres that loses connections, and answers to COMMIT, when it is told to.
+"""A proxy before Postgres that loses connections, and answers to COMMIT, when a test asks for it.
 
 It speaks just enough of the protocol (version 3) to know a COMMIT and its answer. It listens on a Unix socket,
 where clients ask for neither TLS nor GSS, so that every message after the first is a type, a length and a body.

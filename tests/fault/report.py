@@ -1,7 +1,7 @@
 """Pull plugs for long, and write down what was lost or repeated: `make faults`.
 
 The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark; crowds
-are many sessions at once; failover is a primary that dies; airflow is the whole stack at work. `--only` pulls the plugs
+are many sessions at once; failover is a primary that dies; airflow is the whole running stack. `--only` pulls the plugs
 of one of them, and the page keeps what it says of the others.
 `--seed` repeats a run with the same work and the same faults; `--divided-by 10` is a quick look that writes nothing.
 """
@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _page(found: str, name: str, words: str) -> str:
-    """The page with one part made anew; each says when and with which seed it was, and the last is written by hand."""
+    """The page with one part replaced; each has its day and its seed, and the last is written by hand."""
     titles = {
         "core": _TITLE,
         "loads": _LOADS_TITLE,

@@ -1,4 +1,4 @@
-"""A Postgres of our own that may be crashed: nobody else's work is on it.
+"""A Postgres of our own that may be crashed: it has no data of others.
 
 It is the embedded one with its defaults, so what it answered must be there after a crash (fsync is on).
 """
@@ -33,7 +33,7 @@ class CrashableServer:
     def crash(self) -> None:
         """Every backend is ended at once, and nothing is written down; the next start recovers from the log."""
         (file,) = self._home.glob("*/data/postmaster.pid")
-        # Not by pg_ctl: it waits for that file, which is another server's if somebody starts one at once.
+        # Not by pg_ctl: it waits for that file, which is another server's if one starts at once.
         try:
             server = psutil.Process(int(file.read_text().split()[0]))
             assert server.name() == "postgres"
@@ -43,7 +43,7 @@ class CrashableServer:
             raise ProcessLookupError(f"no server runs in {file.parent}") from error
 
     def start(self) -> None:
-        # Whoever uses it next starts it; as we use it as well, it stays.
+        # The next user of it starts it; as we use it as well, it stays.
         with embedded.running(self._home):
             pass
 

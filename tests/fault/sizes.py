@@ -1,4 +1,4 @@
-"""How often the plugs are pulled: the one place that says so.
+"""How often the plugs are pulled: the one place for these numbers.
 
 All of `make faults` takes more than two and a half hours on two cores.
 """

@@ -80,7 +80,7 @@ class Server:
         psutil.wait_procs(processes, timeout=_PATIENCE_S)
 
     def copy_to(self, home: Path) -> Path:
-        """A base backup, made while it is at work, where the server of that home has its data."""
+        """A base backup, made while it is running, where the server of that home has its data."""
         data = home / self.data.parent.name / self.data.name
         data.parent.mkdir()
         subprocess.run(
@@ -115,7 +115,7 @@ class Site(ABC):
         self.move_address()
 
     def replace_primary(self) -> None:
-        """Kill first: whoever is still connected must not be told that the old primary committed anything more."""
+        """Kill first: a process that is still connected must get no answer that the old primary committed any more."""
         self.in_charge.kill()
         self.in_charge = self._promoted()
 
@@ -228,7 +228,7 @@ _SITES = {
 
 @contextmanager
 def open_site(successor: Successor) -> Iterator[Site]:
-    """A primary that is at work, and what its successor needs."""
+    """A running primary, and what its successor needs."""
     with ExitStack() as running:
         home = running.enter_context(temporary_home())
         archive_mode = "on" if successor is Successor.RESTORED else "off"

@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run lost, repeated or broke; and what its workers were told."""
+    """What a run lost, repeated or broke, and the answers that its workers got."""
 
     what: str
     seed: str
@@ -198,7 +198,7 @@ def outcome_of(
     worker: RunningWorker,
     broken: tuple[str, ...],
 ) -> Outcome:
-    """What the struck worker was told, and what is there now."""
+    """The answer that the struck worker got, and the rows that are there now."""
     findings = judge_run(lane.engine, place, work)
     seen = lane.observer.watch(None)
     unknown = sum(isinstance(refusal, CommitOutcomeUnknown) for refusal in worker.refusals)

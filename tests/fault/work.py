@@ -88,7 +88,7 @@ def _bundle(pieces: Iterable[tuple[ProducerId, Span]]) -> Chunk:
 
 
 def _overlapping(rng: Random, pieces: Sequence[tuple[ProducerId, Span]]) -> Chunk:
-    """What is delivered again: a part of some pieces."""
+    """A repeated delivery: a part of some pieces."""
     again = rng.sample(pieces, k=min(3, len(pieces)))
     return _bundle(
         (producer_id, Span(piece.first, rng.randint(piece.first + 1, piece.end))) for producer_id, piece in again

@@ -1,6 +1,6 @@
 """A loader in a process of its own.
 
-It tells every step of every commit to the test that started it, and stops for permission where its order says.
+It reports every step of every commit to the test that started it, and stops for permission where its order says.
 """
 
 import hashlib

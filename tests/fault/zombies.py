@@ -1,6 +1,6 @@
 """Zombies: a worker that is stopped in mid-commit, and wakes up after another has taken over.
 
-Whatever it still tries is refused: it contributes no row after the other has taken over.
+Each commit that it still tries is refused: it contributes no row after the other has taken over.
 """
 
 import time
@@ -28,7 +28,7 @@ _REFUSALS = (SessionFenced, DeliveryTakenAway, AlreadyConsumed, DatabaseLost, Co
 
 
 class Successor(StrEnum):
-    """Who takes over while the first one is stopped."""
+    """The worker that takes over while the first one is stopped."""
 
     SAME_NAME = "zombie: another life of its session took over"
     OTHER_NAME = "zombie: another session loaded its spans after its lease"
@@ -46,7 +46,7 @@ class Haunting:
 
 
 def hauntings(number: int, *, seed: int) -> list[Haunting]:
-    """So many runs, evenly over the successors, each at a step drawn by its seed."""
+    """A number of runs, evenly over the successors, each at a step drawn by its seed."""
     successors = list(Successor)
     found = []
     for each in range(number):
@@ -58,7 +58,7 @@ def hauntings(number: int, *, seed: int) -> list[Haunting]:
 
 
 def _makes_sense(successor: Successor, step: CommitStep) -> bool:
-    """Of what is committed already, nobody can hold a claim; who holds a lock, and no claim, is ended in any case."""
+    """Committed spans cannot be claimed; a session that holds a lock, and no claim, is ended in any case."""
     match successor:
         case Successor.SAME_NAME | Successor.OTHER_NAME:
             return True
@@ -74,7 +74,7 @@ def run_haunting(lane: Lane, haunting: Haunting) -> Outcome:
     place, producer_ids = lane.new_place(rng)
     work = make_up(rng, producer_ids)
     if haunting.successor is Successor.OTHER_NAME_UNCLAIMED:
-        # The compare-and-set alone stands in the way.
+        # Only the compare-and-set is in the way.
         work = replace(work, is_plain=True)
     order = _order_of_zombie(lane, haunting, place, work, rng)
     assert order.halt
