@@ -29,7 +29,7 @@ class World:
     rows: Callable[[], list[Row]]
     end_claims: Callable[[], None]
     age_producers: Callable[[], None]
-    #: What was consumed of every producer is gone from the live state, and not from the ledger.
+    #: The consumed sets of all producers are gone from the live state, and not from the ledger.
     damage_states: Callable[[], None]
     make_table: Callable[[str], None]
     ledger: Ledger[Any] = field(init=False)

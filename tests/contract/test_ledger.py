@@ -199,7 +199,7 @@ def test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released(w
     assert judge(TEN, consumed=free.state.consumed, claimed=free.claimed).verdict is Verdict.NEW
 
 
-def test_what_anybody_is_loading_is_named_until_nobody_is(world):
+def test_spans_are_named_while_a_session_loads_them_and_not_after(world):
     producer, one = world.producer(), world.session("one")
     assert world.ledger.outlook("events").claimed == frozenset()
 
@@ -216,12 +216,12 @@ def test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned(world):
     one, other = world.producer("a.jsonl"), world.producer("b.jsonl")
     alone, busy, outlook = world.session("alone"), world.session("busy"), world.ledger.outlook("events")
     claim = world.ledger.claim(alone, {one: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
-    # Its own claims do not stand in its way.
+    # Its own claims do not block it.
     world.ledger.claim(alone, {one: TWENTY}, batch=BATCH, lease_s=60, unchanged=outlook)
 
     with pytest.raises(NotAlone, match=r"another session has started to load a\.jsonl"):
         world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
-    # What was claimed when it was planned is no change.
+    # Claims from before the plan are no change.
     known = world.ledger.outlook("events")
     world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=known)
     world.session("busy")
@@ -354,7 +354,7 @@ def test_nothing_more_is_loaded_of_a_replaced_generation(world, guarantee):
     assert world.ledger.know(session, [old])[old].state.condition is Condition.REPLACED
 
 
-def test_a_producer_is_kept_while_anybody_claims_even_nothing_of_it(world):
+def test_a_producer_is_kept_while_a_session_claims_even_an_empty_part_of_it(world):
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
     producer, session = world.producer(), world.session()
     world.ledger.claim(session, {producer: SpanSet()}, batch=BATCH, lease_s=60)
@@ -377,7 +377,7 @@ def test_a_sealed_file_in_which_nothing_new_is_found_stays_sealed(world):
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", None])
-def test_what_is_claimed_by_name_is_of_that_name(world, name):
+def test_a_claim_with_the_name_of_another_producer_is_refused(world, name):
     """After a failover, another server may have given an id to another producer, or to none."""
     session, producer = world.session(), world.producer(name) if name else ProducerId(2**40)
 
@@ -449,7 +449,7 @@ def test_the_claims_of_an_earlier_life_are_free_at_once(world):
     assert known.claimed == SpanSet()
 
 
-def test_what_is_consumed_cannot_be_claimed(world):
+def test_consumed_spans_cannot_be_claimed(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))
 
@@ -792,7 +792,7 @@ def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it
 
     found = world.ledger.find("events", ["a"])
 
-    # What was registered and never came to anything is no life of a file.
+    # A registered generation of which nothing was loaded is no life of a file.
     assert [key for key, _ in only_registered.values()] == [first]
     producer_id, knowledge = found["a"]
     assert (producer_id, knowledge.state.generation, knowledge.state.consumed) == (second, 2, TEN)
@@ -822,7 +822,7 @@ def test_a_copy_is_found_with_the_producer_whose_content_it_holds(world):
     assert (found.state.consumed, found.state.fingerprint) == (SpanSet(), b"f")
 
 
-def test_what_has_consumed_something_is_no_copy_and_gives_its_name_to_nobody(world):
+def test_a_producer_that_has_consumed_something_is_no_copy_and_cannot_pass_on_its_name(world):
     its, other, session = world.producer("a"), world.producer("b"), world.session()
     for producer in (its, other):
         world.ledger.commit(world.commit_of(session, producer, TEN))
@@ -855,7 +855,7 @@ def test_a_producer_goes_on_under_another_name_and_the_old_one_stays_as_its_copy
     assert (found["b"][0], found["b"][1].state.generation, found["b"][1].state.consumed) == (its, 3, TEN)
     assert (found["a"][0], found["a"][1].state.consumed) == (other, SpanSet())
     assert found["a"][1].shared == (its, found["b"][1].state)
-    # The ledger tells the same.
+    # The ledger has the same.
     replayed = replay({}, world.ledger.entries("events", after=Position(0)))
     assert replayed == world.ledger.states("events").states
 
@@ -869,7 +869,7 @@ def test_the_proof_up_to_a_place_is_what_was_read_before_it(world):
     assert world.ledger.proof_of("events", producer, end=10) == Proof(records=4, digests=b"one")
 
 
-def test_what_is_noted_of_a_file_is_what_the_furthest_commit_saw(world):
+def test_the_note_of_a_file_is_the_one_of_its_furthest_commit(world):
     producer, session = world.producer(), world.session()
     for number, spans in enumerate([TWENTY, TEN, THIRTY]):
         advance = Advance(producer_id=producer, spans=spans, fingerprint=bytes([number]), size=number)
@@ -879,7 +879,7 @@ def test_what_is_noted_of_a_file_is_what_the_furthest_commit_saw(world):
         assert replay({}, world.ledger.entries("events", after=Position(0))) == noted.states
 
 
-def test_a_renewed_claim_holds_and_one_that_fell_back_does_not_come_again(world):
+def test_a_renewed_claim_holds_and_an_expired_one_does_not_return(world):
     producer, session = world.producer(), world.session()
     world.ledger.claim(session, {producer: TEN}, batch=BATCH, lease_s=0.001)
     world.end_claims()
@@ -955,7 +955,7 @@ def test_a_settlement_that_crashes_anywhere_and_is_tried_again_takes_effect_once
     assert [entry.position for entry in world.ledger.entries("events", after=Position(0))] == [1, 2]
 
 
-def test_what_settles_the_quarantine_stands_in_the_ledger_and_changes_no_state(world):
+def test_an_entry_that_settles_the_quarantine_is_in_the_ledger_and_changes_no_state(world):
     producer, session = world.producer(), world.session()
     quarantined_by(world, session, producer)
     before = world.ledger.states("events").states

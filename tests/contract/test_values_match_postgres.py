@@ -313,7 +313,7 @@ def taken(text: str, declared: str) -> str | None:
 
 
 @pytest.mark.parametrize("declared", PIECES)
-def test_whatever_is_taken_is_what_postgres_reads(server, declared):
+def test_each_accepted_value_is_what_postgres_reads(server, declared):
     texts = texts_of(PIECES[declared], 5000)
     ours = {text: value for text in texts if (value := taken(text, declared)) is not None}
     # Postgres takes an integer with a point or an exponent by way of a numeric.

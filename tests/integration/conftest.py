@@ -46,6 +46,6 @@ def wait_until_blocked(engine):
                 if connection.execute(waiting).one().count >= backends:
                     return
                 connection.rollback()
-        pytest.fail("nobody waited for the lock")
+        pytest.fail("no session waited for the lock")
 
     return wait

@@ -1,4 +1,4 @@
-"""What somebody with bad intentions may write into a file, a name or a record, met by the command line."""
+"""Text that an attacker may write into a file, a name or a record, as the command line meets it."""
 
 import gzip
 import json

@@ -132,7 +132,7 @@ def test_each_thing_that_is_wrong_with_a_pipeline_file_has_a_line(tmp_path):
     assert f"\n{tmp_path}/p.yaml:2: quality.suite: {tmp_path}/a.yaml:1: the file cannot be read" in done.stderr
 
 
-def test_a_command_writes_how_it_ended_into_the_file_that_it_is_told(empty_dsn, tmp_path):
+def test_a_command_writes_how_it_ended_into_the_file_that_it_is_given(empty_dsn, tmp_path):
     file = tmp_path / "outcome.json"
     told = {"ONCELOAD_DSN": empty_dsn, "ONCELOAD_OUTCOME_FILE": str(file)}
 
@@ -406,7 +406,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
     assert " for 2 h" in done.stderr
 
 
-def test_an_empty_answer_is_said_in_words(dsn):
+def test_an_empty_answer_is_printed_in_words(dsn):
     done = onceload("status", ONCELOAD_DSN=dsn)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to show: no pipeline yet\n")
@@ -440,7 +440,7 @@ def test_where_there_are_several_pipelines_one_must_be_named(loaded, dsn):
         "postgresql://me@127.0.0.1/x?password=%zzhunter2",
     ],
 )
-def test_a_wrong_address_ends_with_2_says_how_to_mend_it_and_never_the_password(wrong):
+def test_a_wrong_address_ends_with_2_says_how_to_fix_it_and_never_the_password(wrong):
     done = onceload("status", ONCELOAD_DSN=wrong)
 
     assert done.returncode == 2
@@ -472,7 +472,7 @@ def test_a_standby_may_be_promoted_when_the_call_is_made_again(loaded, dsn):
     assert "session is read-only" in done.stderr
 
 
-def test_a_user_without_rights_is_told_so(loaded, dsn):
+def test_a_user_without_rights_gets_an_error_that_names_them(loaded, dsn):
     with loaded.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS onceload_nobody"))
         connection.execute(text("CREATE ROLE onceload_nobody LOGIN"))
@@ -524,7 +524,7 @@ def test_a_damaged_snapshot_file_needs_a_person(empty_dsn, tmp_path):
     assert "Use another copy" in done.stderr
 
 
-def test_a_table_that_is_cut_says_so(loaded, dsn):
+def test_a_table_that_is_cut_has_a_note(loaded, dsn):
     cut = onceload("ledger", "--limit", "1", ONCELOAD_DSN=dsn)
     whole = onceload("ledger", "--limit", "2", ONCELOAD_DSN=dsn)
 
@@ -563,7 +563,7 @@ def test_a_recovery_while_another_runs_may_be_called_again(loaded, dsn):
     assert "already running" in done.stderr
 
 
-def test_doctor_looks_at_everything_and_says_how_to_mend_it(empty_dsn):
+def test_doctor_checks_everything_and_prints_how_to_fix_it(empty_dsn):
     before = onceload("doctor", "--json", ONCELOAD_DSN=empty_dsn)
     onceload("init", ONCELOAD_DSN=empty_dsn)
     after = onceload("doctor", "--json", ONCELOAD_DSN=empty_dsn)
@@ -629,7 +629,7 @@ def fail(error):
 
 
 @pytest.mark.parametrize("error", [KeyError("a secret row"), MemoryError(), AssertionError("a secret row")])
-def test_what_nobody_expected_is_one_sentence_and_a_traceback_only_if_asked_for(monkeypatch, capsys, error):
+def test_an_unexpected_error_is_one_sentence_and_a_traceback_only_if_asked_for(monkeypatch, capsys, error):
     monkeypatch.setattr(loads, "validate", fail(error))
 
     code = cli.main(["validate", "events.yaml"], {})

@@ -140,7 +140,7 @@ class Twins:
         self._end(number, lambda handed: self.board.nack(handed, "it failed"), machine.nack)
 
     def _end(self, number: int, end: Callable[[Handed], None], in_model: Callable[..., Board]) -> None:
-        """Mostly what is in hand, and now and then what was."""
+        """Mostly a delivery that is held, and now and then one that was."""
         all_handed = list(self.handed.values())
         if not all_handed:
             return
@@ -173,7 +173,7 @@ class Twins:
             change(self.engine, self.name, self.ids[chosen])
             self.model = in_model(self.model, chosen)
 
-    # What is compared.
+    # Comparisons.
 
     def check(self) -> None:
         expected = [
@@ -223,7 +223,7 @@ class Twins:
 
 
 class StagedTwins(Twins):
-    """The same of what is published at once: deliveries that hang on the claim of whoever planned them."""
+    """The same for batches that are published at once: deliveries that depend on the claim of their planner."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.claim: Claim | None = None
@@ -231,7 +231,7 @@ class StagedTwins(Twins):
         super().__init__(engine, Mode.SHARED, number)
 
     def offer(self, first: int, second: int) -> None:
-        """Plan a batch, or begin one anew, which takes back all that was handed out of it."""
+        """Plan a batch, or begin it again, which withdraws all that was handed out of it."""
         if self.claim is None:
             planner = self.ledger.open_session(self.name, session_of(BATCH, "plan"))
             start = 10 * next(self.ends)
@@ -298,7 +298,7 @@ class StagedTwins(Twins):
         self.claim, self.in_batch = None, set()
 
     def give_up(self, _: int, __: int) -> None:
-        """Whoever was to publish the batch leaves."""
+        """The publisher of the batch leaves."""
         if self.claim is not None:
             event("given up")
             self.ledger.release(self.claim)
@@ -316,7 +316,7 @@ class StagedTwins(Twins):
         return [each for each in sorted(self.in_batch) if self.model.deliveries[each].state in states]
 
     def by_hand(self, number: int, _: int) -> None:
-        """What belongs to a batch is not to be changed by hand; a dead letter that outlived it is planned anew."""
+        """What belongs to a batch is not to be changed by hand; a dead letter that outlived it is planned again."""
         there = [each.id for each in self.model.deliveries.values() if each.state is State.DEAD]
         chosen = there[number % len(there)] if there else None
         if chosen in self.in_batch:

@@ -49,7 +49,7 @@ def home() -> Iterator[Path]:
 
 
 class User:
-    """Another process that uses the home's server until it is told to leave."""
+    """Another process that uses the home's server until it is asked to leave."""
 
     def __init__(self, home: Path, *, uid: int | None = None) -> None:
         self.process = subprocess.Popen(
@@ -295,7 +295,7 @@ def test_a_home_of_any_name_works(home, name):
         assert execute(dsn, "SELECT 1") == [(1,)]
 
 
-def test_a_socket_folder_planted_by_somebody_else_is_refused(home, monkeypatch):
+def test_a_socket_folder_planted_by_another_user_is_refused(home, monkeypatch):
     long_home = home / ("x" * 100)
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     with running(long_home):
@@ -304,7 +304,7 @@ def test_a_socket_folder_planted_by_somebody_else_is_refused(home, monkeypatch):
     planted.chmod(0o777)
 
     with pytest.raises(SettingRefused, match="the socket folder"), running(long_home):
-        pytest.fail("anybody could be the database")
+        pytest.fail("any user could be the database")
 
 
 def test_data_of_another_version_is_refused_and_untouched(home):

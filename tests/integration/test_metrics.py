@@ -1,4 +1,4 @@
-"""Figures for those who watch: they say what the ledger says, to somebody with a reader's rights."""
+"""Metrics for monitoring: they agree with the ledger, and need only a reader's rights."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_they_say_what_the_ledger_says(folder, dsn, capsys):
     assert all(0 <= found[name] < PATIENCE_S for name in ages)
 
 
-def test_what_cannot_be_looked_at_is_told_and_hides_no_other(folder, dsn, capsys):
+def test_an_unreadable_pipeline_is_reported_and_hides_no_other(folder, dsn, capsys):
     (folder / "pipelines" / "broken.yaml").write_text("pipeline: broken\n")
     shutil.rmtree(folder / "empty")
     capsys.readouterr()
@@ -114,7 +114,7 @@ def test_what_cannot_be_looked_at_is_told_and_hides_no_other(folder, dsn, capsys
     assert "the lag of empty is unknown" in said.err
 
 
-def test_a_claim_that_has_ended_and_a_dead_letter_are_not_in_hand(folder, dsn, capsys):
+def test_an_expired_claim_and_a_dead_letter_are_not_open_work(folder, dsn, capsys):
     execute(
         dsn,
         "INSERT INTO onceload.delivery (pipeline_id, batch, state, session_id, epoch, deadline_at, work, offered_at)"
@@ -142,7 +142,7 @@ def until(ask, is_so):
         time.sleep(0.05)
 
 
-def test_they_are_served_through_a_database_that_goes_away_until_somebody_says_stop(folder, dsn):
+def test_they_are_served_through_a_database_that_goes_away_until_they_are_stopped(folder, dsn):
     port = free_port()
 
     def ask():
@@ -197,7 +197,7 @@ def expressions():
     yield from (target["expr"] for panel in board["panels"] for target in panel["targets"])
 
 
-def test_the_dashboard_and_the_alerts_ask_for_figures_that_there_are(folder, dsn, capsys):
+def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist(folder, dsn, capsys):
     capsys.readouterr()
     call(dsn, "metrics", "--pipelines", str(folder / "pipelines"))
     there = set(re.findall(r"^# TYPE (onceload_\w+)", capsys.readouterr().out, re.MULTILINE))

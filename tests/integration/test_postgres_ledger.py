@@ -110,7 +110,7 @@ def test_a_business_id_takes_effect_again_after_its_window(engine, ledger):
 def test_days_that_no_pipeline_remembers_are_dropped_whole(engine, ledger):
     load(ledger, message_ids=("order-1",))
     with engine.begin() as connection:
-        # Whoever owns the table also made its days.
+        # The owner of the table also created its days.
         connection.execute(text("SET LOCAL ROLE onceload_owner"))
         for first, end in (("2000-01-01", "2000-01-02"), ("2000-02-02", "2000-02-03")):
             day = f"PARTITION OF onceload.message FOR VALUES FROM ('{first}') TO ('{end}')"
@@ -148,7 +148,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_whoever_writes_the_rows_must_leave_the_transaction_open(engine, ledger, ending):
+def test_the_writer_of_the_rows_must_leave_the_transaction_open(engine, ledger, ending):
     def write(connection):
         connection.execute(text("INSERT INTO target VALUES (1)"))
         ENDINGS[ending](connection)
@@ -180,7 +180,7 @@ def test_a_connection_that_ends_before_commit_means_that_nothing_happened(engine
     assert load(ledger) == 1
 
 
-def test_a_commit_lock_that_stays_held_is_waited_for_with_a_bound(engine, ledger):
+def test_a_commit_waits_for_a_lock_that_stays_held_with_a_bound(engine, ledger):
     with engine.connect() as other:
         other.execute(text("UPDATE onceload.pipeline SET position = position"))
         with pytest.raises(PipelineBusy, match="Retry"):
@@ -188,7 +188,7 @@ def test_a_commit_lock_that_stays_held_is_waited_for_with_a_bound(engine, ledger
 
 
 def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(engine, ledger):
-    """Whoever holds the commit lock and sleeps must not stop everybody else."""
+    """A session that holds the commit lock and sleeps must not stop all others."""
     held: list[Connection] = []
 
     def hold(connection):
@@ -197,7 +197,7 @@ def test_a_worker_that_stops_in_mid_transaction_is_ended_by_the_server(engine, l
 
     def stop(step):
         if step is CommitStep.POSITION_TAKEN:
-            # Not before: a busy machine may stop anybody for as long as that.
+            # Not before: a busy machine may stop any process for as long as that.
             held[0].execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
             wait_until_ended(engine)
 
@@ -249,7 +249,7 @@ def test_limits_hold_in_the_database_too(engine, ledger):
         connection.execute(text("UPDATE onceload.producer SET consumed = '{[-1,5)}'"))
 
 
-def test_what_is_sent_at_once_is_bounded_in_items_and_in_bytes():
+def test_one_statement_is_bounded_in_items_and_in_bytes():
     heavy = [40 * 2**20, 30 * 2**20, 1, 2, 100 * 2**20, 3]
 
     assert list(in_batches(heavy, weigh=lambda each: each)) == [heavy[:1], heavy[1:4], heavy[4:5], heavy[5:]]
@@ -326,7 +326,7 @@ def test_quarantined_bytes_are_kept_as_they_are_and_reasons_whatever_they_hold(e
     assert row.reason == "no \\udcff\u2400"
 
 
-# More producers than anybody wants to fetch.
+# More producers than should be fetched at once.
 
 
 @pytest.fixture

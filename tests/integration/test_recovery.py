@@ -34,7 +34,7 @@ DAMAGES = {
     "consumed set ahead": "UPDATE onceload.producer SET consumed = '{[0,500)}'",
     "fingerprint changed": "UPDATE onceload.producer SET fingerprint = 'x' WHERE name = 'c'",
     "never loaded, yet consumed": "UPDATE onceload.producer SET consumed = '{[0,9)}' WHERE name = 'only registered'",
-    "registered anew": "UPDATE onceload.producer SET producer_id = 1000, consumed = '{}' WHERE name = 'a'",
+    "registered again": "UPDATE onceload.producer SET producer_id = 1000, consumed = '{}' WHERE name = 'a'",
     "the position set back": "UPDATE onceload.pipeline SET position = 2",
     "the position set ahead": "UPDATE onceload.pipeline SET position = 50",
     "names swapped": "UPDATE onceload.producer SET producer_id = -1, name = CASE name WHEN 'a' THEN 'x' ELSE name END"
@@ -124,7 +124,7 @@ def test_the_statement_that_rebuilds_follows_the_law_of_replay(engine, ledger, s
 
 
 def test_two_recoveries_at_once_are_one_too_many(engine, ledger, wait_until_blocked):
-    """The first is stopped while it waits for a commit to end; the second is told so at once."""
+    """The first is stopped while it waits for a commit to end; the second gets an error at once."""
     with engine.connect() as committer:
         committer.execute(text("UPDATE onceload.pipeline SET position = position"))
         first = threading.Thread(target=recover_state, args=(engine, "events"), kwargs={"dry_run": False})
@@ -160,7 +160,7 @@ def test_a_snapshot_that_lost_a_part_is_not_started_from(engine, ledger):
 
 
 def test_a_snapshot_that_is_read_is_not_dropped_meanwhile(dsn, engine, ledger):
-    """The newest alone is kept, and the recovery stands on the one before."""
+    """The newest alone is kept, and the recovery uses the one before."""
     ledger.declare(Pipeline(name="events", snapshot=SnapshotPolicy(kept=1)))
     impatient = connect(LedgerSettings(dsn=dsn, lock_timeout_s=0.2))
     reached = []
@@ -244,7 +244,7 @@ def test_a_dry_run_makes_no_writer_wait(dsn, engine, ledger):
     assert (found.is_different, found.position) == (False, 6)
 
 
-def test_a_recovery_whose_commit_gets_no_answer_says_so(engine, ledger):
+def test_a_recovery_whose_commit_gets_no_answer_reports_that_it_is_unknown(engine, ledger):
     damage(engine)
     end_at_commit(engine, "producer")
 
@@ -252,7 +252,7 @@ def test_a_recovery_whose_commit_gets_no_answer_says_so(engine, ledger):
         recover_state(engine, "events", dry_run=False)
 
 
-def test_producers_forgotten_without_an_answer_are_said_to_be_unknown(engine, ledger):
+def test_producers_forgotten_without_an_answer_are_reported_as_unknown(engine, ledger):
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE onceload.producer SET advanced_at = '2000-01-01', fingerprint = NULL WHERE name = 'a'")
@@ -264,7 +264,7 @@ def test_producers_forgotten_without_an_answer_are_said_to_be_unknown(engine, le
 
 
 def end_at_commit(engine, table):
-    """The server ends whoever commits a change of this table."""
+    """The server ends each session that commits a change of this table."""
     with engine.begin() as connection:
         connection.exec_driver_sql(
             "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql AS"
@@ -274,7 +274,7 @@ def end_at_commit(engine, table):
         )
 
 
-def test_whoever_was_at_work_is_fenced_by_a_recovery(engine, ledger):
+def test_a_running_load_is_fenced_by_a_recovery(engine, ledger):
     session = ledger.open_session("events", SessionName("loader"))
     damage(engine)
     recover_state(engine, "events", dry_run=False)

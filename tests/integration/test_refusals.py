@@ -1,4 +1,4 @@
-"""Why a server lets nobody in is read from its SQLSTATE, whatever language it speaks."""
+"""The SQLSTATE shows why a server refuses a session, whatever language it speaks."""
 
 import socket
 import socketserver
@@ -112,7 +112,7 @@ def test_a_database_that_is_not_there_and_one_that_is_full(dsn):
     assert (type(missing), type(full)) == (DatabaseRefused, DatabaseUnreachable)
 
 
-def test_a_query_that_somebody_cancels_is_no_busy_lock(dsn):
+def test_a_canceled_query_is_no_busy_lock(dsn):
     engine = connect(LedgerSettings(dsn=dsn))
     with (
         pytest.raises(DatabaseLost, match="an administrator cancelled the query, or set a limit"),

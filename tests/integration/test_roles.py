@@ -92,7 +92,7 @@ def test_every_table_is_of_the_owner_and_open_to_the_loader(made):
     assert read_by_loader == relations | {"onceload.producer_producer_id_seq"}
 
 
-def test_nobody_else_has_any_right(made):
+def test_no_other_role_has_any_right(made):
     grantees = execute(
         made,
         "SELECT DISTINCT coalesce(rolname, 'everybody') FROM ("
@@ -206,7 +206,7 @@ def test_a_reader_cannot_change_any_table(made):
 
 
 @pytest.mark.parametrize("command", ["consume", "maintain", "snapshot take", "recover state"])
-def test_a_reader_is_told_that_it_may_not(loaded, capsys, command):
+def test_a_reader_gets_an_error_for_what_it_may_not_do(loaded, capsys, command):
     dsn, file = loaded
     arguments = [str(file), "--session", "two"] if command == "consume" else []
 
@@ -251,7 +251,7 @@ def test_a_member_of_the_owner_role_brings_the_schema_up_to_date(dsn):
     assert upgraded(owner) == (schema.head(), schema.head())
 
 
-def test_whoever_owned_the_tables_before_there_were_roles_keeps_all_rights(empty_dsn):
+def test_the_owner_of_tables_from_before_there_were_roles_keeps_all_rights(empty_dsn):
     database = empty_dsn.rpartition("/")[2].partition("?")[0]
     execute(empty_dsn, "DROP ROLE IF EXISTS alone")
     execute(empty_dsn, "CREATE ROLE alone LOGIN")
@@ -271,7 +271,7 @@ def test_whoever_owned_the_tables_before_there_were_roles_keeps_all_rights(empty
         execute(empty_dsn, "DROP ROLE alone")
 
 
-def test_who_may_make_roles_makes_them_and_who_may_not_is_told(postgres_version, capsys):
+def test_a_user_who_may_create_roles_creates_them_and_another_gets_a_warning(postgres_version, capsys):
     with temporary_server(postgres_version) as server, temporary_database(server) as dsn:
         database = dsn.rpartition("/")[2].partition("?")[0]
         execute(dsn, "CREATE ROLE maker LOGIN")

@@ -26,7 +26,7 @@ NAME, PASSWORD = "db.example.test", "a-password-of-a-test"
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """An authority that signs certificates."""
 
     def __init__(self):
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -69,7 +69,7 @@ def authority():
 
 
 class Front(socketserver.ThreadingTCPServer):
-    """Stands before a server that speaks no TLS itself, and hears all that it is told."""
+    """A proxy before a server that speaks no TLS itself; it hears all that is sent to it."""
 
     daemon_threads = True
 
@@ -86,7 +86,7 @@ class Front(socketserver.ThreadingTCPServer):
 
 
 class Relay(socketserver.BaseRequestHandler):
-    """One connection: whoever asks for TLS gets it, or is told that there is none."""
+    """One connection: a client that asks for TLS gets it, or the answer that there is none."""
 
     server: Front
 
@@ -94,7 +94,7 @@ class Relay(socketserver.BaseRequestHandler):
         front, client = self.server, self.request
         assert client.recv(8) == SSL_REQUEST
         client.sendall(b"S" if front.tls else b"N")
-        # Whoever does not believe us says no more.
+        # A client that does not trust us sends nothing more.
         with suppress(OSError), ExitStack() as stack:
             if front.tls:
                 client = stack.enter_context(front.tls.wrap_socket(client, server_side=True))
@@ -156,7 +156,7 @@ def test_a_server_that_proves_who_it_is_is_used_over_tls(tmp_path, authority, ca
         "a_server_that_speaks_no_tls",
     ],
 )
-def test_a_man_in_the_middle_is_told_nothing_by(tmp_path, authority, capsys, attack):
+def test_a_man_in_the_middle_gets_no_data_through(tmp_path, authority, capsys, attack):
     tls = {
         "a_certificate_of_another_authority": lambda: Authority().issue(NAME),
         "a_certificate_of_another_name": lambda: authority.issue("elsewhere.example.test"),

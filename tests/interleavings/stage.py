@@ -1,7 +1,7 @@
 """Threads that take their steps in a given order, as the sessions of Postgres' isolationtester do.
 
-An actor stops at a gate before each of its steps. The stage opens one gate after the other and goes on once nobody
-moves any more: each actor stands at a gate, is finished, or waits for a lock that another one holds. Such a step is
+An actor stops at a gate before each of its steps. The stage opens one gate after the other and goes on once no
+actor moves any more: each is at a gate, is finished, or waits for a lock that another one holds. Such a step is
 left waiting; it completes when the lock is free, and the steps of its actor that came due meanwhile follow it.
 Whether an actor waits for a lock is asked of Postgres itself, never guessed from the time that it takes.
 """
@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 
 Work = Callable[[], object]
 
-#: Far more than any step needs; whoever is not at rest by then never will be.
+#: Far more than any step needs; an actor that is not at rest by then never will be.
 BOUND_S = 20.0
 #: What a step usually takes; after this, Postgres is asked whether it waits.
 _USUAL_S = 0.001
@@ -28,7 +28,7 @@ _WAITING = text(
 
 
 class NeverAtRest(AssertionError):
-    """A step that neither ends nor waits for a lock, or a gate that nobody opens."""
+    """A step that neither ends nor waits for a lock, or a gate that is not opened."""
 
 
 class Actor:
@@ -52,7 +52,7 @@ class Actor:
             self._moving = False
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: self._steps_begun < self._steps_due, timeout=BOUND_S):
-                raise NeverAtRest("a gate that nobody opened")
+                raise NeverAtRest("a gate that was not opened")
             self._steps_begun += 1
             self._moving = True
 
@@ -107,7 +107,7 @@ class Stage:
                 result.exception(timeout=BOUND_S)
 
     def _settle(self, actors: Mapping[str, Actor]) -> list[str]:
-        """Return once nobody moves, with the names of those who wait for a lock."""
+        """Return once no actor moves, with the names of those that wait for a lock."""
         end = monotonic() + BOUND_S
         waiting: list[str] = []
         while monotonic() < end:
@@ -115,7 +115,7 @@ class Stage:
                 others = [actor for name, actor in actors.items() if name not in waiting]
                 self.changed.wait_for(partial(_all_at_rest, others), timeout=_USUAL_S)
                 moving = [name for name, actor in actors.items() if not actor.at_rest]
-            # Whoever is at rest stays so until the next gate is opened: what holds a lock now, keeps it.
+            # An actor at rest stays so until the next gate is opened: what holds a lock now, keeps it.
             if self._all_wait([actors[name].backend for name in moving]):
                 return moving
             waiting = moving

@@ -221,11 +221,11 @@ def broken(race: Race, outcome: Outcome) -> Iterator[str]:
 
 
 def broken_proof(outcome: Outcome) -> Iterator[str]:
-    """Rows and receipts, each against the other and against who was told that it committed."""
+    """Rows and receipts, each against the other and against the committers that got an answer."""
     positions = [entry.position for entry in outcome.entries]
     told = sorted(str(outcome.results[name]) for name in winners(outcome))
     if told != [str(position) for position in range(1, len(positions) + 1)]:
-        yield f"the committers were told positions {told}, the ledger has {positions}"
+        yield f"the committers got positions {told}, the ledger has {positions}"
     if sorted(entry.batch for entry in outcome.entries) != winners(outcome):
         yield f"{winners(outcome)} committed, the ledger has {[entry.batch for entry in outcome.entries]}"
     proven = sorted(

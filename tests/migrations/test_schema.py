@@ -156,7 +156,7 @@ def test_a_worker_that_comes_while_the_schema_is_changed_is_called_again(engine,
     impatient.dispose()
 
 
-def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, empty_dsn, release_after):
+def test_an_upgrade_that_has_to_wait_delays_no_other_session_for_long(engine, empty_dsn, release_after):
     schema.upgrade(engine)
     others, upgraded = connect(LedgerSettings(dsn=empty_dsn, lock_timeout_s=2)), []
     with release_after(GAINED), others.connect() as slow:
@@ -164,7 +164,7 @@ def test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long(engine, empty_dsn,
         upgrade = threading.Thread(target=lambda: upgraded.append(schema.upgrade(engine)))
         upgrade.start()
         wait_for_an_upgrade(others)
-        # Whoever asks now is behind the upgrade, and the slow one asks for what the upgrade may have by now.
+        # A session that asks now is behind the upgrade, and the slow one asks for what the upgrade may have by now.
         for connection in (others.connect(), slow):
             for table in ("delivery", "ledger", "pipeline", "producer", "schema_version", "session"):
                 connection.execute(text(f"SELECT FROM onceload.{table}"))
@@ -198,7 +198,7 @@ def test_a_schema_from_before_the_first_release_is_refused_and_not_touched(engin
     assert catalog(engine) == before
 
 
-def test_somebody_elses_schema_of_the_same_name_is_refused_and_not_touched(engine):
+def test_a_schema_of_the_same_name_by_another_application_is_refused_and_not_touched(engine):
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA onceload"))
         connection.execute(text("CREATE TABLE onceload.pipeline (theirs text)"))
@@ -212,7 +212,7 @@ def test_somebody_elses_schema_of_the_same_name_is_refused_and_not_touched(engin
 
 
 @pytest.mark.parametrize("columns", ["theirs text", "version_num text"])
-def test_somebody_elses_version_table_is_not_taken_for_ours(engine, columns):
+def test_a_version_table_of_another_application_is_not_taken_for_ours(engine, columns):
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA onceload"))
         connection.execute(text(f"CREATE TABLE onceload.schema_version ({columns})"))

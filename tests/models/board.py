@@ -65,7 +65,7 @@ class Board:
     sessions: Mapping[SessionName, Session] = field(default_factory=dict)
     deliveries: Shelf[DeliveryId, Delivery] = field(default_factory=Shelf, repr=False)
     lines: Shelf[Hashable, Line] = field(default_factory=Shelf, repr=False)
-    #: For the keeper of a line, and for None (nobody's): what may be taken now, as a set of bits.
+    #: For the keeper of a line, and for None (no keeper): what may be taken now, as a set of bits.
     ready: Mapping[SessionName | None, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ def take(board: Board, name: SessionName, epoch: Epoch, now: float) -> tuple[Boa
 
 
 def ack(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId) -> Board:
-    """Close a delivery whose work is committed; belongs into that very commit."""
+    """Close a delivery whose work is committed; belongs in that very commit."""
     return _put(board, _moved(_get_held(board, name, epoch, delivery_id), Event.ACK))
 
 
@@ -154,12 +154,12 @@ def stage(board: Board, name: SessionName, epoch: Epoch, delivery_id: DeliveryId
 
 
 def publish(board: Board, delivery_id: DeliveryId) -> Board:
-    """Close a staged delivery; belongs into the commit that publishes its batch."""
+    """Close a staged delivery; belongs in the commit that publishes its batch."""
     return _put(board, _moved(_get_delivery(board, delivery_id), Event.PUBLISH))
 
 
 def withdraw(board: Board, delivery_id: DeliveryId) -> Board:
-    """Give a delivery up with its batch, also out of the hands of a worker: what that stages is published by nobody."""
+    """Give a delivery up with its batch, also out of the hands of a worker: what that stages is never published."""
     return _put(board, _moved(_get_delivery(board, delivery_id), Event.WITHDRAW))
 
 
@@ -185,7 +185,7 @@ def redrive(board: Board, delivery_id: DeliveryId) -> Board:
 
 
 def abandon(board: Board, delivery_id: DeliveryId) -> Board:
-    """Give a delivery up for good; one in hand is refused, as its worker may be committing it."""
+    """Give a delivery up for good; a held one is refused, as its worker may be committing it."""
     return _put(board, _moved(_get_delivery(board, delivery_id), Event.ABANDON))
 
 
@@ -228,7 +228,7 @@ def _get_held(board: Board, name: SessionName, epoch: Epoch, delivery_id: Delive
 
 
 def _kept(board: Board, taken: Delivery) -> Board:
-    """Let whoever takes a delivery keep all that waits in its lines."""
+    """Let the session that takes a delivery keep all that waits in its lines."""
     numbers = {number for key in _line_keys(board.mode, taken) for number in board.lines[key].ids} - {taken.id}
     others = [board.deliveries[number] for number in sorted(numbers)]
     kept = [(each.id, replace(each, session=taken.session)) for each in others if each.session != taken.session]
@@ -237,7 +237,7 @@ def _kept(board: Board, taken: Delivery) -> Board:
 
 
 def _shared_out_anew(board: Board) -> Board:
-    """Without this, whoever comes first would keep every line, and a later session would idle for good."""
+    """Without this, the first session would keep every line, and a later session would idle for good."""
     waiting = [each for each in board.deliveries.values() if each.state is State.WAITING and each.session is not None]
     free = [(each.id, replace(each, session=None)) for each in waiting]
     ready: dict[SessionName | None, int] = {None: reduce(or_, board.ready.values(), 0)}
@@ -268,7 +268,7 @@ def _with_added(board: Board, added: list[Delivery]) -> Board:
 
 
 def _keeper_of_lines(board: Board, delivery: Delivery) -> SessionName | None:
-    """Find who keeps the youngest of those that a new delivery stands behind."""
+    """Find who keeps the youngest of the deliveries that a new one is behind."""
     lines = [board.lines.get(key, Line()).ids for key in _line_keys(board.mode, delivery)]
     youngest = max((ids[-1] for ids in lines if ids), default=None)
     return None if youngest is None else board.deliveries[youngest].session
@@ -297,7 +297,7 @@ def _sessions_after(sessions: Mapping[SessionName, Session], delivery: Delivery)
 
 
 def _line_keys(mode: Mode, delivery: Delivery) -> tuple[Hashable, ...]:
-    """Name the lines that a delivery stands in."""
+    """Name the lines that have a delivery."""
     match mode:
         case Mode.SESSION:
             return (delivery.session,)
@@ -333,12 +333,12 @@ def _is_ready(board: Board, delivery: Delivery) -> bool:
 
 
 def _keeper(board: Board, delivery: Delivery) -> SessionName | None:
-    """Find who may take a delivery; where there are no lines, anybody."""
+    """Find who may take a delivery; where there are no lines, any session."""
     return None if board.mode is Mode.SHARED else delivery.session
 
 
 def _with_ready(before: Board, after: Board, delivery_ids: set[DeliveryId]) -> Board:
-    """Decide anew whether, and for whom, these deliveries are ready."""
+    """Decide again whether, and for whom, these deliveries are ready."""
     ready = dict(after.ready)
     for delivery_id in delivery_ids:
         keeper = _keeper(before, before.deliveries[delivery_id])

@@ -198,7 +198,7 @@ class MemoryLedger:
         return {name: ids[name] for name in names}
 
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
-        """The latest generation of each name that is registered; all claims count, whoever holds them."""
+        """The latest generation of each name that is registered; all claims count, by any session."""
         book, wanted = self.book(pipeline), set(names)
         # One that was registered and never came to anything is no life of a file, unless there is no other.
         oldest_first = sorted(
@@ -218,7 +218,7 @@ class MemoryLedger:
         return known if its is None else known.as_copy_of(its, book.states.get(its))
 
     def outlook(self, pipeline: str) -> Outlook:
-        """How far the ledger is, and of which producers anybody is loading something."""
+        """The position of the ledger, and the producers of which any session is loading something."""
         return self._outlook(self.book(pipeline))
 
     def _outlook(self, book: Book, *, asking: SessionName | None = None) -> Outlook:
@@ -266,8 +266,8 @@ class MemoryLedger:
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
     ) -> Claim:
-        """Hold spans that are neither consumed nor claimed by anybody else."""
-        del batch  # Nobody looks at deliveries in memory.
+        """Hold spans that are neither consumed nor claimed by another session."""
+        del batch  # Deliveries in memory are not looked at.
         book = self.book(session.pipeline)
         refuse_other_version(session.pipeline, session.version, book.version)
         book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
@@ -295,7 +295,7 @@ class MemoryLedger:
             del held[claim.delivery_id]
 
     def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
-        """What was read of one producer, all its commits together, or those that end before a sequence id."""
+        """Sum up what all commits of one producer read, or those that end before a sequence id."""
         book = self.book(pipeline)
         loads = [entry for entry in book.entries if entry.kind is EntryKind.LOAD]
         its = (each for entry in loads for each in entry.receipts if each.producer_id == producer_id)
@@ -324,7 +324,7 @@ class MemoryLedger:
         )
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
-        """Let go of what records name and was idle for as long as is declared, never of a file; which ones."""
+        """Forget producers that records name and that were idle for as long as declared, never a file; return which."""
         book = self.book(pipeline)
         if book.declared.forget_idle_after_s is None:
             return ()
@@ -432,7 +432,7 @@ def _advance(book: Book, advance: Advance, now: datetime, *, repeats_allowed: bo
     # Chunks may commit in any order; what is noted of a file is what the furthest of them saw.
     is_behind = bool(advance.spans and state.consumed and advance.spans.end < state.consumed.end)
     seen = state if is_behind else advance
-    # What was read again, and had nothing new, stays sealed: its last line may have no newline.
+    # A file that was read again, and had nothing new, stays sealed: its last line may have no newline.
     is_as_it_was = is_behind or (not advance.spans and advance.condition is Condition.OPEN)
     after = replace(
         state,

@@ -273,7 +273,7 @@ def test_a_redriven_dead_letter_has_all_its_tries_again_and_is_loaded_once(mode:
 
 
 @pytest.mark.parametrize("mode", [Mode.SESSION, Mode.KEY_SHARED, Mode.ORDERED])
-def test_a_redriven_dead_letter_returns_to_its_old_place_behind_the_one_in_hand(mode: Mode) -> None:
+def test_a_redriven_dead_letter_returns_to_its_old_place_behind_the_held_one(mode: Mode) -> None:
     desk = Desk(mode, "a")
     desk.offer((1,), (1,), (1,))
     desk.kill("a", 0)
@@ -309,7 +309,7 @@ def test_an_abandoned_delivery_makes_room_for_the_next(mode: Mode) -> None:
     assert desk.states() == ["abandoned", "abandoned", "acked"]
 
 
-def test_a_person_can_neither_abandon_what_is_in_hand_nor_redrive_what_is_not_dead() -> None:
+def test_a_person_can_neither_abandon_a_held_delivery_nor_redrive_one_that_is_not_dead() -> None:
     desk = Desk(Mode.SHARED, "a")
     desk.offer((1,))
     desk.take("a")
@@ -353,7 +353,7 @@ def test_session_never_takes_anything_away_and_the_next_life_goes_on_an_hour_lat
     assert desk.finish("a") == [2, 4]
 
 
-def test_session_leaves_the_line_of_a_session_alone_that_is_away_with_nothing_in_hand() -> None:
+def test_session_leaves_the_line_of_a_session_alone_that_is_away_and_holds_nothing() -> None:
     desk = Desk(Mode.SESSION, "a", "b")
     desk.offer((1,), (1,), (1,))
     desk.wait(3600)
@@ -382,7 +382,7 @@ def test_session_needs_sessions_before_an_offer() -> None:
 # Mode shared.
 
 
-def test_shared_hands_the_oldest_to_whoever_asks_up_to_the_bound_of_a_session() -> None:
+def test_shared_hands_out_the_oldest_up_to_the_bound_of_a_session() -> None:
     desk = Desk(Mode.SHARED, "a", "b", open_max=2)
     desk.offer((1,), (1,), (1,), (1,))
 
@@ -437,7 +437,7 @@ def test_key_shared_moves_a_whole_producer_when_the_lease_of_its_keeper_ends() -
     assert desk.take("b") == 2
 
 
-def test_key_shared_shares_the_producers_out_anew_when_a_session_joins() -> None:
+def test_key_shared_reassigns_the_producers_when_a_session_joins() -> None:
     desk = Desk(Mode.KEY_SHARED, "a")
     desk.offer((1,), (2,), (1,), (2,), (1,))
     desk.ack("a", desk.take("a") or 0)
@@ -487,7 +487,7 @@ def test_key_shared_moves_all_producers_of_a_bundle_to_the_session_that_takes_it
     assert desk.take("b") == 3
 
 
-def test_key_shared_lets_a_line_that_has_run_empty_belong_to_nobody() -> None:
+def test_key_shared_releases_a_line_that_has_run_empty() -> None:
     desk = Desk(Mode.KEY_SHARED, "a", "b")
     desk.offer((1,))
     desk.ack("a", desk.take("a") or 0)
@@ -496,7 +496,7 @@ def test_key_shared_lets_a_line_that_has_run_empty_belong_to_nobody() -> None:
     assert desk.take("b") == 1
 
 
-def test_key_shared_shares_the_producers_out_anew_when_a_session_comes_back_that_was_away() -> None:
+def test_key_shared_reassigns_the_producers_when_a_session_comes_back_that_was_away() -> None:
     desk = Desk(Mode.KEY_SHARED, "a", "b")
     desk.close("b")
     desk.offer((1,), (1,))

@@ -21,7 +21,7 @@ def test_a_good_history_violates_nothing():
     assert violations([FIRST, SECOND, failed, unknown], OPENED, ENTRIES) == []
 
 
-def test_what_is_unknown_may_be_there_or_not():
+def test_a_commit_with_an_unknown_outcome_may_be_there_or_not():
     unknown = replace(SECOND, told=Told.UNKNOWN, answered_at=None, position=None)
 
     assert violations([FIRST, unknown], OPENED, ENTRIES) == []
@@ -31,13 +31,21 @@ def test_what_is_unknown_may_be_there_or_not():
 @pytest.mark.parametrize(
     ("operations", "opened", "entries", "said"),
     [
-        pytest.param([FIRST, SECOND], OPENED, ENTRIES[:1], "told ok, but the ledger has None", id="lost"),
+        pytest.param([FIRST, SECOND], OPENED, ENTRIES[:1], "answered ok, but the ledger has None", id="lost"),
         pytest.param(
-            [FIRST, replace(SECOND, told=Told.FAILED, position=None)], OPENED, ENTRIES, "was told", id="failed is there"
+            [FIRST, replace(SECOND, told=Told.FAILED, position=None)],
+            OPENED,
+            ENTRIES,
+            "was answered",
+            id="failed is there",
         ),
-        pytest.param([FIRST], OPENED, ENTRIES, "as nobody did", id="from nowhere"),
+        pytest.param([FIRST], OPENED, ENTRIES, "as none asked for it", id="from nowhere"),
         pytest.param(
-            [FIRST, replace(SECOND, spans=A)], OPENED, ENTRIES, "told ok, but the ledger has Entry", id="other spans"
+            [FIRST, replace(SECOND, spans=A)],
+            OPENED,
+            ENTRIES,
+            "answered ok, but the ledger has Entry",
+            id="other spans",
         ),
         pytest.param(
             [replace(FIRST, position=2), replace(SECOND, position=1)],
@@ -47,7 +55,11 @@ def test_what_is_unknown_may_be_there_or_not():
             id="out of time",
         ),
         pytest.param(
-            [FIRST, SECOND], [*OPENED, Opened(session="a", epoch=2, at=25)], ENTRIES, "was told ok, after", id="zombie"
+            [FIRST, SECOND],
+            [*OPENED, Opened(session="a", epoch=2, at=25)],
+            ENTRIES,
+            "was answered ok, after",
+            id="zombie",
         ),
         pytest.param(
             [replace(FIRST, epoch=2), SECOND],

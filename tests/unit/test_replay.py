@@ -76,7 +76,7 @@ def test_replaying_from_every_cut_gives_the_same_states(entries):
 
 @given(entries=ledgers())
 def test_what_settles_the_quarantine_changes_no_state(entries):
-    """What is quarantined was consumed by the entry that put it there."""
+    """Quarantined records were consumed by the entry that put them there."""
     others = [each for each in entries if each.kind not in (EntryKind.RETRY, EntryKind.DISCARD)]
 
     assert replay({}, entries) == replay({}, others)
@@ -115,7 +115,7 @@ class Model:
         self.floor = len(self.entries)
 
     def positions(self) -> list[int]:
-        """Where it may go back to: past no forgetting, and to nothing that was taken back."""
+        """Where it may go back to: past no forgetting, and to nothing that was rolled back."""
         return [
             position
             for position in range(self.floor, len(self.past))

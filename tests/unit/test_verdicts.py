@@ -40,7 +40,7 @@ def test_an_ordered_producer_never_goes_back_and_never_overtakes_itself(offered,
 
 
 @given(offered=span_sets(), consumed=span_sets(), order=st.sampled_from(Order))
-def test_what_was_new_is_a_duplicate_once_it_is_settled(offered, consumed, order):
+def test_new_spans_are_duplicates_once_they_are_settled(offered, consumed, order):
     new = judge(offered, consumed=consumed, claimed=NOTHING, order=order).new
 
     again = judge(offered, consumed=settled(consumed | new, order=order), claimed=NOTHING, order=order)

@@ -1,4 +1,4 @@
-"""Ways to put the same bytes into a file, and how to list the one file that they are in."""
+"""Ways to put the same bytes into a file, and how to list the one file that has them."""
 
 import gzip
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from spark_jobs.files.listing import Listed, list_files
 
-#: Every example writes a file: an eighth of the usual number is as long as anybody should wait.
+#: Every example writes a file: an eighth of the usual number is as long as a person should wait.
 ON_DISK = settings(max_examples=settings().max_examples // 8)
 
 Pack = Callable[[bytes], bytes]

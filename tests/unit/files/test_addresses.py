@@ -16,7 +16,7 @@ from spark_jobs.files.addresses import shown, with_login
         ("abfss://me:secret@account.example/a.jsonl", "abfss://me:secret@account.example/*.jsonl"),
     ],
 )
-def test_what_is_written_down_of_an_address_holds_no_password_and_is_found_again(url, path):
+def test_a_stored_address_holds_no_password_and_is_found_again(url, path):
     written = shown(url)
 
     assert "secret" not in written

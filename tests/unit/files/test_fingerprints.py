@@ -131,7 +131,7 @@ def test_an_appended_file_has_grown(folder, suffix, content, more):
 @pytest.mark.parametrize("suffix", PACKED)
 @ON_DISK
 @given(content=contents(), more=some_bytes())
-def test_a_file_that_was_packed_anew_with_more_in_it_has_grown(folder, suffix, content, more):
+def test_a_file_that_was_recompressed_with_more_in_it_has_grown(folder, suffix, content, more):
     path = folder / f"again{suffix}"
     fingerprint = loaded(path, content)
     path.write_bytes(packed(content + more, suffix, members=2))
@@ -142,7 +142,7 @@ def test_a_file_that_was_packed_anew_with_more_in_it_has_grown(folder, suffix, c
 @pytest.mark.parametrize("suffix", PACKED)
 @ON_DISK
 @given(content=contents(), members=st.integers(2, 3))
-def test_a_file_that_was_packed_anew_with_nothing_new_in_it_is_the_same(folder, suffix, content, members):
+def test_a_file_that_was_recompressed_with_nothing_new_in_it_is_the_same(folder, suffix, content, members):
     path = folder / f"anew{suffix}"
     fingerprint = loaded(path, content, is_read_to_its_end=False)
     path.write_bytes(packed(content, suffix, members=members))
@@ -198,7 +198,7 @@ def test_a_file_with_another_beginning_or_ending_is_changed(folder, suffix, cont
 
 
 @pytest.mark.parametrize("suffix", PACKS)
-def test_what_was_read_but_not_consumed_is_more_to_come(folder, suffix):
+def test_bytes_that_were_read_but_not_consumed_are_more_to_come(folder, suffix):
     path = folder / f"unfinished{suffix}"
     fingerprint = loaded(path, b"one\ntwo", is_read_to_its_end=False)
 

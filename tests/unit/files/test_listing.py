@@ -1,4 +1,4 @@
-"""Which files a pattern means, and which of them nobody should read."""
+"""Which files a pattern means, and which of them should not be read."""
 
 import errno
 import os
@@ -151,7 +151,7 @@ def test_a_file_in_a_store_is_read_by_the_url_it_is_listed_with(memory):
 
 
 class _WebServer(BaseHTTPRequestHandler):
-    """Lists two files without their sizes, and tells the size of one of them when it is asked for."""
+    """Lists two files without their sizes, and reports the size of one of them when it is asked for."""
 
     def do_GET(self):
         self._answer(b'<a href="a.csv">a.csv</a> <a href="b.csv">b.csv</a>', length=None)
@@ -182,7 +182,7 @@ def test_a_web_server_is_asked_for_the_sizes_that_it_does_not_list():
 
 
 def test_a_link_to_a_folder_of_a_server_is_not_followed(memory, monkeypatch):
-    """It would lead to the same files under another name; a server of SFTP tells links, and follows them."""
+    """It would lead to the same files under another name; an SFTP server reports links, and follows them."""
     memory.pipe_file("/landing/day/a.csv", b"one\n")
     really = memory.ls
 
@@ -266,7 +266,7 @@ def test_symbolic_links_stay_below_the_root(tmp_path):
     assert [name for name, _ in listing.refused] == ["'away.csv'", "'awry'", "'round'"]
 
 
-def test_the_names_of_one_file_are_told_and_first_those_that_are_no_symbolic_links(tmp_path):
+def test_the_names_of_one_file_are_reported_and_first_those_that_are_no_symbolic_links(tmp_path):
     write(tmp_path, "disk/b.csv", "disk/f/c.csv", "disk/alone.csv", "disk/elsewhere")
     (tmp_path / "landing").symlink_to("disk")
     root = tmp_path / "landing"
@@ -286,7 +286,7 @@ def test_the_names_of_one_file_are_told_and_first_those_that_are_no_symbolic_lin
     assert list_files(f"{root}/f/*.csv", root=str(root)).names_of_one == ()
 
 
-def test_folders_that_a_pattern_of_files_means_are_told(tmp_path):
+def test_folders_that_a_pattern_of_files_means_are_reported(tmp_path):
     write(tmp_path, "a.csv/b.csv", "c/d.csv")
 
     assert list_files(f"{tmp_path}/*.csv").folders == ("a.csv",)

@@ -126,7 +126,7 @@ def test_exactly_the_records_that_are_too_long_stand_alone(
 @pytest.mark.parametrize("suffix", PACKED)
 @ON_DISK
 @given(content=contents(), chunk_bytes=st.integers(1, 200), record_bytes_max=st.integers(1, 50), data=st.data())
-def test_marks_stand_at_the_end_of_every_part(*, folder, suffix, content, chunk_bytes, record_bytes_max, data):
+def test_marks_are_at_the_end_of_every_part(*, folder, suffix, content, chunk_bytes, record_bytes_max, data):
     plain = written(folder / "marks", content)
     path = written(folder / f"marks{suffix}", content)
     first = data.draw(st.sampled_from(line_starts(content)))

@@ -49,7 +49,7 @@ def parquet(**columns: list[int]) -> bytes:
         (b"id,note\r1,a\r2,b", "its lines end in carriage returns alone"),
     ],
 )
-def test_a_file_that_is_no_text_is_told_as_what_it_is(begins, found):
+def test_a_file_that_is_no_text_is_reported_as_what_it_is(begins, found):
     with pytest.raises(FileRefused) as caught:
         check_text("a.jsonl", begins)
 

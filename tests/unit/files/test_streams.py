@@ -62,7 +62,7 @@ def test_the_last_suffix_names_the_compression(name, compression):
 @pytest.mark.parametrize("suffix", PACKS)
 @ON_DISK
 @given(content=contents(), members=st.integers(1, 4), size=st.integers(1, 5000))
-def test_what_was_packed_comes_out_in_blocks_of_any_size(folder, suffix, content, members, size):
+def test_packed_bytes_come_out_in_blocks_of_any_size(folder, suffix, content, members, size):
     path = folder / f"whole{suffix}"
     path.write_bytes(packed(content, suffix, members=members))
 
@@ -76,7 +76,7 @@ def test_what_was_packed_comes_out_in_blocks_of_any_size(folder, suffix, content
 @pytest.mark.parametrize("suffix", PACKED)
 @ON_DISK
 @given(members=st.lists(contents(), min_size=1, max_size=3), data=st.data())
-def test_a_stream_that_breaks_off_gives_a_prefix_and_says_so_unless_a_member_ends_there(folder, suffix, members, data):
+def test_a_stream_that_breaks_off_gives_a_prefix_and_an_error_unless_a_member_ends_there(folder, suffix, members, data):
     wholes = [PACKS[suffix](member) for member in members]
     boundaries = set(accumulate(map(len, wholes), initial=0))
     cut = data.draw(st.integers(0, max(boundaries)) | st.sampled_from(sorted(boundaries)))
@@ -123,7 +123,7 @@ def test_a_flipped_bit_is_never_read_as_other_content_in_silence(folder, suffix,
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("garbage", [b"plain text\n", bytes(64)])
-def test_what_was_never_packed_is_damaged(folder, suffix, garbage):
+def test_bytes_that_were_never_packed_are_damaged(folder, suffix, garbage):
     path = folder / f"garbage{suffix}"
     path.write_bytes(garbage)
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_gone_by_now_can_be_asked_for_again(tmp_path, url):
         (Damaged("sftp://somebody:secret@host/a.gz", 5, "incorrect data check"), ExitCode.NEEDS_A_PERSON),
     ],
 )
-def test_what_went_wrong_survives_pickling_and_tells_no_password(error, exit_code):
+def test_an_error_survives_pickling_and_prints_no_password(error, exit_code):
     again = pickle.loads(pickle.dumps(error))
 
     assert str(again) == str(error)
@@ -241,7 +241,7 @@ def test_what_went_wrong_survives_pickling_and_tells_no_password(error, exit_cod
     assert "secret" not in str(error)
 
 
-def test_a_window_that_needs_too_much_memory_is_told_as_damage(folder):
+def test_a_window_that_needs_too_much_memory_is_reported_as_damage(folder):
     parameters = zstandard.ZstdCompressionParameters(window_log=28)
     path = folder / "wide.zst"
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

@@ -11,7 +11,7 @@ from spark_jobs.pipeline.declared import Declared
 ROOT = Path(__file__).parents[3]
 SAMPLES = tuple(sorted((ROOT / "pipelines").glob("*.yaml")))
 
-#: Sixteen lines, so that what is added stands on line 17.
+#: Sixteen lines, so that added text is on line 17.
 PLAIN = """\
 pipeline: events
 source:
@@ -75,7 +75,7 @@ def read(folder: Path, content: str | bytes, **values: str) -> Declared:
 
 
 def problems_of(folder: Path, content: str | bytes, **values: str) -> list[str]:
-    """What is wrong with a file, each problem as `line: place: words`."""
+    """The problems of a file, each as `line: place: words`."""
     with pytest.raises(OnceloadError) as refused:
         read(folder, content, **values)
     assert isinstance(refused.value, PipelineFileRefused)

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is read or refused, and nothing else ever happens."""
+"""Any file is read or refused, and nothing else ever happens."""
 
 import timeit
 from pathlib import Path

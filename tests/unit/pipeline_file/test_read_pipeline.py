@@ -216,7 +216,7 @@ def test_the_samples_are_read_and_name_files_that_are_there(path, monkeypatch):
     declared = read_pipeline(path)
 
     assert declared.name == path.stem
-    # Those of the readings are written by `make run`, and belong to nobody's checkout.
+    # Those of the readings are written by `make run`, and belong to no checkout.
     expected = 0 if declared.source.path.startswith(".onceload/") else 2
     there = [each for each in path.parents[1].glob(declared.source.path) if ".onceload" not in each.parts]
     assert len(there) == expected
@@ -230,6 +230,6 @@ def test_the_pipelines_of_a_folder_come_in_order(tmp_path):
     assert find_pipelines(tmp_path) == [tmp_path / "a.yaml", tmp_path / "b.yml"]
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(NotFound, match="folder of pipeline files not found"):
         find_pipelines(tmp_path / "nowhere")

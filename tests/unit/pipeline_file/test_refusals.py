@@ -61,7 +61,7 @@ def test_columns_that_are_missing_are_asked_for(tmp_path):
     assert refusal(tmp_path, content + "columns:\n") == f"4: {expected}"
 
 
-def test_a_key_that_comes_twice_is_refused_where_it_comes_again(tmp_path):
+def test_a_repeated_key_is_refused_where_it_is_repeated(tmp_path):
     assert refusal(tmp_path, plain(("seq: bigint", "seq: bigint\n  id: text"))) == (
         "11: columns.id: this key appears twice; remove one of them"
     )
@@ -223,7 +223,7 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_line(tmp_path, content
         (b"#" * (2**20 + 1), "1: the file is larger than 1048576 bytes; a pipeline file is about a page"),
     ],
 )
-def test_what_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expected):
+def test_text_that_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expected):
     assert refusal(tmp_path, content) == expected
 
 
@@ -241,7 +241,7 @@ def test_what_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expec
         (plain(added="key: [a"), 17, "needs quotes"),
     ],
 )
-def test_what_is_no_yaml_is_refused_where_it_begins(tmp_path, content, line, fix):
+def test_text_that_is_no_yaml_is_refused_where_it_begins(tmp_path, content, line, fix):
     problem = refusal(tmp_path, content)
 
     assert problem.startswith(f"{line}: invalid YAML: ")
@@ -294,7 +294,7 @@ def test_every_problem_is_found_in_one_go_and_in_the_order_of_the_file(tmp_path)
     assert [problem.partition(":")[0] for problem in problems] == ["4", "9", "15", "17", "18"]
 
 
-def test_what_was_refused_once_is_not_repeated_as_a_contradiction(tmp_path):
+def test_a_problem_that_was_reported_once_is_not_repeated_as_a_contradiction(tmp_path):
     content = plain(("write: append", "write: upsert\n  key: [id]"), ("seq: bigint", "seq: bigit"))
 
     problems = problems_of(tmp_path, content + "producer: {name: device, sequence: seq}\n")

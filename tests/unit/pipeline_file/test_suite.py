@@ -24,7 +24,7 @@ def with_suite(tmp_path, content, **named):
     return plain(*named.get("changed", ()), added=added)
 
 
-def test_a_suite_lies_beside_its_pipeline_file(tmp_path):
+def test_a_suite_is_beside_its_pipeline_file(tmp_path):
     suite = read(tmp_path, with_suite(tmp_path, GOOD)).suite
 
     assert suite is not None
@@ -62,7 +62,7 @@ def test_a_suite_lies_beside_its_pipeline_file(tmp_path):
         (GOOD.replace("column: device", "column: devise"), "no column is called 'devise'; did you mean device?"),
     ],
 )
-def test_what_is_wrong_with_a_suite_is_said_with_its_own_line(tmp_path, content, said):
+def test_a_wrong_suite_is_reported_with_its_own_line(tmp_path, content, said):
     problems = problems_of(tmp_path, with_suite(tmp_path, content))
 
     assert any(said in problem for problem in problems), problems

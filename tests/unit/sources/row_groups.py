@@ -1,4 +1,4 @@
-"""Row groups of a Parquet file that lies nowhere, as a load reads them."""
+"""Row groups of a Parquet file that is not on disk, as a load reads them."""
 
 from dedup_core.names import ProducerId
 from spark_jobs.formats.parquet.footers import read_row_groups

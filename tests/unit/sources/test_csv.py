@@ -219,7 +219,7 @@ def chunked(raw: bytes, size: int, options: CsvOptions) -> list[Part]:
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
 @given(pairs=WELL_FORMED)
-def test_what_is_written_well_is_read_back(options, pairs):
+def test_well_written_text_is_read_back(options, pairs):
     assert rows(written(pairs, options), options=options) == pairs
 
 

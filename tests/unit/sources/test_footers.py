@@ -47,7 +47,7 @@ def zigzag(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"use_dictionary": False, "write_statistics": False}])
-def test_row_groups_lie_where_arrow_says(options):
+def test_row_groups_are_where_arrow_says(options):
     content = written(**options)
 
     metadata = pq.read_metadata(io.BytesIO(content))
@@ -88,7 +88,7 @@ ONE_GROUP = written(pa.table({"a": range(1000)}), store_schema=False)
 
 
 def with_counts(*, file: int = 1000, group: int = 1000, column: int = 1000) -> bytes:
-    """The counts of rows and values stand in the footer in this order."""
+    """The counts of rows and values are in the footer in this order."""
     before, *between, behind = footer_of(ONE_GROUP).split(b"\x16" + zigzag(1000))
     assert len(between) == 2
     counts = [b"\x16" + zigzag(count) for count in (file, column, group)]

@@ -322,7 +322,7 @@ def test_jsonb_that_postgres_refuses_is_bad_alone():
     assert len(records.bad) == 4
 
 
-def test_undeclared_fields_fail_where_the_pipeline_says_so():
+def test_undeclared_fields_fail_where_the_pipeline_refuses_them():
     records = read(part(b'{"i":1}\n{"i":2,"z":null}\n'), unknown_fields=UnknownFields.FAIL)
 
     assert records.rows.num_rows == 1

@@ -207,7 +207,7 @@ def test_a_time_beyond_all_calendars_is_bad_alone(stored, declared):
     assert all("cannot be read" in each.reason and json.loads(each.raw)["b"] == 1 for each in records.bad)
 
 
-def test_a_time_beyond_all_calendars_in_a_column_that_nobody_declared_is_no_fault_of_the_file():
+def test_a_time_beyond_all_calendars_in_an_undeclared_column_is_no_fault_of_the_file():
     source = file_of(pa.table({"a": [1, 2, 3, 4], "z": STORED["never"]}))
 
     assert read(source, a="integer").rows.num_rows == 4
