@@ -26,7 +26,7 @@ class ObjectStore:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What whoever reads from it has to be told."""
+        """The settings that its readers need."""
         return {
             "AWS_ENDPOINT_URL": self.address,
             "AWS_ACCESS_KEY_ID": KEY,

@@ -1,4 +1,4 @@
-"""Pictures in the docs that are made from the code: `python -m tests.pictures` draws them anew."""
+"""Pictures in the docs that are made from the code: `python -m tests.pictures` draws them again."""
 
 import re
 from collections.abc import Iterable

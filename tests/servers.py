@@ -17,7 +17,7 @@ from onceload.embedded import PostgresVersion, running
 def temporary_home() -> Iterator[Path]:
     """A short-named folder, gone afterwards; the path of a socket may not be long."""
     home = Path(tempfile.mkdtemp(prefix="onceload-"))
-    # Passable, as the server may run as another user; readable by nobody.
+    # Passable, as the server may run as another user; not readable by any.
     home.chmod(0o711)
     try:
         yield home
@@ -29,7 +29,7 @@ def temporary_home() -> Iterator[Path]:
 def temporary_server(version: PostgresVersion) -> Iterator[str]:
     """A server of its own; yields the address of its first database.
 
-    It does not wait for the disk. A process that is killed loses nothing by that, and nobody cuts the power.
+    It does not wait for the disk. A process that is killed loses nothing by that, and the power is not cut.
     """
     with temporary_home() as home, running(home, version=version) as dsn:
         for setting in ("fsync", "full_page_writes"):

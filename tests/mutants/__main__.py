@@ -54,7 +54,7 @@ SEED = 1
 AT_ONCE = 2
 #: All tests together, without a bug.
 TIMEOUT_S = 3600
-#: A bug may make a test wait for ever; that counts as caught, and is said.
+#: A bug may make a test wait forever; that counts as caught, and the page reports it.
 BUG_TIMEOUT_S = 900
 #: For pytest to stop the servers of a test that was interrupted.
 STOPPING_TIMEOUT_S = 60
@@ -192,7 +192,7 @@ def tested(copy: Path, tests: Sequence[str]) -> tuple[Verdict, str]:
     try:
         done = python(copy, *_PYTEST, *tests, timeout_s=BUG_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return Verdict.CAUGHT, f"waits for ever: {', '.join(tests)}"
+        return Verdict.CAUGHT, f"waits forever: {', '.join(tests)}"
     failed = _FAILED.search(done.stdout)
     if done.returncode == 1 and failed:
         return Verdict.CAUGHT, failed[1]

@@ -70,7 +70,7 @@ IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_bre
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """A wrong text in the place of the correct one, which must be in the file once."""
+    """A wrong text instead of the correct one, which must be in the file once."""
 
     name: str
     file: str
@@ -213,7 +213,7 @@ COMMIT_BUGS = (
         tests=(IN_POSTGRES,),
     ),
     Bug(
-        name="message window without end: an id is refused for ever",
+        name="message window without end: an id is refused forever",
         file=LEDGER_SQL,
         correct="AND seen.day >= today.day - :keep_days);",
         wrong="AND seen.day >= today.day - 10000 * :keep_days);",
@@ -488,7 +488,7 @@ RECOVERY_BUGS = (
         tests=(OF_RECOVERY,),
     ),
     Bug(
-        name="whoever was at work goes on after a recovery",
+        name="a running load goes on after a recovery",
         file=RECOVERY,
         correct='    connection.execute(SQL["fence_sessions"], binds)\n',
         wrong="",
@@ -518,11 +518,11 @@ RECOVERY_BUGS = (
         tests=("tests/loads/test_rewind.py::test_state_that_is_damaged_is_recovered_first",),
     ),
     Bug(
-        name="what a rewind took back is consumed again after a recovery",
+        name="spans that a rewind rolled back are consumed again after a recovery",
         file=PROVEN_SQL,
         correct="FILTER (WHERE kind = 'load' AND is_in_force)",
         wrong="FILTER (WHERE kind = 'load')",
-        tests=("tests/loads/test_rewind.py::test_what_came_after_a_position_goes_and_comes_again",),
+        tests=("tests/loads/test_rewind.py::test_commits_after_a_position_are_rewound_and_loaded_again",),
     ),
     Bug(
         name="a snapshot is not compared with the ledger",
@@ -608,7 +608,7 @@ DELIVERY_BUGS = (
 
 LOAD_BUGS = (
     Bug(
-        name="what stands behind the claim of another run is read",
+        name="records behind the claim of another run are read",
         file="spark_jobs/plan/plan.py",
         correct="        if listed.name in self.outlook.claimed:\n",
         wrong="        if listed.name in self.outlook.claimed and False:\n",
@@ -657,7 +657,7 @@ LOAD_BUGS = (
         tests=(OF_TRIES,),
     ),
     Bug(
-        name="a file that was written anew since it was planned is read",
+        name="a file that was rewritten since it was planned is read",
         file="spark_jobs/read/chunks.py",
         correct="        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):\n",
         wrong="        if False:\n",
@@ -692,18 +692,18 @@ LOAD_BUGS = (
         tests=(KILLED_REPLACING,),
     ),
     Bug(
-        name="a load that is told some files takes all",
+        name="a load of some files takes all",
         file="spark_jobs/plan/choice.py",
         correct="for listed in listing.files if choice.means(listed.name)",
         wrong="for listed in listing.files",
         tests=(KILLED_REPLACING,),
     ),
     Bug(
-        name="a life that came to nothing keeps the one before from being verified",
+        name="a life that failed keeps the one before from being verified",
         file="dedup_core/postgres/audit.sql",
         correct="                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest\n",
         wrong="                      ) AS is_latest\n",
-        tests=("tests/loads/test_verify.py::test_a_life_that_came_to_nothing_hides_no_difference_of_the_one_before",),
+        tests=("tests/loads/test_verify.py::test_a_generation_that_breaks_off_hides_no_difference_of_the_one_before",),
     ),
     Bug(
         name="a record that stands twice in a batch is published twice",
@@ -929,7 +929,7 @@ CONTENT_BUGS = (
         tests=(f"{OF_CONTENT}::test_known_copies_that_grow_alike_are_loaded_once",),
     ),
     Bug(
-        name="a copy that goes on waits for nobody",
+        name="a copy that goes on does not wait for its original",
         file="spark_jobs/plan/one_reader.py",
         correct="                chosen[file.listed] = replace(file, spans=())\n",
         wrong="                pass\n",
@@ -961,7 +961,7 @@ CONTENT_BUGS = (
         file="dedup_core/postgres/rewind.py",
         correct='    connection.execute(recovery.SQL["forget_copies"], way.binds)\n',
         wrong="",
-        tests=(f"{OF_CONTENT}::test_a_copy_is_not_believed_once_the_other_was_taken_back_and_loaded_in_another_way",),
+        tests=(f"{OF_CONTENT}::test_a_copy_is_not_believed_once_the_other_was_rewound_and_loaded_in_another_way",),
     ),
 )
 
@@ -981,7 +981,7 @@ BOARD_BUGS = (
         tests=(OF_BOARD,),
     ),
     Bug(
-        name="the next of a file is handed out while one is in hand",
+        name="the next delivery of a file is handed out while one is held",
         file=BOARD_SQL,
         correct="(other.state = 'held' OR (other.state = 'waiting'",
         wrong="(other.state = 'dead' OR (other.state = 'waiting'",
@@ -1060,11 +1060,11 @@ BOARD_BUGS = (
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",),
     ),
     Bug(
-        name="a file that only failed is said to have killed its worker",
+        name="a file that only failed is reported to have killed its worker",
         file="spark_jobs/work/session.py",
         correct="                self._board.note(handed, handed.work)\n",
         wrong="                pass\n",
-        tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_said_to_have_killed_anybody",),
+        tests=(f"{OF_DEADLY_FILES}::test_a_file_that_only_failed_is_not_blamed_for_a_killed_worker",),
     ),
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
@@ -1170,7 +1170,7 @@ BATCH_BUGS = (
         tests=(OF_AUDITS,),
     ),
     Bug(
-        name="a batch is given up while somebody publishes it",
+        name="a batch is given up while another process publishes it",
         file="spark_jobs/load/kept_batch.py",
         correct="                kept = batches.find(batch)\n                if kept is not None and",
         wrong="                kept = found\n                if kept is not None and",
@@ -1205,7 +1205,7 @@ AIRFLOW_BUGS = (
         file="plugins/onceload_airflow/hook.py",
         correct="        if settings.dsn and self._conn_id == CONNECTION:\n",
         wrong="        if settings.dsn:\n",
-        tests=(f"{OF_RUNS}::test_no_database_is_taken_in_the_place_of_another",),
+        tests=(f"{OF_RUNS}::test_no_database_is_taken_in_place_of_another",),
     ),
     Bug(
         name="a try that ends late ends a later one",
@@ -1219,7 +1219,7 @@ AIRFLOW_BUGS = (
         tests=(f"{OF_RUNS}::test_a_try_that_is_killed_late_leaves_a_later_one_alone",),
     ),
     Bug(
-        name="the same news is told again and again",
+        name="the same news is reported again and again",
         file="plugins/onceload_airflow/arrivals.py",
         correct="is_other = found.files > 0 and found.news != told.news",
         wrong="is_other = found.files > 0",
@@ -1233,18 +1233,18 @@ AIRFLOW_BUGS = (
         tests=(f"{OF_RECOVERIES}::test_a_recovery_says_what_would_go_waits_for_approval_and_loads_it_again",),
     ),
     Bug(
-        name="rows are taken back though the runs that load them again would wait",
+        name="rows are rolled back though the runs that load them again would wait",
         file="plugins/onceload_airflow/recovery.py",
         correct="                _refuse_paused(context, declared)\n            words, to = ",
         wrong="                pass\n            words, to = ",
-        tests=(f"{OF_RECOVERIES}::test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_taken_back",),
+        tests=(f"{OF_RECOVERIES}::test_a_pipeline_whose_runs_would_wait_is_refused_before_anything_is_rolled_back",),
     ),
     Bug(
-        name="days that were taken back are loaded again by nobody",
+        name="days that were rolled back are not loaded again by any run",
         file="plugins/onceload_airflow/recovery.py",
         correct="value=[str(day) for day in days[_DAYS_MAX:]])",
         wrong="value=[])",
-        tests=(f"{OF_RUNS}::test_days_for_which_there_are_no_runs_are_said",),
+        tests=(f"{OF_RUNS}::test_days_for_which_there_are_no_runs_are_reported",),
     ),
 )
 
@@ -1272,14 +1272,14 @@ PAST_ONE_MACHINE_BUGS = (
         tests=(OF_STORES,),
     ),
     Bug(
-        name="what was written anew while it was read is committed",
+        name="a file that was rewritten while it was read is committed",
         file="spark_jobs/read/chunks.py",
         correct="    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:",
         wrong="    if chunk.etag and now.etag is None:",
         tests=(OF_STORES,),
     ),
     Bug(
-        name="what lies in a store is known by its ends",
+        name="an object in a store is known by its ends",
         file="spark_jobs/plan/life.py",
         correct="resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)\n",
         wrong="resemblance_of(declared.source, listed, state), True\n",
@@ -1307,11 +1307,11 @@ PAST_ONE_MACHINE_BUGS = (
         tests=("tests/integration/test_metrics.py",),
     ),
     Bug(
-        name="a cluster asks nobody for its secret",
+        name="a cluster does not ask for its secret",
         file="onceload/cluster.py",
         correct='"spark.authenticate": "true",',
         wrong='"spark.authenticate": "false",',
-        tests=(f"{OF_CLUSTERS}::test_whoever_does_not_know_the_secret_of_a_cluster_cannot_run_anything_there",),
+        tests=(f"{OF_CLUSTERS}::test_a_process_without_the_secret_of_a_cluster_cannot_run_anything_there",),
     ),
 )
 
@@ -1401,17 +1401,17 @@ RECORD_BUGS = (
         file="spark_jobs/load/turns.py",
         correct="    if declared.target.write is Write.MERGE and declared.producer is None:\n",
         wrong="    if False:\n",
-        tests=(f"{OF_TURNS}::test_what_is_merged_is_merged_in_the_order_of_its_file",),
+        tests=(f"{OF_TURNS}::test_a_merge_applies_records_in_the_order_of_their_file",),
     ),
     Bug(
-        name="in order, a copy that holds more than was loaded keeps nobody waiting",
+        name="in order, no file waits for a copy that holds more than was loaded",
         file="spark_jobs/plan/plan.py",
         correct="copies=frozenset(each for",
         wrong="copies=frozenset(waits) | frozenset(each for",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_copy_that_holds_more_than_was_loaded",),
     ),
     Bug(
-        name="in order, the beginning of a file before it keeps nobody waiting",
+        name="in order, no file waits for the beginning of a file before it",
         file="spark_jobs/plan/plan.py",
         correct="under_way.items() if other.name > each.name),",
         wrong="under_way.items() if other.name),",
@@ -1463,7 +1463,7 @@ RECORD_BUGS = (
         wrong="    return True\n",
         tests=(
             f"{OF_CONTENT}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
-            "tests/loads/test_storm.py::test_what_was_found_once_is_not_found_again",
+            "tests/loads/test_storm.py::test_a_fault_that_was_found_once_is_not_found_again",
         ),
     ),
     Bug(
@@ -1492,7 +1492,7 @@ RECORD_BUGS = (
         file="spark_jobs/content/known.py",
         correct="    return _End.OF_FILE if loaded == all_of_it else _End.LATER\n",
         wrong="    return _End.OF_FILE\n",
-        tests=("tests/loads/test_storm.py::test_what_was_found_once_is_not_found_again_behind_any_commit",),
+        tests=("tests/loads/test_storm.py::test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit",),
     ),
     Bug(
         name="a file that its disk does not show is refused for good",
@@ -1527,14 +1527,14 @@ RECORD_BUGS = (
         file="onceload/schema.py",
         correct="statement_timeout = '500ms'",
         wrong="statement_timeout = '500s'",
-        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long",),
+        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_delays_no_other_session_for_long",),
     ),
     Bug(
         name="an upgrade that could not wait any longer is not tried again",
         file="onceload/schema.py",
         correct="_PATIENCE_S = 600.0\n",
         wrong="_PATIENCE_S = 0.0\n",
-        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_holds_nobody_up_for_long",),
+        tests=(f"{OF_SCHEMA}::test_an_upgrade_that_has_to_wait_delays_no_other_session_for_long",),
     ),
     Bug(
         name="a schema from before the first release is taken for that of the first",
@@ -1548,7 +1548,7 @@ RECORD_BUGS = (
         file="onceload/cli.py",
         correct="    write_outcome(outcome, environment)\n",
         wrong="",
-        tests=("tests/integration/test_cli.py::test_a_command_writes_how_it_ended_into_the_file_that_it_is_told",),
+        tests=("tests/integration/test_cli.py::test_a_command_writes_how_it_ended_into_the_file_that_it_is_given",),
     ),
     Bug(
         name="an error of a load under Spark that no retry changes is retried",
@@ -1569,7 +1569,7 @@ RECORD_BUGS = (
         file="plugins/onceload_airflow/failures.py",
         correct="_UPGRADE_LOOKS_MAX = 60\n",
         wrong="_UPGRADE_LOOKS_MAX = 0\n",
-        tests=(f"{OF_OUTCOMES}::test_an_upgrade_is_waited_for_without_a_try_and_after_an_hour_with_one",),
+        tests=(f"{OF_OUTCOMES}::test_a_task_waits_for_an_upgrade_without_a_try_and_fails_after_an_hour_with_one",),
     ),
     Bug(
         name="a batch of ordered records is published without its dead letters",
@@ -1750,14 +1750,14 @@ GOES_ON = (
 
 FILE_BUGS = (
     Bug(
-        name="a quote that is never closed is waited for as long as the file is there",
+        name="a load waits for the end of a quote as long as the file is there",
         file="spark_jobs/read/parts.py",
         correct="    if rest.size < _held_max(source):\n",
         wrong="    if True:\n",
         tests=(UNCLOSED,),
     ),
     Bug(
-        name="the second of two quotes is told as the one that opens",
+        name="the second of two quotes is reported as the one that opens",
         file="spark_jobs/formats/csv/dialect.py",
         correct="opening = quotes[opens & (",
         wrong="opening = quotes[opens | (",
@@ -1799,7 +1799,7 @@ FILE_BUGS = (
         tests=(OF_CHANGED_FILES,),
     ),
     Bug(
-        name="a quote that is open at the end of a sealed file swallows what stands behind it",
+        name="a quote that is open at the end of a sealed file swallows the lines behind it",
         file="spark_jobs/read/parts.py",
         correct='    is_open = ends.open_quote is not None and b"\\n" in held\n',
         wrong="    is_open = False\n",
@@ -1837,11 +1837,11 @@ FILE_BUGS = (
         tests=(NO_TEXT,),
     ),
     Bug(
-        name="the first load says nothing of a last line that waits",
+        name="the first load does not report a last line that waits",
         file="spark_jobs/plan/plan.py",
         correct="        *open_ends(found.values()),\n",
         wrong="",
-        tests=("tests/loads/test_load.py::test_a_last_line_that_waits_for_its_newline_is_told_by_each_load",),
+        tests=("tests/loads/test_load.py::test_each_load_reports_a_last_line_that_waits_for_its_newline",),
     ),
     Bug(
         name="a link is loaded as a file of its own",
@@ -1879,7 +1879,7 @@ FILE_BUGS = (
         tests=(f"{OF_NAMES}::test_a_symbolic_link_that_leads_to_another_file_by_now_gives_way_to_it",),
     ),
     Bug(
-        name="a file that cannot be named needs nobody",
+        name="a file that cannot be named needs no person",
         file="spark_jobs/plan/plan.py",
         correct='Nothing of it is loaded. Rename it", needs_a_person=True)',
         wrong='Nothing of it is loaded. Rename it")',
@@ -1917,11 +1917,11 @@ QUARANTINE_BUGS = (
         tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
     ),
     Bug(
-        name="a compressed file of which the rest was refused passes for read, if the worker died before it said so",
+        name="a compressed file of which the rest was refused passes for read, if its worker died before the report",
         file="spark_jobs/load/offering.py",
         correct="is_read = (state.size or 0) >= self._sizes[producer_id]",
         wrong="is_read = spans.overlaps(state.consumed) or bool(state.size)",
-        tests=(f"{OF_NOTHING_GOOD}::test_a_refused_file_is_noted_also_if_the_worker_died_before_it_said_so",),
+        tests=(f"{OF_NOTHING_GOOD}::test_a_refused_file_is_noted_also_if_the_worker_died_before_it_reported_it",),
     ),
     Bug(
         name="many bad records are decoded in a transaction that the server ends meanwhile",
@@ -1980,7 +1980,7 @@ SESSION_BUGS = (
         file="spark_jobs/load/waiting.py",
         correct='crew.tell_waiting(f"another load{attempt.holders()}")',
         wrong="attempt.holders()",
-        tests=(f"{OF_PROGRESS}::test_a_load_tells_whom_it_waits_for",),
+        tests=(f"{OF_PROGRESS}::test_a_load_reports_what_it_waits_for",),
     ),
     Bug(
         name="a load is cut off by the limit that its role has for a statement",
@@ -2004,7 +2004,7 @@ SESSION_BUGS = (
         tests=(OF_REFUSALS,),
     ),
     Bug(
-        name="a server that refuses the user is called again for ever",
+        name="a server that refuses the user is called again forever",
         file="dedup_core/postgres/refusal.py",
         correct="libpq.PQreset(connection)",
         wrong="libpq.PQstatus(connection)",
@@ -2035,11 +2035,11 @@ FAILOVER_BUGS = (
         tests=(f"{IN_POSTGRES}::test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default",),
     ),
     Bug(
-        name="a life that a failover took back and the first life after it have one epoch",
+        name="a life that a failover lost and the first life after it have one epoch",
         file=BOARD_SQL,
         correct="CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint)",
         wrong="1",
-        tests=(f"{OF_FAILOVERS}::test_a_worker_of_a_life_that_a_failover_took_back_commits_nothing",),
+        tests=(f"{OF_FAILOVERS}::test_a_worker_of_a_life_that_a_failover_lost_commits_nothing",),
     ),
 )
 
