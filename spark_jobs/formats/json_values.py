@@ -15,7 +15,7 @@ def string_of(raw: str) -> str:
         return raw[1:-1]
     text: str = json.loads(raw)
     if _SURROGATE.search(text):
-        raise ValueRefused("an unpaired surrogate is no character")
+        raise ValueRefused("an unpaired surrogate is not a character")
     return text
 
 

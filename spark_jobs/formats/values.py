@@ -35,7 +35,7 @@ def from_json(raw: str, column_type: ColumnType) -> object:
     if raw[0] == '"':
         return from_text(string_of(raw), column_type)
     if raw[0] in "[{":
-        raise ValueRefused(f"{'an array' if raw[0] == '[' else 'an object'} is no {column_type}")
+        raise ValueRefused(f"{'an array' if raw[0] == '[' else 'an object'} is not a valid {column_type}")
     if column_type.kind not in (_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE):
         raise _refused(raw, column_type)
     return from_text(raw, column_type)
@@ -59,7 +59,7 @@ def from_text(text: str, column_type: ColumnType) -> object:
 
 def _refused(text: str, column_type: ColumnType, why: str = "") -> ValueRefused:
     shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return ValueRefused(f"{shown!r} is no {column_type}{why and ': '}{why}")
+    return ValueRefused(f"{shown!r} is not a valid {column_type}{why and ': '}{why}")
 
 
 #: The blanks that Postgres skips around a value.
@@ -162,7 +162,7 @@ _TIMESTAMP = re.compile(
 def _parts(pattern: re.Pattern[str], text: str, column_type: ColumnType) -> re.Match[str]:
     found = pattern.fullmatch(text.strip(_BLANKS))
     if found is None:
-        why = "infinity is no point in time here" if "inf" in text.lower() else ""
+        why = "infinity is not supported here" if "inf" in text.lower() else ""
         raise _refused(text, column_type, why)
     return found
 
@@ -284,7 +284,7 @@ def _array(text: str, column_type: ColumnType) -> list[object]:
 
 def _json_elements(raw: str, column_type: ColumnType) -> Iterator[str]:
     if raw[0] != "[":
-        raise _refused(raw, column_type, "it is no JSON array")
+        raise _refused(raw, column_type, "it is not a JSON array")
     at = _skip_blanks(raw, 1)
     while raw[at] != "]":
         end = end_of_value(raw, at)
@@ -308,7 +308,7 @@ def _literal_elements(written: str, column_type: ColumnType) -> Iterator[str | N
     while end == ",":
         element = _ELEMENT.match(written, at)
         if element is None:
-            raise _refused(written, column_type, "it is no array literal of one dimension")
+            raise _refused(written, column_type, "it is not an array literal of one dimension")
         at, end = element.end(), element["end"]
         text = element["quoted"] if element["bare"] is None else _without_blanks(element["bare"])
         if element["bare"] is not None and not text:

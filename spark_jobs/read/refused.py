@@ -62,7 +62,7 @@ def without_strange_ids(records: Records, producer: RecordProducer, parts: Seque
     ids = records.rows.column(sequence).to_numpy()
     strange = np.flatnonzero((ids < 0) | (ids >= SEQUENCE_END))
     reasons = {
-        int(number): f"{sequence}: {ids[number]} is no sequence id (0 to {SEQUENCE_END - 1})" for number in strange
+        int(number): f"{sequence}: {ids[number]} is not a sequence id (0 to {SEQUENCE_END - 1})" for number in strange
     }
     sizes = _text_bytes(records.rows.column(name)) + len(producer.prefix.encode())
     reasons |= {

@@ -221,7 +221,7 @@ def test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned(world):
 
     with pytest.raises(NotAlone, match=r"another session has started to load a\.jsonl"):
         world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=outlook)
-    # Claims from before the plan are no change.
+    # Claims from before the plan are not a change.
     known = world.ledger.outlook("events")
     world.ledger.claim(busy, {other: TEN}, batch=BATCH, lease_s=60, unchanged=known)
     world.session("busy")
@@ -792,7 +792,7 @@ def test_a_name_is_found_in_its_latest_generation_with_all_that_is_claimed_of_it
 
     found = world.ledger.find("events", ["a"])
 
-    # A registered generation of which nothing was loaded is no life of a file.
+    # A registered generation of which nothing was loaded is not a life of a file.
     assert [key for key, _ in only_registered.values()] == [first]
     producer_id, knowledge = found["a"]
     assert (producer_id, knowledge.state.generation, knowledge.state.consumed) == (second, 2, TEN)
@@ -815,14 +815,14 @@ def test_a_copy_is_found_with_the_producer_whose_content_it_holds(world):
 
     found = world.ledger.find("events", ["b"])["b"][1]
 
-    # Of a producer that consumed nothing there is no copy.
+    # A producer that consumed nothing has no copy.
     assert (before.shared, before.state.fingerprint) == (None, None)
     assert found.shared is not None
     assert (found.shared[0], found.shared[1].consumed) == (its, TEN)
     assert (found.state.consumed, found.state.fingerprint) == (SpanSet(), b"f")
 
 
-def test_a_producer_that_has_consumed_something_is_no_copy_and_cannot_pass_on_its_name(world):
+def test_a_producer_that_has_consumed_something_is_not_a_copy_and_cannot_pass_on_its_name(world):
     its, other, session = world.producer("a"), world.producer("b"), world.session()
     for producer in (its, other):
         world.ledger.commit(world.commit_of(session, producer, TEN))

@@ -57,7 +57,7 @@ def test_a_file_without_a_good_record_is_refused_and_the_others_load(loads):
     assert (counts(report), refused(report)) == ((1, 0, 0), ["a.jsonl"])
     (note,) = report.notes
     assert f"all {NOTHING_GOOD_MIN} records read from it are bad; {NOTHING_GOOD_MIN} of them" in note.reason
-    assert "line 1 (byte 0): amount: '1;50' is no numeric(12,2)" in note.reason
+    assert "line 1 (byte 0): amount: '1;50' is not a valid numeric(12,2)" in note.reason
     assert "None of them was loaded or quarantined" in note.reason
     assert "quality.quarantined_max" in note.reason
     assert (code_of(report.notes), is_untouched(loads, "a.jsonl")) == (ExitCode.NEEDS_A_PERSON, True)
@@ -234,7 +234,7 @@ def test_csv_and_parquet_are_refused_alike(loads):
     pq.write_table(pa.table({"id": ["x"] * NOTHING_GOOD_MIN}), loads.folder / "a.parquet")
     (note,) = loads.load(source=parquet).notes
     assert (note.name, note.needs_a_person) == ("a.parquet", True)
-    assert "row 0: id: 'x' is no bigint" in note.reason
+    assert "row 0: id: 'x' is not a valid bigint" in note.reason
 
 
 def test_a_file_of_which_the_server_refuses_every_row_is_refused(loads):

@@ -33,17 +33,17 @@ from tests.loads.conftest import Loads, line
 BROKEN = "{broken\n"
 #: With values as Python and as the server quote them, and with names that are none.
 REASONS = (
-    "'a\\'b\"c' is no bigint: out of range",
-    '"it\'s" is no bigint',
-    "'\\\\' is no numeric(12,2)",
+    "'a\\'b\"c' is not a valid bigint: out of range",
+    '"it\'s" is not a valid bigint',
+    "'\\\\' is not a valid numeric(12,2)",
     "'a' and \"b\" and 'c'",
-    "-1.5e+300 is no real: out of range",
+    "-1.5e+300 is not a valid real: out of range",
     "invalid UTF-8 at byte 7 of the record",
-    "12 bytes that are not text are no varchar(10)",
+    "12 bytes that are not text are not a valid varchar(10)",
     'the server refused it: invalid input syntax for type inet: "10.0.0.300"',
     'the server refused it: new row for relation "t 1" violates check constraint "c 2"',
     "the server refused it: it isn't so",
-    "'ünï…' is no date",
+    "'ünï…' is not a valid date",
 )
 #: A file may be bad as a whole.
 ANY_NUMBER = QuarantineLimit(share=1)
@@ -533,15 +533,15 @@ def test_reasons_that_differ_in_a_value_are_listed_as_one(loads, call):
     loads.load()
 
     reasons = call("list", "--json")[2]["reasons"]
-    same = call("list", "--json", "--reason", "… IS no numeric", "--limit", "1000")[2]
+    same = call("list", "--json", "--reason", "… IS not a valid numeric", "--limit", "1000")[2]
     _, _, table = call("list")
 
     ids = held(loads)
     assert [(each["records"], each["column"], each["reason"]) for each in reasons] == [
-        (955, "amount", "… is no numeric(12,2)"),
+        (955, "amount", "… is not a valid numeric(12,2)"),
         (1, None, "invalid JSON at character …"),
     ]
-    assert (reasons[0]["example"], reasons[0]["example_id"]) == ("'0 x' is no numeric(12,2)", ids[0])
+    assert (reasons[0]["example"], reasons[0]["example_id"]) == ("'0 x' is not a valid numeric(12,2)", ids[0])
     assert (len(same["records"]), len(same["reasons"])) == (955, 1)
     assert table.splitlines()[1].split()[0] == "955"
 

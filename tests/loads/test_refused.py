@@ -75,7 +75,7 @@ def test_a_later_piece_is_read_as_the_column_that_an_earlier_one_made(loads):
 
     assert counts(report) == (2, 0, 3)
     assert loads.rows("id, x") == [(1, 1), (5, 4)]
-    assert all("is no bigint" in reason for reason in reasons(loads))
+    assert all("is not a valid bigint" in reason for reason in reasons(loads))
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -124,7 +124,7 @@ def test_a_field_goes_into_a_column_that_the_target_has_or_to_quarantine(loads):
         (2, "2026-01-02 03:04:05+00", ["a", None]),
         (3, None, ["b"]),
     ]
-    assert reasons(loads) == ["'1700000000' is no timestamptz"]
+    assert reasons(loads) == ["'1700000000' is not a valid timestamptz"]
 
 
 @pytest.mark.parametrize(

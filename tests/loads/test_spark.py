@@ -243,7 +243,7 @@ def test_a_transform_that_cannot_be_meant_is_refused(loads, tasks, changes, refu
     ("made", "reason"),
     [
         ("id, concat(note, 'bcdefgh') AS note", r"column note: 8 characters are too many for varchar\(5\)"),
-        ("id, '1.239' AS amount", r"column amount: '1.239' is no numeric\(12,2\): it would be rounded"),
+        ("id, '1.239' AS amount", r"column amount: '1.239' is not a valid numeric\(12,2\): it would be rounded"),
         ("CAST(NULL AS bigint) AS id", "column id: null, but declared not null"),
         ("CAST(note AS integer) AS id", "CAST_INVALID_INPUT"),
     ],
@@ -353,7 +353,7 @@ def test_a_late_try_stages_nothing_while_its_batch_is_published(loads):
 
 
 @STAGED
-def test_of_two_tries_only_that_counts_which_was_accepted(loads):
+def test_only_the_accepted_one_of_two_tries_counts(loads):
     """The first has a part of the rows, as one whose input broke off."""
     target, columns = loads.declared.target, loads.declared.columns
     ensure_target(loads.engine, loads.declared, columns=columns)
@@ -433,7 +433,7 @@ def test_a_merge_of_nothing_but_its_key_loads_each_key_once(loads, tasks):
 
 @STAGED
 @pytest.mark.parametrize("made", ["id, note", "id, note, _producer_id, _sequence"])
-def test_of_rows_of_one_key_the_last_wins_or_none(loads, tasks, made):
+def test_the_last_of_several_rows_of_one_key_wins_or_none(loads, tasks, made):
     loads.write("a.jsonl", line(7, note="old") + line(7, note="new"))
     target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
     transform = f"SELECT {made} FROM records"

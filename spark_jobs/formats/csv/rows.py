@@ -3,7 +3,7 @@
 A quote opens a value only at its start, and closes it only at its end. Any other quote is stray and makes its own
 record bad, but no other record. Only this module decides where records end. Arrow gets only records with all quotes in
 valid places, so that it must find the same records.
-An empty line is no record, as in every line format; in a file of one column, null therefore needs another text.
+An empty line is not a record, as in every line format; in a file of one column, null therefore needs another text.
 """
 
 from collections.abc import Sequence

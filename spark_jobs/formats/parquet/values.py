@@ -71,12 +71,12 @@ def _from_bytes(value: bytes, column_type: ColumnType) -> object:
     try:
         return from_text(value.decode(), column_type)
     except UnicodeDecodeError:
-        raise ValueRefused(f"{len(value)} bytes that are not text are no {column_type}") from None
+        raise ValueRefused(f"{len(value)} bytes that are not text are not a valid {column_type}") from None
 
 
 def _from_float(value: float, column_type: ColumnType) -> float:
     if column_type.kind is Kind.REAL and math.isfinite(value) and value and not _REAL_MIN < abs(value) <= _REAL_MAX:
-        raise ValueRefused(f"{value} is no {column_type}: out of range")
+        raise ValueRefused(f"{value} is not a valid {column_type}: out of range")
     return value
 
 

@@ -126,7 +126,7 @@ def test_records_end_in_the_same_places_however_the_blocks_are_cut(options, text
     assert found == RecordEnds(options, starts_file=True).newlines(raw).tolist()
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_value():
+def test_a_byte_order_mark_is_not_part_of_the_first_value():
     raw = b'\xef\xbb\xbf"x\ny",1\n"z",2\n'
 
     assert rows(raw, options=MULTILINE) == [("x\ny", "1"), ("z", "2")]
@@ -249,7 +249,7 @@ def test_a_malformed_record_is_bad_alone(line, why):
     assert why in records.bad[0].reason
 
 
-def test_the_header_and_its_mark_are_no_record():
+def test_the_header_and_its_mark_are_not_a_record():
     options = CsvOptions()
     raw = b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n3,4"
 

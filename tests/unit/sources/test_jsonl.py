@@ -281,7 +281,7 @@ def test_every_record_beyond_record_bytes_max_is_bad_and_its_neighbours_are_not(
     assert read(part(raw), record_bytes_max=len(long) + 2).rows.num_rows == 2 * count
 
 
-def test_of_a_record_beyond_all_measure_the_beginning_is_kept():
+def test_only_the_beginning_of_a_record_beyond_all_measure_is_kept():
     (bad,) = read(part(b"x" * (KEPT_BYTES + 1) + b"\n"), record_bytes_max=KEPT_BYTES).bad
 
     assert bad.raw == b"x" * KEPT_BYTES

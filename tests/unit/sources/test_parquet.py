@@ -207,7 +207,7 @@ def test_a_time_beyond_all_calendars_is_bad_alone(stored, declared):
     assert all("cannot be read" in each.reason and json.loads(each.raw)["b"] == 1 for each in records.bad)
 
 
-def test_a_time_beyond_all_calendars_in_an_undeclared_column_is_no_fault_of_the_file():
+def test_a_time_beyond_all_calendars_in_an_undeclared_column_is_not_a_fault_of_the_file():
     source = file_of(pa.table({"a": [1, 2, 3, 4], "z": STORED["never"]}))
 
     assert read(source, a="integer").rows.num_rows == 4
@@ -215,7 +215,7 @@ def test_a_time_beyond_all_calendars_in_an_undeclared_column_is_no_fault_of_the_
     assert read(source, a="integer", unknown_fields=UnknownFields.ADD).count == 4
 
 
-def test_bytes_that_are_no_whole_parquet_file_are_refused_in_words():
+def test_bytes_that_are_not_a_whole_parquet_file_are_refused_in_words():
     whole = file_of(pa.table({"a": list(range(10_000))})).getvalue()
     for broken in (b"", b"PAR1", b"x" * 100, b"PAR1" * 3, whole[:-100], whole[:100] + bytes(1000) + whole[1100:]):
         with pytest.raises(FileRefused, match=r"a\.parquet was refused: it is damaged"):
@@ -347,7 +347,7 @@ def test_two_columns_of_one_name_are_refused_where_they_are_asked_for():
     assert read(file_of(table), b="bigint").rows.column("b").to_pylist() == [3]
 
 
-def test_a_text_that_is_no_utf8_is_bad_alone():
+def test_a_text_that_is_not_utf8_is_bad_alone():
     broken = pa.array([b"\xff", b"a"]).view(pa.string())
 
     records = read(file_of(pa.table({"a": broken})), a="text")

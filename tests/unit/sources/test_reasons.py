@@ -18,19 +18,24 @@ from tests.unit.sources.row_groups import URL, row_groups_of
 
 #: A column's type, two JSON values that it does not take, and what both reasons are without them.
 OF_VALUES = [
-    ("bigint", '"x"', '"y;1"', "… is no bigint"),
-    ("bigint", '"it\'s"', '"a \\"b\\" c"', "… is no bigint"),
-    ("bigint", '"it\'s \\"b\\""', '"x"', "… is no bigint"),
-    ("bigint", "1.5", "2.25", "… is no bigint: it has a fraction"),
-    ("bigint", "99999999999999999999", "88888888888888888888", "… is no bigint: out of range"),
-    ("numeric(12,2)", '"1;50"', '"12;50"', "… is no numeric(12,2)"),
-    ("numeric(12,2)", "1.005", "2.125", "… is no numeric(12,2): it would be rounded to … digits after the point"),
-    ("numeric(12,2)", "99999999999", "1e30", "… is no numeric(12,2): too many digits before the point"),
+    ("bigint", '"x"', '"y;1"', "… is not a valid bigint"),
+    ("bigint", '"it\'s"', '"a \\"b\\" c"', "… is not a valid bigint"),
+    ("bigint", '"it\'s \\"b\\""', '"x"', "… is not a valid bigint"),
+    ("bigint", "1.5", "2.25", "… is not a valid bigint: it has a fraction"),
+    ("bigint", "99999999999999999999", "88888888888888888888", "… is not a valid bigint: out of range"),
+    ("numeric(12,2)", '"1;50"', '"12;50"', "… is not a valid numeric(12,2)"),
+    (
+        "numeric(12,2)",
+        "1.005",
+        "2.125",
+        "… is not a valid numeric(12,2): it would be rounded to … digits after the point",
+    ),
+    ("numeric(12,2)", "99999999999", "1e30", "… is not a valid numeric(12,2): too many digits before the point"),
     ("varchar(3)", '"abcd"', '"abcde"', "… characters are too many for varchar(3)"),
-    ("date", '"24/12/2026"', '"31/01/2027"', "… is no date"),
-    ("date", '"2026-02-30"', '"2026-04-31"', "… is no date: there is no such day from year … to …"),
+    ("date", '"24/12/2026"', '"31/01/2027"', "… is not a valid date"),
+    ("date", '"2026-02-30"', '"2026-04-31"', "… is not a valid date: there is no such day from year … to …"),
     ("jsonb", "1e999999", "2e888888", "… is out of the range of numbers in jsonb"),
-    ("bigint[]", '["x"]', '["y"]', "… is no bigint"),
+    ("bigint[]", '["x"]', '["y"]', "… is not a valid bigint"),
 ]
 #: Whole lines.
 OF_LINES = [
@@ -87,9 +92,9 @@ def test_refused_lines_of_csv_are_of_one_kind(lines, kind):
 @pytest.mark.parametrize(
     ("declared", "values", "kind"),
     [
-        ("real", pa.array([1e300, -2e300]), "… is no real: out of range"),
-        ("bigint", pa.array(["x", "y"]), "… is no bigint"),
-        ("text", pa.array([b"\xff", b"\xff\xfe"]), "… bytes that are not text are no text"),
+        ("real", pa.array([1e300, -2e300]), "… is not a valid real: out of range"),
+        ("bigint", pa.array(["x", "y"]), "… is not a valid bigint"),
+        ("text", pa.array([b"\xff", b"\xff\xfe"]), "… bytes that are not text are not a valid text"),
     ],
 )
 def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
@@ -123,8 +128,8 @@ def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
             "the server refused it: value too long for type character varying(5)",
         ),
         (
-            "seq: -5 is no sequence id (0 to 9223372036854775806)",
-            "seq: … is no sequence id (0 to 9223372036854775806)",
+            "seq: -5 is not a sequence id (0 to 9223372036854775806)",
+            "seq: … is not a sequence id (0 to 9223372036854775806)",
         ),
     ],
 )
