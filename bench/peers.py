@@ -16,7 +16,7 @@ import psycopg2
 from bench.events import DDL
 from onceload.embedded import binaries
 
-#: Of Debian's package libpostgresql-jdbc-java; nothing but this comparison needs it.
+#: From Debian's package libpostgresql-jdbc-java; nothing but this comparison needs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 _LISTENING = "127.0.0.1"
 _PORT = 5432

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(home: Path, dsn: str, arguments: argparse.Namespace) -> Iterator[str]:
-    """Of files, then of producers: a table each, as soon as it is there."""
+    """Print a table for files, then one for producers, each as soon as it is there."""
     listed, known = ((100, 300), (20_000, 40_000)) if arguments.quick else (arguments.listed, arguments.known)
     engine = connect(LedgerSettings(dsn=dsn, idle_timeout_s=3600))
     schema.upgrade(engine)

@@ -234,7 +234,7 @@ class Proof:
 class Outcome:
     """The sum of the commits of one batch."""
 
-    #: Of the last commit. Without commits, the position of the pipeline.
+    #: The position of the last commit. Without commits, that of the pipeline.
     position: Position
     counts: Counts
     bytes: int

@@ -30,7 +30,7 @@ def find_lines(engine: Engine, records: Sequence[KeptRecord]) -> Mapping[Quarant
     if root is None or local_path(root) is None:
         return lines
     near = [record for record in records if record.sequence_id < _LOOKED_THROUGH_BYTES]
-    # Of several generations, the file now has the last one.
+    # The file now has the last of several generations.
     in_order = sorted(near, key=lambda record: (record.file, record.sequence_id, -record.quarantine_id))
     for file, some in groupby(in_order, key=lambda record: record.file):
         # A file that is missing, or no longer decompresses, gives no further lines.

@@ -80,7 +80,7 @@ SELECT CAST(receipt.spans AS text) AS spans
         WHERE last.pipeline_id = :pipeline_id AND last.producer_id = :producer_id AND last.condition = 'replaced');
 
 -- name: open_spans
--- Spans after the last consumed one are no gaps.
+-- Spans after the last consumed one are not gaps.
 SELECT delivery_span.producer_id, CAST(delivery_span.spans AS text) AS spans, delivery_id, delivery.state
   FROM onceload.claim
   JOIN onceload.delivery USING (delivery_id)

@@ -167,7 +167,7 @@ SELECT delivery_id FROM onceload.delivery
  ORDER BY delivery_id LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: next_staged
--- Of batches whose stages are not known to be lost.
+-- Only from batches whose stages are not known to be lost.
 SELECT delivery_id FROM onceload.delivery
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND is_staged
    AND batch <> ALL (CAST(:lost AS text[]))

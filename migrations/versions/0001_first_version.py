@@ -64,7 +64,7 @@ CREATE TABLE onceload.producer (
     name         text NOT NULL,
     generation   integer NOT NULL DEFAULT 1,
     consumed     int8multirange NOT NULL DEFAULT '{}',
-    -- Of the consumed part of a file, and the file's size when it was last seen.
+    -- The fingerprint of the consumed part of a file, and the file's size when it was last seen.
     fingerprint  bytea,
     size         bigint,
     condition    text NOT NULL DEFAULT 'open',
@@ -105,7 +105,7 @@ CREATE TABLE onceload.delivery (
     epoch        bigint,
     tries        integer NOT NULL DEFAULT 0,
     deadline_at  timestamptz,
-    -- Of a batch that is published at once: the claim that holds the spans of all of it, and that its deliveries go
+    -- For a batch that is published at once: the claim that holds the spans of all of it, and that its deliveries go
     -- with.
     parent_id    bigint REFERENCES onceload.delivery ON DELETE CASCADE,
     -- What a worker has to know, in words of its own.
@@ -113,7 +113,7 @@ CREATE TABLE onceload.delivery (
     -- It belongs to a batch that is published at once, or did before it was set aside.
     is_staged    boolean NOT NULL DEFAULT false,
     offered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Of a claim: the stage that is whole, and waits to be audited and published.
+    -- For a claim: the stage that is whole, and waits to be audited and published.
     stage        text,
     CONSTRAINT delivery_names_a_stage_only_as_a_claim CHECK (stage IS NULL OR work IS NULL),
     CONSTRAINT delivery_state_is_known CHECK (
@@ -147,7 +147,7 @@ CREATE TABLE onceload.delivery_failure (
 );
 CREATE INDEX failures_of_a_delivery ON onceload.delivery_failure (delivery_id);
 
--- Spans that may not be planned: claims that are alive, and deliveries that wait, are held or were set aside.
+-- Spans that must not be planned: claims that are alive, and deliveries that wait, are held or were set aside.
 CREATE VIEW onceload.claim AS
 SELECT delivery.delivery_id, delivery.pipeline_id, delivery.session_id, delivery.work IS NULL AS is_held
   FROM onceload.delivery
@@ -173,7 +173,7 @@ CREATE TABLE onceload.ledger (
     filtered      bigint NOT NULL DEFAULT 0,
     bytes         bigint NOT NULL DEFAULT 0,
     committed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Of a rewind: the position that the pipeline was set back to.
+    -- For a rewind: the position that the pipeline was set back to.
     rewound_to    bigint,
     -- The version of the pipeline's declaration that its rows were made by.
     version       integer,
@@ -306,7 +306,7 @@ CREATE TABLE onceload.quarantine (
     reason         text NOT NULL,
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     state          text NOT NULL DEFAULT 'held',
-    -- Of the commit that retried or discarded it.
+    -- The position of the commit that retried or discarded it.
     settled_position bigint,
     CONSTRAINT quarantined_records_have_no_twins UNIQUE (producer_id, sequence_id),
     CONSTRAINT quarantined_records_have_a_sequence_id CHECK (sequence_id >= 0),

@@ -33,7 +33,7 @@ def init(arguments: Arguments, settings: Settings) -> ExitCode:
     words(f"the schema is {'already ' if before == after else ''}at revision {after}; there is nothing else to do")
     if not has_roles:
         words(
-            "no roles were created: this user may not create them, and owns everything itself. See docs/how-to/roles.md"
+            "no roles were created: this user cannot create them, and owns everything itself. See docs/how-to/roles.md"
         )
     return ExitCode.DONE
 

@@ -23,7 +23,7 @@ _READ_BYTES = 2**20
 def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
     """Find the new files that wait, each with the file whose beginning it is.
 
-    Of files with equal content, only the first by name is loaded. The next load finds that the others are copies.
+    If files have equal content, only the first by name is loaded. The next load finds that the others are copies.
     """
     heads = {each: _head(each) for each in new}
     by_head: dict[bytes, list[Listed]] = {}

@@ -72,7 +72,7 @@ class Offering:
                 # Another load was faster since this was planned.
                 if not left:
                     raise
-                time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is no secret.
+                time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
         raise AssertionError
 
     def _plan(self) -> Plan:

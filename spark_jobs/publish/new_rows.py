@@ -3,7 +3,7 @@
 The server decides this from the staged rows and the consumed sets. The commit checks it again, by the compare-and-set
 of the producers and the window of business ids. If another run was first, the decision is repeated.
 
-A transform may make several rows of one record. Of each id, all rows of its first record are kept.
+A transform may make several rows of one record. All rows of the first record of each id are kept.
 """
 
 from collections.abc import Iterator, Sequence

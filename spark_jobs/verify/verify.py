@@ -41,7 +41,7 @@ class Verification:
     #: By kind, named or not.
     counts: dict[Kind, int]
     differences: tuple[Difference, ...]
-    #: What could not be compared, and why that is no difference.
+    #: Files and rows that could not be compared, and the reasons.
     not_compared: tuple[Note, ...]
 
     @property
@@ -230,7 +230,7 @@ class _Rows:
             return merge((each for each in ids if each not in quarantined), receipt.retried)
 
         try:
-            # Read twice instead of held: the rows of a receipt may not fit into memory.
+            # Read twice instead of held: the rows of a receipt might not fit into memory.
             is_as_it_was = sum(1 for _ in read()) == self._counts.expected
         except (OnceloadError, OSError, pa.ArrowException):
             # An unreadable file is a difference of its own.

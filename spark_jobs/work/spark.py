@@ -55,7 +55,7 @@ _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", 
 _NO_ROWS = "rows bigint"
 
 
-_STOPPED = "Spark stopped (see the lines above). The master of a cluster may not answer, or may have another secret"
+_STOPPED = "Spark stopped (see the lines above). The master of a cluster might not answer, or have another secret"
 #: How often a task may fail by no fault of a delivery: the local scheduler's default is zero.
 _TASK_FAILURES = 4
 #: Set by spark-submit for the program that it runs.

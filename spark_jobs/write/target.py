@@ -180,7 +180,7 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     schema = connection.execute(SQL["schema"], {"schema": target.schema}).one()
     if not schema.is_there:
         if not schema.may_make:
-            found = f"a table in schema {target.schema}, which does not exist and which {schema.user} may not create"
+            found = f"a table in schema {target.schema}, which does not exist and which {schema.user} cannot create"
             expected = f"an existing schema: CREATE SCHEMA {quoted(target.schema)} AUTHORIZATION {quoted(schema.user)}"
             raise SettingRefused("target.table", found, expected)
         run(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")

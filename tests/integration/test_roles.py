@@ -206,7 +206,7 @@ def test_a_reader_cannot_change_any_table(made):
 
 
 @pytest.mark.parametrize("command", ["consume", "maintain", "snapshot take", "recover state"])
-def test_a_reader_gets_an_error_for_what_it_may_not_do(loaded, capsys, command):
+def test_a_reader_gets_an_error_for_what_it_must_not_do(loaded, capsys, command):
     dsn, file = loaded
     arguments = [str(file), "--session", "two"] if command == "consume" else []
 
@@ -279,7 +279,7 @@ def test_a_user_who_may_create_roles_creates_them_and_another_gets_a_warning(pos
         maker = dsn.replace("://postgres@", "://maker@")
 
         assert call(maker, "init") == 0
-        assert "no roles were created: this user may not create them" in capsys.readouterr().err
+        assert "no roles were created: this user cannot create them" in capsys.readouterr().err
         execute(dsn, "ALTER ROLE maker CREATEROLE")
         assert call(maker, "init", "--json") == 0
         assert json.loads(capsys.readouterr().out)["has_roles"] is True
