@@ -15,7 +15,7 @@ from onceload.embedded import PostgresVersion, running
 
 @contextmanager
 def temporary_home() -> Iterator[Path]:
-    """A short-named folder, gone afterwards; the path of a socket may not be long."""
+    """A short-named folder, gone afterwards; the path of a socket must not be long."""
     home = Path(tempfile.mkdtemp(prefix="onceload-"))
     # Passable, as the server may run as another user; not readable by any.
     home.chmod(0o711)

@@ -62,7 +62,7 @@ class Here:
 
     services: Mapping[str, Mapping[str, Any]]
     addresses: Mapping[str, str]
-    #: Of folders in containers; the first that fits counts.
+    #: Folders in containers; the first that fits counts.
     folders: Mapping[str, str]
 
     def environment(self, name: str) -> dict[str, str]:

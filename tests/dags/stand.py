@@ -88,7 +88,7 @@ class Airflow:
         return {**os.environ, **settings, **({"ONCELOAD_DSN": self.dsn} if self.dsn else {})}
 
     def parsed(self) -> Any:
-        """All DAGs and errors, as a process sees them that may not ask the network."""
+        """All DAGs and errors, as a process without the network sees them."""
         done = self._run([sys.executable, "-c", _PARSE, str(self.pipelines), str(self.by_hand)])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])

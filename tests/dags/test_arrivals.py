@@ -56,7 +56,7 @@ class Watcher:
         self._process = process
 
     def events(self, *, looks):
-        """What it says until it has looked so many times more."""
+        """Its output until it has looked a number of times more."""
         found = []
         while looks:
             line = self._process.stdout.readline()

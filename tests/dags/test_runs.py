@@ -72,7 +72,7 @@ def run(airflow, day):
 
 
 def states(airflow):
-    """Of each run, the states of its tasks, oldest first."""
+    """The states of the tasks of each run, oldest first."""
     with closing(sqlite3.connect(airflow.home / "airflow.db")) as connection:
         rows = connection.execute(
             "SELECT run_id, task_id, task_instance.state FROM task_instance JOIN dag_run USING (dag_id, run_id)"

@@ -243,7 +243,7 @@ class Stand:
             time.sleep(0.5)
 
     def processes(self, name: str = "") -> list[psutil.Process]:
-        """Processes that this stack started, by name; one that renames itself may not be found."""
+        """Processes that this stack started, by name; one that renames itself might be missed."""
         there = psutil.process_iter(["environ", "name"])
         of_us = [
             each for each in there if (each.info["environ"] or {}).get("AIRFLOW_HOME") == str(self.home / "airflow")

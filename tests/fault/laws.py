@@ -57,7 +57,7 @@ SELECT pipeline.position, count(ledger.position), coalesce(max(ledger.position),
 
 @dataclass(frozen=True, kw_only=True)
 class _Ids:
-    """Of one producer: how many rows, and which sequence ids."""
+    """The number of rows of one producer, and its sequence ids."""
 
     rows: int = 0
     ids: SpanSet = field(default_factory=SpanSet)

@@ -1,4 +1,4 @@
-"""Pull plugs for long, and write down what was lost or repeated: `make faults`.
+"""Pull plugs for hours, and write down what was lost or repeated: `make faults`.
 
 The core is commits alone, by worker processes of these tests; loads are those of `onceload load`, with Spark; crowds
 are many sessions at once; failover is a primary that dies; airflow is the whole running stack. `--only` pulls the plugs
@@ -99,7 +99,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.report", description=__doc__)
     parser.add_argument("--seed", type=int, help="repeat the runs of this seed")
-    parser.add_argument("--divided-by", type=int, default=1, metavar="K", help="make so many times fewer runs")
+    parser.add_argument("--divided-by", type=int, default=1, metavar="K", help="divide the number of runs by K")
     parser.add_argument("--only", nargs=1, choices=list(_HALVES), default=list(_HALVES), help="left out, all")
     return parser.parse_args()
 

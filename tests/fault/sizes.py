@@ -48,7 +48,7 @@ class LoadsSize:
 class CrowdsSize:
     """What a crowd of sessions has to load while it is struck."""
 
-    #: Of each run of all: so many rounds, each with a seed of its own.
+    #: The number of rounds of each run of all, each with a seed of its own.
     rounds: int
     large: crowd.Size
     #: Further runs of any way and mode, about two minutes each.

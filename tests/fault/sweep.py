@@ -75,7 +75,7 @@ class Outcome:
 
 
 def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
-    """Every step of the commit, so many times for each fault."""
+    """Every step of the commit, a number of times for each fault."""
     return [
         Trial(fault=fault, step=step, seed=f"{seed}:{fault.name}:{step.name}:{number}")
         for fault in faults

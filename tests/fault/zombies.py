@@ -23,7 +23,7 @@ from tests.fault.worker import Halt, Order
 _IDLE_TIMEOUT_S = 0.3
 _LEASE_S = 0.3
 _HOLDS_NO_LOCK = {CommitStep.BEGUN, CommitStep.ROWS_WRITTEN, CommitStep.COMMITTED}
-#: What a zombie may hear; an unknown outcome where the server ended its transaction before its COMMIT came.
+#: Answers that a zombie may get; an unknown outcome where the server ended its transaction before its COMMIT came.
 _REFUSALS = (SessionFenced, DeliveryTakenAway, AlreadyConsumed, DatabaseLost, CommitOutcomeUnknown)
 
 
@@ -123,7 +123,7 @@ def _order_of_zombie(lane: Lane, haunting: Haunting, place: Place, work: Work, r
 
 
 def _take_over(lane: Lane, haunting: Haunting, work: Work, order: Order, zombie: RunningWorker) -> None:
-    """Another worker does the zombie's work; then the zombie wakes, and is heard out."""
+    """Another worker does the zombie's work; then the zombie wakes, and its answers are checked."""
     assert order.halt
     same_name = haunting.successor is Successor.SAME_NAME
     other = replace(
@@ -176,5 +176,5 @@ def _broken(haunting: Haunting, zombie: RunningWorker, *, contributed: int) -> t
     ):
         broken.append(f"the zombie was never fenced: {zombie.refusals}")
     if unexpected := [each for each in zombie.refusals if not isinstance(each, _REFUSALS)]:
-        broken.append(f"the zombie heard something else: {unexpected}")
+        broken.append(f"the zombie got other answers: {unexpected}")
     return tuple(broken)

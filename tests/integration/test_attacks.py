@@ -111,7 +111,7 @@ def test_a_link_in_the_source_cannot_have_a_file_of_the_machine_loaded(ready):
     "name", ['x"; DROP TABLE kept; --', "x'; DROP TABLE kept; --", "$$; DROP TABLE kept; --", "%s {} :a %(b)s \\"]
 )
 def test_a_name_cannot_become_a_statement(ready, name):
-    """Of a pipeline, a column, a table and a file: it is just a name."""
+    """The name of a pipeline, a column, a table or a file is just a name."""
     dsn, folder = ready
     quoted = '"' + name.replace('"', '""') + '"'
     execute(dsn, "CREATE TABLE kept ()")

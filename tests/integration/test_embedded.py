@@ -326,7 +326,7 @@ def test_a_home_below_a_file_is_refused(home):
     (home / "file").touch()
 
     with pytest.raises(SettingRefused, match=r"ONCELOAD_HOME: .*Expected a folder"), running(home / "file"):
-        pytest.fail("a file is no folder")
+        pytest.fail("a file is not a folder")
 
 
 def test_missing_programs_are_named(home, monkeypatch):
@@ -382,7 +382,7 @@ def test_root_lets_the_server_through_closed_folders_and_shows_it_nothing(home, 
 
 
 @NEEDS_ROOT
-def test_a_folder_that_may_not_be_written_is_refused(home, nobody):
+def test_a_folder_that_cannot_be_written_to_is_refused(home, nobody):
     shutil.chown(home, 0)
     home.chmod(0o755)
 

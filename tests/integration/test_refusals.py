@@ -92,7 +92,7 @@ def test_no_server_may_be_there_later():
         "first refuses, by IP",
     ],
 )
-def test_of_several_servers_one_that_is_down_may_be_the_right_one(refusing, servers, expected):
+def test_one_of_several_servers_that_is_down_may_be_the_right_one(refusing, servers, expected):
     refusing.code = "28P01"
     servers = servers.format(port=refusing.server_address[1])
 
@@ -112,7 +112,7 @@ def test_a_database_that_is_not_there_and_one_that_is_full(dsn):
     assert (type(missing), type(full)) == (DatabaseRefused, DatabaseUnreachable)
 
 
-def test_a_canceled_query_is_no_busy_lock(dsn):
+def test_a_canceled_query_is_not_a_busy_lock(dsn):
     engine = connect(LedgerSettings(dsn=dsn))
     with (
         pytest.raises(DatabaseLost, match="an administrator cancelled the query, or set a limit"),

@@ -69,7 +69,7 @@ def authority():
 
 
 class Front(socketserver.ThreadingTCPServer):
-    """A proxy before a server that speaks no TLS itself; it hears all that is sent to it."""
+    """A proxy before a server that speaks no TLS itself; it records all that is sent to it."""
 
     daemon_threads = True
 

@@ -50,7 +50,7 @@ class Loads:
 
     folder: Path
     engine: Engine
-    #: Of a loader, who may do no more.
+    #: The address for a loader, whose rights are limited.
     dsn: str
     admin_dsn: str
     declared: Declared

@@ -35,7 +35,7 @@ _RECORDED = Path(__file__).parent / "recorded"
 _LEASE_S = 2
 _PACE_S = 0.05
 _FILES = 16
-#: A delivery that is struck again and again is no poison.
+#: A delivery that is struck again and again is not poison.
 _DELIVERIES_MAX = 1_000
 #: Without progress for so long, the run is over, and reports what is missing.
 _PATIENCE_S = 180.0
@@ -340,7 +340,7 @@ def _write(crowd: Crowd) -> None:
 
 
 def run_crowd(way: Way, mode: Mode, size: Size, *, seed: int, tell: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Strike a crowd so many times while it loads, evenly over all that there is to load."""
+    """Strike a crowd a number of times while it loads, evenly over all that there is to load."""
     started = time.monotonic()
     with gathered(way, mode, size, seed) as crowd:
         crowd.gather()

@@ -111,7 +111,7 @@ class Offered:
             return True
 
     def has_grown_behind(self, earlier: "Offered", *, end: int) -> bool:
-        """Of packed files, each byte counts while they are the same file, packed in the same way."""
+        """Each byte of a packed file counts while it is the same file, packed in the same way."""
         if self.raw.startswith(earlier.raw):
             return len(self.raw) > len(earlier.raw)
         return len(self.stream) > end

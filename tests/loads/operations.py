@@ -24,7 +24,7 @@ _STAGED = st.one_of(
 )
 #: By the ways in which they may be published.
 KINDS = {
-    # Inside of quotes a file that was taken as complete may not go on: where its records end would change.
+    # Inside of quotes a file that was taken as complete must not go on: where its records end would change.
     ways: kinds.filter(lambda kind: not (kind.sealed and kind.form is Form.CSV))
     for ways, kinds in (("direct or staged", _EITHER), ("staged", _STAGED))
 }

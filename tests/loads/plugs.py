@@ -73,7 +73,7 @@ class Outcome:
     calls: int
     seconds: float
     crashes: int
-    #: Of tasks, where Spark was made to: second copies, and tries after one that failed.
+    #: The number of second copies of tasks, where Spark was made to, and of tries after one that failed.
     copies: int = 0
     retries: int = 0
 
@@ -83,7 +83,7 @@ class Outcome:
 
 
 def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
-    """Each fault with each way to publish, so many times."""
+    """Each fault with each way to publish, a number of times."""
     return [
         Trial(fault=fault, publish=publish, seed=f"{seed}:{fault.name}:{publish}:{number}")
         for fault in faults
@@ -318,7 +318,7 @@ def _crash_at_publish(plugged: Plugged, load: RunningLoad) -> None:
 
 
 class _Pace:
-    """When the server crashes next: as soon as the load has gone on a little, or nothing was seen of it for long."""
+    """When the server crashes next: as soon as the load has gone on a little, or nothing was seen of it for seconds."""
 
     _PIECES, _PATIENCE_S = 2.0, 5.0
     #: A crash empties the stage, so that each time more of it must be let through, or it would never be whole.

@@ -1,4 +1,4 @@
-"""Two hands at once on the same pipeline: what one has read and not yet published is not the other's to decide."""
+"""Two loads at once of the same pipeline: what one has read and not yet published is not the other's to decide."""
 
 import json
 import threading

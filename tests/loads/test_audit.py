@@ -85,7 +85,7 @@ def test_nothing_is_published_of_a_batch_that_fails_and_its_rows_stay_to_be_look
     assert audited.rows() == [1, 2, 3]
 
 
-def test_of_a_pipeline_that_goes_on_failing_one_stage_is_kept_and_only_for_a_while(audited):
+def test_a_pipeline_that_goes_on_failing_keeps_one_stage_and_only_for_a_while(audited):
     audited.write("a.jsonl", line(1, amount="-3.00"))
     for batch in ("one", "two"):
         stage(audited, batch)
@@ -175,7 +175,7 @@ def test_two_that_audit_at_once_say_the_same(audited, tmp_path):
 
 
 def test_audited_is_what_would_be_published(audited):
-    """Records that took effect before, or are twice in the batch, are no twins of anything."""
+    """Records that took effect before, or are twice in the batch, are not twins of anything."""
     declared = replace(audited.declared, producer=RecordProducer(name="note", sequence="id"))
     audited.write("a.jsonl", line(1) + line(1) + line(2))
     settings = settings_of(audited)

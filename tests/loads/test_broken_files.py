@@ -310,7 +310,7 @@ def test_a_file_of_records_over_several_lines_is_done_when_all_of_it_is_loaded(l
     assert load_without_tasks(loads, source=replace(loads.declared.source, sealed_after_s=0)).notes == ()
 
 
-# Files that are no text, whatever their names say.
+# Files that are not text, whatever their names say.
 
 UTF_16 = (line(1) + line(2)).encode("utf-16")
 RETURNS = (line(1) + line(2)).replace("\n", "\r").encode()
@@ -330,7 +330,7 @@ RETURNS = (line(1) + line(2)).replace("\n", "\r").encode()
     # Packed bytes hold the time, and ids of tests must not.
     ids=["misnamed", "packed twice", "UTF-16", "packed UTF-16", "returns", "packed returns"],
 )
-def test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed(loads, name, content, why, sealed_after_s):
+def test_a_file_that_is_not_text_in_lines_is_not_consumed_at_all(loads, name, content, why, sealed_after_s):
     source = replace(loads.declared.source, sealed_after_s=sealed_after_s)
     path = loads.write(name, content)
     loads.write("b.jsonl", line(5))
@@ -347,7 +347,7 @@ def test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed(loads, name, con
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("content", [b"id,amount,note\r1,2.00,a\r", "id,amount,note\n1,2.00,a\n".encode("utf-16")])
-def test_a_header_that_is_no_text_in_lines_needs_a_person(loads, suffix, content):
+def test_a_header_that_is_not_text_in_lines_needs_a_person(loads, suffix, content):
     csv_of(loads)
     loads.write(f"a.csv{suffix}", gzip.compress(content) if suffix else content)
 

@@ -124,7 +124,7 @@ def test_a_sealed_last_line_is_the_last_also_when_its_file_was_recompressed(load
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("multiline", [False, True])
-def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet(loads, monkeypatch, packed, multiline):
+def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_not_a_record_yet(loads, monkeypatch, packed, multiline):
     options = CsvOptions(header=False, multiline=multiline)
     source = replace(
         loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv*"), csv=options, sealed_after_s=0

@@ -151,7 +151,7 @@ def by_content(loads, **changes):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_of_copies_that_come_together_one_is_loaded_and_the_others_are_found(loads, suffix):
+def test_one_of_several_copies_that_come_together_is_loaded_and_the_others_are_found(loads, suffix):
     content = "".join(line(number) for number in range(300)).encode()
     for name in ("b", "a", "c"):
         loads.write(f"{name}.jsonl{suffix}", gzip.compress(content, mtime=0) if suffix else content)
@@ -320,7 +320,7 @@ def test_a_pattern_that_matches_no_file_is_reported(loads, file_of, onceload):
         assert command == "plan" or f"{loads.folder}/in/*.jsonl: no file matches it" in err
 
 
-def test_the_folder_of_a_day_may_not_be_there_yet(loads, file_of, onceload):
+def test_the_folder_of_a_day_can_be_missing_so_far(loads, file_of, onceload):
     file = file_of("in/{{ ds }}/*.jsonl")
     loads.write("in/d1/a.jsonl", line(1))
 
@@ -379,7 +379,7 @@ def test_a_parquet_file_that_is_packed_stops_no_other(loads):
 
 
 def _write_wide(loads, name, *, seed):
-    """Of 200 columns, so that the last bytes say nothing of the values; of one size, whatever these are."""
+    """A file of 200 columns, so that the last bytes do not show the values; its size does not depend on them."""
     random = np.random.default_rng(seed)
     columns = {f"c{number}": random.random(2_000) for number in range(200)}
     path = loads.folder / name
@@ -392,7 +392,7 @@ def _edges(path):
     return len(raw), raw[:4096], raw[-4096:]
 
 
-def test_a_parquet_file_with_the_edges_of_another_is_no_copy_of_it(loads):
+def test_a_parquet_file_with_the_edges_of_another_is_not_a_copy_of_it(loads):
     first, second = _write_wide(loads, "a.parquet", seed=1), _write_wide(loads, "b.parquet", seed=2)
     source = by_content(loads, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
     second.rename(loads.folder / "later")
@@ -404,7 +404,7 @@ def test_a_parquet_file_with_the_edges_of_another_is_no_copy_of_it(loads):
     assert counts(loads.load(source=source)) == (2_000, 2_000, 0)
 
 
-def test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy(loads):
+def test_a_parquet_file_with_the_same_statistics_of_other_values_is_not_a_copy(loads):
     """Without statistics, not even the footer shows it."""
 
     def write(name, value):

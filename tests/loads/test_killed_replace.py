@@ -114,7 +114,7 @@ class Replacing:
     loads: Loads
     before: str
     after: str
-    #: Of the other files.
+    #: The contents of the other files.
     others: dict[Life, bytes]
 
     def settings(self) -> LoadSettings:
@@ -123,7 +123,7 @@ class Replacing:
         return LoadSettings(ledger=LedgerSettings(dsn=self.loads.dsn, lock_timeout_s=_PATIENCE_S), choice=choice)
 
     def differences(self, *, times: int) -> list[str]:
-        """Where the database differs from what it should hold once the file was replaced so many times."""
+        """Where the database differs from what it should hold once the file was replaced a number of times."""
         lives = {Life("a.jsonl", 1): self.before, **{Life("a.jsonl", 2 + each): self.after for each in range(times)}}
         of_lives = {life: records_of({life: content.encode()}) for life, content in lives.items()}
         gone: Counter[Record] = Counter()
@@ -140,7 +140,7 @@ class Replacing:
 
 @pytest.fixture
 def replacing(loads: Loads) -> Replacing:
-    # Several pieces of it, and what a killed load held is not waited for for long.
+    # Several pieces of it, and the wait for what a killed load held is short.
     source = replace(loads.declared.source, chunk_bytes=200)
     loads.declared = replace(loads.declared, source=source, delivery=Rules(ack_deadline_s=2))
     before = "".join(map(line, range(20)))

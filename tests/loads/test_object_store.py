@@ -332,7 +332,7 @@ def test_a_store_that_stops_answering_during_its_listing_is_reported(remote, sto
     assert remote.load(source=source).loaded == 2
 
 
-def test_a_folder_that_may_not_be_listed_is_reported_and_hides_no_other(remote, store, monkeypatch):
+def test_a_folder_that_cannot_be_listed_is_reported_and_hides_no_other(remote, store, monkeypatch):
     put(store, "day1/a.jsonl", lines(1))
     put(store, "day2/b.jsonl", lines(2))
     source = replace(remote.declared.source, path=f"s3://{BUCKET}/in/*/*.jsonl")

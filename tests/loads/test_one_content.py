@@ -82,7 +82,7 @@ def test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more(
     assert each_loaded.rows() == [*TWICE, *range(10, end_of_x)]
 
 
-def test_of_files_that_were_loaded_each_by_its_name_one_waits_for_the_longer_one_that_is_gone(logs):
+def test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone(logs):
     """Nothing shows any more whether the new records are also those of the file that is gone."""
     for name in ("x.log", "y.log"):
         logs.write(name, lines(0, 1_000))
@@ -291,7 +291,7 @@ def test_a_hole_is_filled_once_though_a_copy_holds_it_as_well(logs):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_a_file_that_differs_where_another_has_a_hole_is_no_copy(logs):
+def test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy(logs):
     """Both have the same edges, so that they differ only in what fills the hole."""
     records = [line(each, note=4_000 * "n") for each in range(10)]
     logs.write("x.log", "".join(records[:3]))

@@ -76,7 +76,7 @@ def test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once(devices):
 
 
 @pytest.mark.parametrize("again", [0, 63, 64, 2**53 + 1, 2**63 - 2])
-def test_of_ids_far_apart_only_the_one_that_occurs_twice_is_a_duplicate(devices, again):
+def test_only_the_id_that_occurs_twice_among_distant_ones_is_a_duplicate(devices, again):
     ids = [0, 1, 62, 63, 64, 127, 128, 2**31, 2**53, 2**53 + 1, 2**63 - 2]
     devices.write("a.jsonl", "".join(record("d1", seq) for seq in [*ids, again]) + record("d2", again))
 
@@ -170,7 +170,7 @@ COLLATIONS = """
 """
 
 
-def test_of_two_who_publish_one_batch_each_goes_by_what_it_found_out_itself(loads, monkeypatch):
+def test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself(loads, monkeypatch):
     """The first pauses before its commit; another load brings a part of it, and the second looks for what is new."""
     loads.declared = with_devices(loads.declared, Order.ANY)
     publishers: list[object] = []

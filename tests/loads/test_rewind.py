@@ -180,7 +180,7 @@ def test_a_rewind_that_is_killed_anywhere_has_changed_nothing(grown, monkeypatch
     assert grown.ledger.position("events") == 4
 
 
-def test_a_position_whose_rows_were_rolled_back_is_no_target_of_a_rewind(grown):
+def test_a_position_whose_rows_were_rolled_back_is_not_a_target_of_a_rewind(grown):
     back(grown, 1)
     grown.load()
 

@@ -82,7 +82,7 @@ def test_all_rows_of_a_record_take_effect_once(devices, tasks, order):
     assert verify(declared, devices.engine).differing == 0
 
 
-def test_of_a_record_that_occurs_twice_in_a_batch_the_rows_of_the_first_take_effect(devices, tasks):
+def test_a_record_that_occurs_twice_in_a_batch_brings_the_rows_of_the_first(devices, tasks):
     devices.write("a.jsonl", record("d1", 0, ["a", "b"]) + record("d1", 0, ["c", "d", "e"]) + record("d1", 1, ["f"]))
     devices.write("b.jsonl", record("d1", 0, ["g"]) + record("d2", 0, ["h", "i"]))
 

@@ -273,7 +273,7 @@ class World:
             target=Target(schema=schema_name, table=table, write=kind.write, key=_key(kind)),
             producer=RecordProducer(name="note", sequence="id", order=kind.order) if kind.order else None,
             publish=self._publish(asked),
-            # What a loader held that was killed is not waited for for long.
+            # The wait for what a killed loader held is short.
             delivery=Rules(ack_deadline_s=1),
             on_rewrite=kind.on_rewrite,
             # The model knows no file that is refused as a whole; storms have such files.

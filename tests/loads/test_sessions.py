@@ -303,7 +303,7 @@ def _same_life(loads: Loads, handed: Handed) -> PostgresDeliveries:
 
 @WITH_TAKERS
 @DIRECT
-def test_of_two_under_one_name_the_later_goes_on_and_the_earlier_gets_an_error(loads, mode, monkeypatch):
+def test_the_later_of_two_under_one_name_goes_on_and_the_earlier_gets_an_error(loads, mode, monkeypatch):
     declare(loads, mode)
     numbers = write(loads)
     offered(loads)
@@ -646,7 +646,7 @@ def test_a_follower_that_has_nothing_of_its_own_holds_nothing_of_others(loads, m
 
 @STAGED
 @pytest.mark.parametrize("is_changed", [False, True], ids=["its stage is gone", "its pipeline file was changed"])
-def test_what_an_earlier_life_of_a_batch_left_is_not_waited_for_when_nothing_is_new(loads, is_changed):
+def test_a_load_without_new_files_does_not_wait_for_an_earlier_life_of_its_batch(loads, is_changed):
     declare(loads, Mode.SHARED)
     write(loads)
 
@@ -750,7 +750,7 @@ def test_a_planner_that_vanished_keeps_no_other_from_its_own_work(loads):
 
 
 @DIRECT
-def test_a_packed_file_in_the_line_of_another_is_not_waited_for(loads):
+def test_a_load_does_not_wait_for_a_packed_file_in_the_line_of_another(loads):
     declare(loads, Mode.SESSION)
     for file in range(2):
         text = "".join(line(number) for number in range(100 + 300 * file, 400 + 300 * file))

@@ -173,7 +173,7 @@ def test_no_value_is_more_than_a_value_in_the_file(rich):
     assert written.count("\n") == 3 + 4 * len(draft.suggestions)
 
 
-def test_of_a_merge_neither_its_key_nor_what_deletes_is_guessed(rich):
+def test_no_guess_concerns_the_key_of_a_merge_or_its_deletions(rich):
     target = Target(schema="public", table="target", write=Write.MERGE, key=("code",), deleted="seen")
     dice = random.Random(9)
     records = (record(number, dice) | {"seen": False} for number in range(600))
@@ -187,7 +187,7 @@ def test_of_a_merge_neither_its_key_nor_what_deletes_is_guessed(rich):
     assert not any(column == "seen" for column, _ in found)
 
 
-def test_too_few_rows_say_nothing_of_what_is_ordinary(loads):
+def test_too_few_rows_do_not_show_what_is_ordinary(loads):
     with pytest.raises(SettingRefused, match="which does not exist yet"):
         drafted(loads)
     loads.write("a.jsonl", line(1))

@@ -79,7 +79,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("kind", UNFIT)
-def test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target(loads, kind):
+def test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_not_a_target(loads, kind):
     statements, why = UNFIT[kind]
     make(loads, *statements)
     loads.write("a.jsonl", line(1))
@@ -347,7 +347,7 @@ def test_a_merge_of_rows_that_are_older_than_those_there_counts_all_of_them(load
     assert loads.rows("id, note") == [(1, "last"), (2, "newer")]
 
 
-def test_a_key_that_another_load_brings_while_it_is_deleted_is_no_discarded_row(loads, monkeypatch):
+def test_a_key_that_another_load_brings_while_it_is_deleted_is_not_a_discarded_row(loads, monkeypatch):
     loads = merging(loads, lineage=True, deleted=True)
     loads.write("a.jsonl", row(1, "old"))
     loads.load()

@@ -86,7 +86,7 @@ def test_an_untouched_load_has_no_differences(loads, name, deep):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_quarantined_records_and_unread_ends_are_no_differences(loads, deep):
+def test_quarantined_records_and_unread_ends_are_not_differences(loads, deep):
     with loads.engine.begin() as connection:
         connection.exec_driver_sql(
             "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"
@@ -103,7 +103,7 @@ def test_quarantined_records_and_unread_ends_are_no_differences(loads, deep):
     assert loads.ask("SELECT count(*) FROM onceload.quarantine") == [(2,)]
 
 
-def test_a_record_that_is_too_long_is_no_difference(loads):
+def test_a_record_that_is_too_long_is_not_a_difference(loads):
     source = replace(loads.declared.source, chunk_bytes=2**20, record_bytes_max=2**20)
     loads.write("a.jsonl", line(1) + line(2, note="x" * 2 * 2**20) + line(3))
     assert loads.load(source=source).quarantined == 1
@@ -310,7 +310,7 @@ def test_an_earlier_life_of_a_file_keeps_its_rows_and_cannot_be_read_again(loads
     assert verified(loads).counts == {Kind.ROW_MISSING: 1}
 
 
-def test_a_load_that_goes_on_meanwhile_is_no_difference(loads, monkeypatch):
+def test_a_load_that_goes_on_meanwhile_is_not_a_difference(loads, monkeypatch):
     from dedup_core.postgres.audit import AuditView
 
     path = loads.write("a.jsonl", line(1) + line(2))
@@ -331,7 +331,7 @@ def test_a_load_that_goes_on_meanwhile_is_no_difference(loads, monkeypatch):
     assert loads.rows() == [1, 2, 3]
 
 
-def test_a_file_that_begins_another_life_meanwhile_is_no_difference(loads, monkeypatch):
+def test_a_file_that_begins_another_life_meanwhile_is_not_a_difference(loads, monkeypatch):
     from dedup_core.postgres.audit import files_up_to
 
     path = loads.write("a.jsonl", line(1) + line(2))
@@ -384,7 +384,7 @@ def retried(loads, mended):
     assert report.retried == len(records)
 
 
-def test_a_record_that_was_fixed_and_retried_is_no_difference(loads):
+def test_a_record_that_was_fixed_and_retried_is_not_a_difference(loads):
     loads.write("a.jsonl", line(1) + "{broken\n" + line(3) + line(4))
     loads.load()
     retried(loads, line(2).encode())

@@ -142,7 +142,7 @@ def test_a_gap_that_a_session_holds_is_noted_and_one_that_nothing_holds_differs_
 
 
 @DIRECT
-def test_a_gap_that_is_filled_while_files_are_compared_is_no_difference(loads, first_chunk_left, monkeypatch):
+def test_a_gap_that_is_filled_while_files_are_compared_is_not_a_difference(loads, first_chunk_left, monkeypatch):
     from dedup_core.postgres.audit import files_up_to
 
     board, handed = first_chunk_left
@@ -213,7 +213,7 @@ def test_a_file_of_which_nothing_is_loaded_is_noted(loads):
     assert notes(verification) == {"b.jsonl": f"nothing of it is loaded yet ({size} bytes)"}
 
 
-def test_of_very_many_files_only_the_first_are_noted_by_name(loads):
+def test_only_the_first_of_very_many_files_are_noted_by_name(loads):
     paths = [loads.write(f"{number}.jsonl", line(number)) for number in range(25)]
     loads.load()
     for path in paths:

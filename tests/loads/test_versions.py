@@ -404,7 +404,7 @@ def test_a_follower_whose_first_load_failed_does_not_take_its_version_back(loads
     assert loads.rows() == [1, 2]
 
 
-def test_limits_and_schedules_are_no_version(loads):
+def test_limits_and_schedules_are_not_part_of_a_version(loads):
     loads.write("a.jsonl", lines(1))
     first = load_now(loads, loads.declared)
     more = replace(loads.declared.pipeline, islands_max=7, producers_max=8)

@@ -200,7 +200,7 @@ class MemoryLedger:
     def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
         """The latest generation of each name that is registered; all claims count, by any session."""
         book, wanted = self.book(pipeline), set(names)
-        # One that was registered and never came to anything is no life of a file, unless there is no other.
+        # One that was registered and never came to anything is not a life of a file, unless there is no other.
         oldest_first = sorted(
             book.states.items(),
             key=lambda item: (bool(item[1].consumed) or item[1].fingerprint is not None, item[1].generation),

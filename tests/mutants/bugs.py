@@ -622,7 +622,7 @@ LOAD_BUGS = (
         tests=(OF_LOADS,),
     ),
     Bug(
-        name="a piece that two hands read is staged twice",
+        name="a piece that two tries read is staged twice",
         file="spark_jobs/batch/parts.py",
         correct="execute(statement, binds).rowcount == 1",
         wrong="execute(statement, binds).rowcount >= 0",
@@ -790,7 +790,7 @@ LOAD_BUGS = (
         tests=(f"{OF_SOURCES}/test_values.py",),
     ),
     Bug(
-        name="NaN that is no JSON is taken by a column of texts",
+        name="NaN that is not JSON is taken by a column of texts",
         file="spark_jobs/formats/values.py",
         correct='(_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE)',
         wrong="_WRITTEN_BARE",
@@ -832,7 +832,7 @@ CONTENT_BUGS = (
         file="spark_jobs/content/known.py",
         correct="        return _compared_row_groups(source, listed, digests)\n",
         wrong="        return _End.OF_FILE\n",
-        tests=(f"{OF_IDENTITY}::test_a_parquet_file_that_says_the_same_of_other_values_is_no_copy",),
+        tests=(f"{OF_IDENTITY}::test_a_parquet_file_with_the_same_statistics_of_other_values_is_not_a_copy",),
     ),
     Bug(
         name="rows of a Parquet file are read again after its bytes were digested",
@@ -1286,7 +1286,7 @@ PAST_ONE_MACHINE_BUGS = (
         tests=(OF_STORES,),
     ),
     Bug(
-        name="a folder of a store that may not be listed is left out",
+        name="a folder of a store that cannot be listed is left out",
         file="spark_jobs/files/listing.py",
         correct="            if isinstance(error, PermissionError):\n",
         wrong="            if below == error:\n",
@@ -1452,9 +1452,7 @@ RECORD_BUGS = (
         file="spark_jobs/plan/other_names.py",
         correct="            return other.consumed.end > end and proven\n",
         wrong="            return self.twins.shared(listed, other_id, other) is not None\n",
-        tests=(
-            f"{OF_CONTENT}::test_of_files_that_were_loaded_each_by_its_name_one_waits_for_the_longer_one_that_is_gone",
-        ),
+        tests=(f"{OF_CONTENT}::test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone",),
     ),
     Bug(
         name="a copy that parts is taken for a shorter file that parted earlier",
@@ -1471,7 +1469,7 @@ RECORD_BUGS = (
         file="spark_jobs/plan/one_reader.py",
         correct="if _is_noted(file, known) or _twin(file).has_holes:",
         wrong="if _is_noted(file, known):",
-        tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_no_copy",),
+        tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
     ),
     Bug(
         name="a last line that gets its newline is another line",
@@ -1611,7 +1609,7 @@ RECORD_BUGS = (
         file="spark_jobs/publish/new_rows.py",
         correct="        token = token_hex(8)\n",
         wrong='        token = ""\n',
-        tests=(f"{OF_RECORD_PRODUCERS}::test_of_two_who_publish_one_batch_each_goes_by_what_it_found_out_itself",),
+        tests=(f"{OF_RECORD_PRODUCERS}::test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself",),
     ),
     Bug(
         name="a late record undoes a later one of its own producer",
@@ -1676,7 +1674,7 @@ TARGET_BUGS = (
         tests=(OF_TARGETS,),
     ),
     Bug(
-        name="triggers that wait for the commit are not waited for",
+        name="a load does not wait for triggers that wait for the commit",
         file="spark_jobs/write/target.py",
         correct='        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")\n',
         wrong="",
@@ -1729,23 +1727,23 @@ TARGET_BUGS = (
         file="spark_jobs/write/target.py",
         correct='if row.persistence != "p":',
         wrong='if row.persistence == "t":',
-        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target",),
+        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_not_a_target",),
     ),
     Bug(
         name="partitions of a target are not looked at",
         file="spark_jobs/write/target.sql",
         correct="pg_partition_tree(to_regclass(:table)))\n ORDER BY 1",
         wrong="pg_partition_tree(to_regclass(:table)) WHERE false)\n ORDER BY 1",
-        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_no_target",),
+        tests=(f"{OF_TARGETS}::test_a_table_whose_rows_are_not_those_of_the_commit_alone_is_not_a_target",),
     ),
 )
 
 OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
 OF_NAMES = "tests/loads/test_names.py"
 UNCLOSED = f"{OF_BROKEN_FILES}::test_a_quote_that_is_not_closed_in_all_that_a_record_may_have_needs_a_person"
-NO_TEXT = f"{OF_BROKEN_FILES}::test_of_a_file_that_is_no_text_in_lines_nothing_is_consumed"
+NO_TEXT = f"{OF_BROKEN_FILES}::test_a_file_that_is_not_text_in_lines_is_not_consumed_at_all"
 GOES_ON = (
-    "tests/loads/test_changed_meanwhile.py::test_a_sealed_last_line_that_goes_on_while_it_is_read_is_no_record_yet"
+    "tests/loads/test_changed_meanwhile.py::test_a_sealed_last_line_that_goes_on_while_it_is_read_is_not_a_record_yet"
 )
 
 FILE_BUGS = (
@@ -1823,7 +1821,7 @@ FILE_BUGS = (
         ),
     ),
     Bug(
-        name="what is no text is read as text",
+        name="a file that is not text is read as text",
         file="spark_jobs/formats/signatures.py",
         correct="        if begins.startswith(signature):\n",
         wrong="        if False:\n",

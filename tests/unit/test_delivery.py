@@ -157,7 +157,7 @@ def test_an_earlier_life_is_refused_whatever_it_says(mode: Mode, call: Call) -> 
         call(desk.board, SessionName("a"), Epoch(1))
 
 
-def test_of_two_lives_that_come_back_under_one_name_only_the_last_one_works() -> None:
+def test_only_the_last_of_two_lives_that_come_back_under_one_name_works() -> None:
     desk = Desk(Mode.SHARED, "a")
     desk.offer((1,))
     second, third = desk.open("a"), desk.open("a")
@@ -168,7 +168,7 @@ def test_of_two_lives_that_come_back_under_one_name_only_the_last_one_works() ->
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_a_session_that_leaves_in_good_order_gives_back_what_it_holds_and_that_is_no_try(mode: Mode) -> None:
+def test_a_session_that_leaves_in_good_order_gives_back_what_it_holds_and_that_is_not_a_try(mode: Mode) -> None:
     desk = Desk(mode, "a", "b")
     desk.offer((1,), (1,))
     assert desk.take("a") == 0
@@ -250,7 +250,7 @@ def test_an_ack_after_the_deadline_counts_as_long_as_nothing_was_taken_away() ->
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_a_poison_chunk_is_delivered_exactly_so_many_times_and_the_others_go_on(mode: Mode) -> None:
+def test_a_poison_chunk_is_delivered_as_often_as_declared_and_the_others_go_on(mode: Mode) -> None:
     desk = Desk(mode, "a")
     desk.offer((1,), (1,), (1,))
 

@@ -71,6 +71,6 @@ def test_a_span_outside_its_bounds_is_refused_with_what_was_expected(first, end)
 @pytest.mark.parametrize(
     "text", ["", "{", "[0,5)", "{[0,5]}", "{[0,5),}", "{[5,0)}", "{[-1,5)}", "{(,5)}", "{[0,5)}x", "x"]
 )
-def test_text_that_is_no_multirange_of_sequence_ids_is_refused(text):
+def test_text_that_is_not_a_multirange_of_sequence_ids_is_refused(text):
     with pytest.raises(NotASpan):
         SpanSet.parse(text)

@@ -182,7 +182,7 @@ def key_of(words: Words, record: Record) -> int | None:
 
 
 def stale(folder: Folder, words: Words, declared: Declared, now: Counted, files: Mapping[str, File]) -> Iterator[str]:
-    """Of a merge, each key shows the last record that was written of it, where one producer alone writes it."""
+    """In a merge, each key shows the last record that was written of it, where one producer alone writes it."""
     if words.write is not Write.MERGE:
         return
     good = [

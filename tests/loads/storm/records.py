@@ -42,9 +42,9 @@ class Record:
     """One record that was ever written."""
 
     uid: int
-    #: Of a merge.
+    #: The key in a merge.
     k: int
-    #: Of producers that records name: two names of the same value, and two sequences.
+    #: For producers that records name: two names of the same value, and two sequences.
     dev: str
     seq: int
     #: The business id; its second column says the same in other numbers.

@@ -530,7 +530,7 @@ class World:
                 if record is None or not laws.holds(record, dev=dev, seq=seq, oid=oid, amount=str(amount)):
                     altered.append(uid)
         held: Counter[int] = Counter()
-        # Replaced records may not come back, and stay beside those that came in their place.
+        # Replaced records must not come back, and stay beside those that came in their place.
         for (raw,) in self._ask(
             "SELECT raw FROM onceload.quarantine JOIN onceload.pipeline USING (pipeline_id)"
             " LEFT JOIN onceload.producer USING (producer_id)"
@@ -567,7 +567,7 @@ class World:
         return bool(self._ask(asked, table=table, column=column))
 
     def _execute(self, statement: str, **binds: object) -> None:
-        """Of several rows at once, it may meet a load that takes the same ones in another order."""
+        """A change of several rows at once may meet a load that takes the same ones in another order."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self.engine.begin() as connection:

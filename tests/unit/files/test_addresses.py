@@ -24,5 +24,5 @@ def test_a_stored_address_holds_no_password_and_is_found_again(url, path):
     assert with_login(written, of=path) == url
 
 
-def test_a_container_is_no_login():
+def test_a_container_is_not_a_login():
     assert shown("abfss://box@account.example/in/a.jsonl") == "abfss://box@account.example/in/a.jsonl"

@@ -266,7 +266,7 @@ def test_symbolic_links_stay_below_the_root(tmp_path):
     assert [name for name, _ in listing.refused] == ["'away.csv'", "'awry'", "'round'"]
 
 
-def test_the_names_of_one_file_are_reported_and_first_those_that_are_no_symbolic_links(tmp_path):
+def test_the_names_of_one_file_are_reported_and_first_those_that_are_not_symbolic_links(tmp_path):
     write(tmp_path, "disk/b.csv", "disk/f/c.csv", "disk/alone.csv", "disk/elsewhere")
     (tmp_path / "landing").symlink_to("disk")
     root = tmp_path / "landing"

@@ -1,4 +1,4 @@
-"""What a file begins with that is no text, and texts that begin almost so."""
+"""The first bytes of files that are not text, and texts that begin almost like them."""
 
 import bz2
 import gzip
@@ -49,7 +49,7 @@ def parquet(**columns: list[int]) -> bytes:
         (b"id,note\r1,a\r2,b", "its lines end in carriage returns alone"),
     ],
 )
-def test_a_file_that_is_no_text_is_reported_as_what_it_is(begins, found):
+def test_a_file_that_is_not_text_is_reported_as_what_it_is(begins, found):
     with pytest.raises(FileRefused) as caught:
         check_text("a.jsonl", begins)
 

@@ -145,14 +145,14 @@ def test_garbage_behind_a_whole_stream_is_damage_after_all_of_it(folder, suffix)
     assert failure.end == 400
 
 
-def test_zeros_that_pad_a_gzip_file_are_no_content(folder):
+def test_zeros_that_pad_a_gzip_file_are_not_content(folder):
     path = folder / "padded.gz"
     path.write_bytes(gzip.compress(b"one\n") + bytes(200_000) + gzip.compress(b"two\n") + bytes(200_000))
 
     assert blocks_of(path) == (b"one\ntwo\n", None)
 
 
-def test_frames_that_say_to_be_skipped_are_no_content(folder):
+def test_frames_that_say_to_be_skipped_are_not_content(folder):
     path = folder / "skippable.zst"
     path.write_bytes(SKIPPABLE_FRAME + packed(b"one\n", ".zst") + SKIPPABLE_FRAME + packed(b"two\n", ".zst"))
 

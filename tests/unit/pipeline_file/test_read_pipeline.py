@@ -119,7 +119,7 @@ def test_anchors_and_aliases_are_read(tmp_path):
     assert [str(column.type) for column in declared.columns[1:3]] == ["text", "text"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path):
     assert read(tmp_path, b"\xef\xbb\xbf" + PLAIN.encode()) == read(tmp_path, PLAIN)
 
 

@@ -223,7 +223,7 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_line(tmp_path, content
         (b"#" * (2**20 + 1), "1: the file is larger than 1048576 bytes; a pipeline file is about a page"),
     ],
 )
-def test_text_that_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, expected):
+def test_text_that_is_not_a_pipeline_file_is_refused_as_a_whole(tmp_path, content, expected):
     assert refusal(tmp_path, content) == expected
 
 
@@ -241,7 +241,7 @@ def test_text_that_is_no_pipeline_file_is_refused_as_a_whole(tmp_path, content, 
         (plain(added="key: [a"), 17, "needs quotes"),
     ],
 )
-def test_text_that_is_no_yaml_is_refused_where_it_begins(tmp_path, content, line, fix):
+def test_text_that_is_not_yaml_is_refused_where_it_begins(tmp_path, content, line, fix):
     problem = refusal(tmp_path, content)
 
     assert problem.startswith(f"{line}: invalid YAML: ")
