@@ -7,11 +7,12 @@ help: ## List the commands
 setup: ## Make .venv from the locked requirements (PYTHON=... chooses the Python)
 	@PYTHON="$(PYTHON)" bash requirements/setup
 
-check: setup ## Lint, check the format, the types, the import contracts, and the lock for known holes
+check: setup ## Lint, check the format, the types, the import contracts, the words, and the lock for known holes
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/python -m tests.words
 	bash requirements/audit
 
 PYTEST = .venv/bin/pytest --numprocesses 2 --durations 15
@@ -36,7 +37,7 @@ cluster: setup ## Run a Spark master and two workers, until Ctrl-C
 demo: setup ## Load days, kill a worker, break a file, recover rows; report each step with numbers (about five minutes)
 	.venv/bin/onceload demo
 
-faults: setup ## Pull plugs for long, and print what was lost or repeated (ARGS="--only loads": one half)
+faults: setup ## Pull plugs for hours, and print what was lost or repeated (ARGS="--only loads": one half)
 	.venv/bin/python -m tests.fault.report $(ARGS)
 
 mutants: setup ## Plant known bugs, and show that the tests catch each
