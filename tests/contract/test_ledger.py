@@ -80,7 +80,7 @@ def test_a_repeated_commit_is_refused_whole(world):
     assert len(list(world.ledger.entries("events", after=Position(0)))) == 1
 
 
-def test_what_a_batch_has_come_to_is_the_sum_of_its_commits(world):
+def test_the_outcome_of_a_batch_is_the_sum_of_its_commits(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN, counts=Counts(loaded=10), bytes=100))
     other = replace(world.commit_of(session, producer, TWENTY, counts=Counts(loaded=10), bytes=7), batch=Batch("other"))
@@ -270,7 +270,7 @@ def test_nothing_that_was_begun_under_an_earlier_version_takes_effect(world):
 
 
 @pytest.mark.parametrize("key", ["source.root", "source.format", "source.options", "producer", "target.table"])
-def test_what_gives_consumed_ids_their_meaning_changes_only_while_nothing_is_consumed(world, key):
+def test_the_terms_of_a_pipeline_change_only_while_nothing_is_consumed(world, key):
     world.ledger.declare(declared({key: "public.a"}))
     producer = world.producer()
     world.ledger.declare(declared({key: "public.b"}))
@@ -501,7 +501,7 @@ def test_a_quarantined_record_must_be_one_that_the_commit_consumes(world, sequen
         world.commit_of(session, producer, TEN, quarantined=(stray,), counts=Counts(quarantined=1))
 
 
-def test_what_a_commit_counts_must_be_what_it_gives(world):
+def test_the_counts_of_a_commit_must_be_those_of_its_parts(world):
     producer, session = world.producer(), world.session()
     bad = QuarantinedRecord(producer_id=producer, sequence_id=3, raw=b"", reason="no date")
 
@@ -984,7 +984,7 @@ def test_an_earlier_life_of_a_session_settles_nothing(world):
     assert len(world.rows()) == 8
 
 
-def test_what_a_forgotten_producer_left_in_quarantine_can_still_be_settled(world):
+def test_records_of_a_forgotten_producer_in_quarantine_can_still_be_settled(world):
     world.ledger.declare(Pipeline(name="events", forget_idle_after_s=60))
     producer, session = world.producer(), world.session()
     quarantined_by(world, session, producer)

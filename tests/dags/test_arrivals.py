@@ -115,7 +115,7 @@ def test_new_files_are_reported_once_also_over_a_restart(airflow, tmp_path):
         assert watcher.next_event() == [{"files": 2, "bytes": 19}]
 
 
-def test_what_fails_is_asked_again(airflow, tmp_path):
+def test_a_failed_look_is_repeated(airflow, tmp_path):
     (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
     file = airflow.pipelines / "readings.yaml"
     whole = file.read_text()

@@ -208,7 +208,7 @@ def heard(figures, pipeline, *, loads):
     return found
 
 
-def test_what_people_start_by_hand_is_a_run_with_params(running, landing):
+def test_a_run_by_hand_takes_params(running, landing):
     api = Api.of(running)
     api.until_it_knows("ingest__others", "snapshot", "maintain", "verify")
     (landing / "others" / "c.jsonl").write_text('{"n": 5}\n')

@@ -654,7 +654,7 @@ def test_an_interrupt_is_one_sentence_for_programs_too(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("log", "is_told"), [("", False), ("debug", True)])
-def test_what_libraries_log_of_an_error_is_shown_only_if_asked_for(log, is_told):
+def test_error_logs_of_libraries_are_shown_only_if_asked_for(log, is_told):
     talking = "[logging.warning('a warning'), logging.error('lost', exc_info=ValueError('it went dead'))]"
     program = f"import logging, onceload.__main__ as it; it.cli.main = lambda *_: {talking} and 0; it.main()"
     environment = {**os.environ, "ONCELOAD_LOG": log}

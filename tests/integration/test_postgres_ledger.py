@@ -437,7 +437,7 @@ def test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default(dsn, 
 
 
 @pytest.mark.parametrize("setting", ["client_encoding = 'LATIN1'", "array_nulls = off"])
-def test_what_a_database_is_set_to_changes_nothing_that_is_written(dsn, engine, ledger, setting):
+def test_settings_of_a_database_change_nothing_that_is_written(dsn, engine, ledger, setting):
     name = execute(dsn, "SELECT current_database()")[0][0]
     execute(dsn, f'ALTER DATABASE "{name}" SET {setting}')
     engine.dispose()

@@ -210,7 +210,7 @@ def test_a_file_that_was_loaded_under_another_name_since_it_was_planned_is_not_l
     assert logs.rows() == [1, 2]
 
 
-def test_what_a_plan_found_to_be_a_copy_is_not_noted_once_something_else_took_effect(logs, monkeypatch):
+def test_a_planned_copy_is_not_noted_once_something_else_took_effect(logs, monkeypatch):
     """The longer twin that came meanwhile would not be looked for any more."""
     logs.write("app.log", lines(1, 2))
     logs.load()

@@ -47,7 +47,7 @@ def audit_now(loads, batch="one", docs=None):
     return audit_batch(loads.declared, replace(settings_of(loads), docs=docs), batch=Batch(batch))
 
 
-def test_what_meets_its_suite_is_published(audited):
+def test_a_batch_that_meets_its_suite_is_published(audited):
     audited.write("a.jsonl", "".join(line(number) for number in range(5)))
 
     stage(audited)

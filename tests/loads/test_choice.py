@@ -145,7 +145,7 @@ def test_a_batch_replaces_once_however_often_it_is_called(two_days):
 
 
 @STAGED
-def test_what_replaces_may_be_published_later_and_until_then_the_old_rows_are_seen(two_days):
+def test_a_replacement_may_be_published_later_and_until_then_the_old_rows_are_seen(two_days):
     loads = two_days
     loads.load()
     loads.write("2026-03-01/a.jsonl", line(10))
@@ -174,7 +174,7 @@ def test_several_at_once_leave_each_row_once(two_days):
 
 
 @STAGED
-def test_what_has_no_end_yet_replaces_nothing(loads):
+def test_a_file_without_an_end_replaces_nothing(loads):
     loads.write("a.jsonl", line(1))
     loads.load()
     loads.write("a.jsonl", line(1) + '{"id": 2')

@@ -37,7 +37,7 @@ def copy(connection):
 
 
 @pytest.mark.parametrize("failure", [ValueError("no such encoding"), MemoryError(), KeyboardInterrupt(), SystemExit(1)])
-def test_what_fails_while_rows_are_encoded_is_what_the_copy_fails_with(connection, monkeypatch, failure):
+def test_an_error_while_rows_are_encoded_is_the_error_of_the_copy(connection, monkeypatch, failure):
     def broken(rows, columns):
         yield pgpq.ArrowToPostgresBinaryEncoder(rows.schema).write_header()
         raise failure

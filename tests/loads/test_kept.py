@@ -42,7 +42,7 @@ def publish_now(loads, batch="one", **changes):
     return publish_batch(replace(loads.declared, **changes), settings_of(loads), batch=Batch(batch))
 
 
-def test_what_one_call_stages_another_publishes_once(loads):
+def test_a_batch_that_one_call_stages_is_published_once_by_another(loads):
     loads.write("a.jsonl", line(1) + line(2) + "not json\n")
     staged = stage(loads)
     before = loads.rows()
@@ -112,7 +112,7 @@ def test_a_batch_that_is_staged_again_takes_the_place_of_what_was_staged_of_it_b
     assert loads.ask(STAGES) == [(0,)]
 
 
-def test_what_an_earlier_run_of_a_batch_published_does_not_pass_for_that_of_a_later_one(loads):
+def test_the_publish_of_an_earlier_run_of_a_batch_does_not_pass_for_that_of_a_later_one(loads):
     loads.write("a.jsonl", line(1))
     stage(loads)
     publish_now(loads)
@@ -171,7 +171,7 @@ def test_a_batch_that_is_being_published_by_another_process_is_not_given_up(load
     assert loads.rows() == [1]
 
 
-def test_what_a_later_life_stages_at_the_same_moment_is_given_up_as_well(loads, monkeypatch):
+def test_rows_that_a_later_life_stages_at_the_same_moment_are_given_up_as_well(loads, monkeypatch):
     loads.write("a.jsonl", line(1))
     stage(loads)
     right_after_a_look(monkeypatch, lambda: stage(loads))
@@ -337,7 +337,7 @@ def test_a_publish_reports_files_that_could_not_be_read(loads):
     assert [note.name for note in publish_now(loads).notes] == ["b.jsonl.gz"]
 
 
-def test_what_commits_chunk_by_chunk_has_nothing_to_publish_later(loads):
+def test_a_pipeline_that_commits_chunk_by_chunk_has_nothing_to_publish_later(loads):
     with pytest.raises(SettingRefused, match="publish: staged"):
         publish_now(loads, publish=Publish.DIRECT)
     with pytest.raises(SettingRefused, match="publish: staged"):

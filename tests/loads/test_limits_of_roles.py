@@ -26,7 +26,7 @@ def test_a_load_may_take_longer_than_its_role_lets_others(loads, limit):
 
 
 @pytest.mark.every_postgres
-def test_what_limits_a_session_is_set_by_the_session(dsn):
+def test_a_session_sets_its_own_limits(dsn):
     limits = ("statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
     engine = connect(LedgerSettings(dsn=f"{dsn}&options=" + "%20".join(f"-c%20{limit}%3D77s" for limit in limits)))
     with engine.connect() as connection:

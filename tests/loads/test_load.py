@@ -170,7 +170,7 @@ def test_bad_records_are_quarantined_and_their_neighbours_loaded(loads):
     ]
 
 
-def test_what_only_the_server_refuses_is_quarantined_too(loads):
+def test_values_that_only_the_server_refuses_are_quarantined_too(loads):
     with loads.engine.begin() as connection:
         connection.exec_driver_sql(
             "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"

@@ -239,7 +239,7 @@ def test_a_retry_and_a_discard_at_once_settle_a_record_in_one_way(two_strange, c
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-def test_what_only_the_server_refuses_stays_held_and_the_rest_is_loaded(loads):
+def test_records_that_only_the_server_refuses_stay_held_and_the_rest_is_loaded(loads):
     with loads.engine.begin() as connection:
         connection.exec_driver_sql(
             "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"

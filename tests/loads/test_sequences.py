@@ -493,7 +493,7 @@ _PAST = {
 
 
 @pytest.mark.parametrize(("operations", "kind"), _PAST.values(), ids=_PAST.keys())
-def test_what_went_wrong_once_does_not_again(worlds, operations, kind):
+def test_a_sequence_that_went_wrong_once_does_not_again(worlds, operations, kind):
     with worlds(kind) as world:
         for operation in operations:
             world.do(operation)

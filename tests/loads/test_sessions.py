@@ -257,7 +257,7 @@ def test_files_take_turns_so_that_a_large_one_keeps_no_small_one_waiting(loads):
 
 
 @WITH_TAKERS
-def test_what_a_consumer_held_that_vanished_is_loaded_by_another_once_its_lease_has_ended(loads, mode):
+def test_deliveries_of_a_vanished_consumer_are_loaded_by_another_once_its_lease_has_ended(loads, mode):
     declare(loads, mode)
     if not loads.declared.is_direct:
         pytest.skip("what is staged goes with who publishes it")
@@ -929,7 +929,7 @@ def test_a_planner_reports_what_another_session_could_not_read(loads, monkeypatc
 
 
 @DIRECT
-def test_what_a_session_held_that_there_is_no_more_is_loaded_once_its_lease_has_ended(loads):
+def test_deliveries_of_a_session_that_no_longer_exists_are_loaded_once_its_lease_has_ended(loads):
     declare(loads, Mode.SESSION, sessions=4)
     numbers = write(loads)
     offered(loads).take("3")
@@ -1205,7 +1205,7 @@ def test_sessions_of_a_batch_are_told_apart_from_those_of_others():
 
 
 @DIRECT
-def test_what_could_not_be_read_is_not_planned_again_while_there_is_more(loads, monkeypatch):
+def test_unreadable_chunks_are_not_planned_again_while_there_is_more(loads, monkeypatch):
     declare(loads, Mode.SHARED, open_max=1, deliveries_max=2)
     numbers = write(loads)
     tries: list[str] = []

@@ -125,7 +125,7 @@ def test_merges_of_the_same_keys_that_are_published_at_once_leave_one_row_of_eac
     assert winners == [(1,)]
 
 
-def test_what_a_crash_left_of_a_stage_that_was_being_opened_is_swept(loads):
+def test_the_rest_of_a_stage_that_a_crash_interrupted_is_swept(loads):
     """The server crashed between the two tables of a stage: no session holds it, and it is incomplete."""
     with loads.engine.begin() as connection:
         connection.exec_driver_sql('CREATE UNLOGGED TABLE onceload_stage."0123456789abcdef rows" (id bigint)')

@@ -121,7 +121,7 @@ def test_a_transform_may_aggregate_the_new_records_of_a_batch(loads, tasks):
     assert found == [("x", 2, "3.00"), ("y", 1, "4.00"), ("y", 1, "8.00")]
 
 
-def test_what_repeating_does_not_help_is_raised_as_itself(loads, tasks):
+def test_an_error_that_a_retry_does_not_help_is_raised_as_itself(loads, tasks):
     loads.write("a.jsonl", line(1) + "{bad\n{bad\n")
 
     with pytest.raises(TooManyQuarantined) as refused:
@@ -248,7 +248,7 @@ def test_a_transform_that_cannot_be_meant_is_refused(loads, tasks, changes, refu
         ("CAST(note AS integer) AS id", "CAST_INVALID_INPUT"),
     ],
 )
-def test_what_a_transform_makes_is_neither_cut_nor_rounded(loads, tasks, made, reason):
+def test_values_of_a_transform_are_neither_cut_nor_rounded(loads, tasks, made, reason):
     loads.write("a.jsonl", line(1))
     columns = tuple(replace(each, type=SHORT) if each.name == "note" else each for each in loads.declared.columns)
 
@@ -329,7 +329,7 @@ def _breaks_off_once(is_killed: bool, *arguments: Any) -> Iterator[pa.RecordBatc
 
 @STAGED
 @pytest.mark.parametrize("made", ["id - 2 AS id, note", "id, repeat(note, 2000) AS note"])
-def test_what_a_transform_makes_of_producers_and_their_ids_can_be_kept_or_is_refused(loads, tasks, made):
+def test_producers_and_ids_of_a_transform_can_be_kept_or_are_refused(loads, tasks, made):
     loads.write("a.jsonl", line(1) + line(2))
     producer = RecordProducer(name="note", sequence="id")
 

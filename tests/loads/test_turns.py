@@ -89,7 +89,7 @@ def test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole(ordered, half
     assert last.notes == ()
 
 
-def test_what_waits_is_loaded_once_the_file_is_gone(ordered):
+def test_waiting_files_are_loaded_once_the_file_is_gone(ordered):
     damaged = ordered.write("f1.jsonl.gz", b"no gzip at all")
     ordered.write("f2.jsonl", records(0, 5))
     before = ordered.load()

@@ -145,7 +145,7 @@ def test_a_chunk_that_was_never_loaded_is_loaded_of_the_copy(logs, packed):
     assert logs.rows() == [1, 2, 3]
 
 
-def test_what_goes_on_in_a_last_line_that_was_loaded_is_not_loaded_under_another_name(logs):
+def test_a_file_that_goes_on_in_a_loaded_last_line_is_not_loaded_under_another_name(logs):
     source = replace(logs.declared.source, sealed_after_s=0)
     logs.write("app.log", lines(1) + '{"id": 2')
     logs.load(source=source)

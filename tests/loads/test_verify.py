@@ -111,7 +111,7 @@ def test_a_record_that_is_too_long_is_not_a_difference(loads):
     assert named(verified(loads, source=source, deep=True)) == []
 
 
-def test_what_another_pipeline_put_into_the_same_table_is_for_it_to_prove(loads):
+def test_rows_of_another_pipeline_in_the_same_table_are_not_compared(loads):
     loads.write("a.jsonl", line(1))
     loads.load()
     loads.load(pipeline=replace(loads.declared.pipeline, name="others"))

@@ -415,7 +415,7 @@ def test_limits_and_schedules_are_not_part_of_a_version(loads):
     assert loads.ask("SELECT islands_max, producers_max FROM onceload.pipeline") == [(7, 8)]
 
 
-def test_what_a_version_says_can_be_read(loads):
+def test_the_content_of_a_version_can_be_read(loads):
     loads.write("a.jsonl", lines(1))
     load_now(loads, loads.declared)
 
@@ -428,7 +428,7 @@ def test_what_a_version_says_can_be_read(loads):
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
-def test_what_an_earlier_version_has_loaded_is_not_verified_by_the_rules_of_a_later_one(loads):
+def test_rows_of_an_earlier_version_are_not_verified_by_the_rules_of_a_later_one(loads):
     """A record that was a duplicate by its id has no row, and none is missed once no ids are declared."""
     loads.write("a.jsonl", lines(1, 2, 1))
     load_now(loads, edited(loads, message_id=MessageId(columns=("id",), keep_days=2)))

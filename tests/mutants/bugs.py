@@ -1964,7 +1964,7 @@ SESSION_BUGS = (
         file="spark_jobs/write/binary_copy.py",
         correct="if reader.failures:",
         wrong="if not reader.failures and reader.failures:",
-        tests=(f"{OF_COPIES}::test_what_fails_while_rows_are_encoded_is_what_the_copy_fails_with",),
+        tests=(f"{OF_COPIES}::test_an_error_while_rows_are_encoded_is_the_error_of_the_copy",),
     ),
     Bug(
         name="the first signal that comes while COPY reads is lost",

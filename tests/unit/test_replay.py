@@ -75,7 +75,7 @@ def test_replaying_from_every_cut_gives_the_same_states(entries):
 
 
 @given(entries=ledgers())
-def test_what_settles_the_quarantine_changes_no_state(entries):
+def test_an_entry_that_settles_the_quarantine_changes_no_state(entries):
     """Quarantined records were consumed by the entry that put them there."""
     others = [each for each in entries if each.kind not in (EntryKind.RETRY, EntryKind.DISCARD)]
 

@@ -60,7 +60,7 @@ def test_a_file_that_is_not_text_is_reported_as_what_it_is(begins, found):
     "begins",
     [b"", TEXT, b"\xef\xbb\xbf" + TEXT, b"PAR1,2\n", b"BZh9,2\n", b"PK,2\n", b"id\r\n1\r\n", b"id\r", b'"a\rb",1\n'],
 )
-def test_what_only_looks_alike_is_text(begins):
+def test_text_that_only_looks_like_a_signature_is_read_as_text(begins):
     check_text("a.csv", begins)
 
 

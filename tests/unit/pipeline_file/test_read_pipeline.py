@@ -80,7 +80,7 @@ def test_everything_that_a_file_says_is_read(tmp_path):
     )
 
 
-def test_what_a_file_does_not_say_has_its_default(tmp_path):
+def test_a_missing_key_has_its_default(tmp_path):
     assert read(tmp_path, PLAIN) == Declared(
         pipeline=Pipeline(name="events"),
         source=Source(path="in/*.csv", format=Format.CSV),
@@ -192,7 +192,7 @@ def test_a_schedule_is_kept_as_it_is(tmp_path, written):
         plain(("header: true", "quote: ''")),
     ],
 )
-def test_what_only_looks_like_a_contradiction_is_taken(tmp_path, allowed):
+def test_an_apparent_contradiction_is_accepted(tmp_path, allowed):
     read(tmp_path, allowed)
 
 

@@ -83,7 +83,7 @@ def test_a_repeated_key_is_refused_where_it_is_repeated(tmp_path):
         ("{{ ds }}", "a mapping; text that starts with { needs quotes"),
     ],
 )
-def test_what_yaml_does_not_read_as_text_is_refused_with_what_to_quote(tmp_path, written, found):
+def test_values_that_yaml_does_not_read_as_text_are_refused_with_a_hint_to_quote_them(tmp_path, written, found):
     assert refusal(tmp_path, plain(("in/*.csv", written))) == f"3: source.path: expected text, found {found}"
 
 

@@ -69,7 +69,7 @@ def test_a_wrong_suite_is_reported_with_its_own_line(tmp_path, content, said):
     assert all(problem.startswith("17: quality.suite: ") for problem in problems)
 
 
-def test_what_commits_chunk_by_chunk_has_no_batch_to_audit(tmp_path):
+def test_a_pipeline_that_commits_chunk_by_chunk_has_no_batch_to_audit(tmp_path):
     content = with_suite(tmp_path, GOOD, changed=[("publish: staged", "publish: direct")])
 
     (problem,) = problems_of(tmp_path, content)

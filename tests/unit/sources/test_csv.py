@@ -136,7 +136,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_value():
         assert set(edges) <= {0, 11}, size
 
 
-def test_what_only_begins_like_a_byte_order_mark_belongs_to_the_first_value():
+def test_bytes_that_only_begin_like_a_byte_order_mark_belong_to_the_first_value():
     for cut in range(1, 6):
         ends = RecordEnds(MULTILINE, starts_file=True)
         raw = b'\xef\xbb"x\ny,1\n'

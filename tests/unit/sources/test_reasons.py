@@ -133,5 +133,5 @@ def test_refused_values_of_parquet_are_of_one_kind(declared, values, kind):
         ),
     ],
 )
-def test_what_the_server_and_the_pipeline_are_called_stays(reason, kind):
+def test_names_of_the_server_and_the_pipeline_stay_in_a_reason(reason, kind):
     assert kind_of(reason) == kind
