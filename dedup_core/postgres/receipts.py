@@ -21,7 +21,7 @@ def outcome_of(connection: Connection, pipeline: str, batch: Batch, *, after: Po
 
 
 def proof_of(connection: Connection, pipeline: str, producer_id: ProducerId, *, end: int | None) -> Proof:
-    """What was read of one producer in all its commits, or in those that end before a sequence id."""
+    """The spans read of one producer in all its commits, or in those that end before a sequence id."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     binds = {"pipeline_id": pipeline_id, "producer_id": producer_id, "end": end}
     row = connection.execute(SQL["proof"], binds).one()

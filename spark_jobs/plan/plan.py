@@ -27,7 +27,7 @@ from spark_jobs.plan.other_names import Others
 from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_header
 from spark_jobs.read.parts import is_stream
 
-#: What is new in a file, why it is not read now, or None if nothing is.
+#: The new part of a file, why it is not read now, or None if nothing is new.
 _Found: TypeAlias = FileToRead | Note | None
 #: The producers of names.
 _Known: TypeAlias = Mapping[str, tuple[ProducerId, Knowledge]]
@@ -173,7 +173,7 @@ class _Look:
     choice: Choice
 
     def at(self, listed: Listed, known: _Known) -> _Found:
-        """What is new in one file, why it cannot be read now, or None."""
+        """The new part of one file, why it cannot be read now, or None."""
         try:
             return self._at(listed, known.get(listed.name))
         except OnceloadError as error:

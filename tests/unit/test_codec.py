@@ -53,7 +53,7 @@ def test_text_is_plain_ascii():
     assert encode(Note(name="été \ud800\0", reason="")).isascii()
 
 
-def test_what_is_handed_over_with_a_batch_stays_as_it_is():
+def test_the_values_handed_over_with_a_batch_stay_as_they_are():
     word = Word(
         deliveries=3,
         written=(parse_column("amount", "numeric(12,2) not null"), parse_column("names", "text[]")),
