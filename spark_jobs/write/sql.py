@@ -18,7 +18,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 def filled(statement: TextClause, **texts: str) -> TextClause:
     """Insert names and expressions, quoted for SQL, into the places of a statement, such as `{rows}`."""
-    # All at once, so that braces in a name do not count as a place. A colon in a name must not be taken for a parameter.
+    # All at once, so that braces in a name are not taken for a place, nor a colon for a parameter.
     return text(_PLACE.sub(lambda place: texts[place[1]].replace(":", "\\:"), statement.text))
 
 
