@@ -140,7 +140,7 @@ COMMIT_BUGS = (
                 "UPDATE onceload.pipeline SET position = :position WHERE pipeline_id = :pipeline_id;\n",
             ),
         ),
-        tests=(f"{IN_ANY_ORDER}[apart]",),
+        tests=(f"{IN_ANY_ORDER}[all-apart]",),
     ),
     Bug(
         name="receipts not written",
@@ -428,7 +428,7 @@ RECOVERY_BUGS = (
         file=LEDGER,
         correct='isolation_level="REPEATABLE READ"',
         wrong='isolation_level="READ COMMITTED"',
-        tests=(f"{IN_ANY_ORDER}[apart]",),
+        tests=(f"{IN_ANY_ORDER}[all-apart]",),
     ),
     Bug(
         name="a snapshot is never due by time",

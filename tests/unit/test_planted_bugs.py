@@ -14,6 +14,14 @@ def test_the_text_that_a_planted_bug_changes_is_there_once(bug: Bug):
     assert (ROOT / bug.file).read_text(encoding="utf-8").count(bug.correct) == 1
 
 
+@pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name) for bug in BUGS])
+def test_the_tests_of_a_planted_bug_exist(bug: Bug):
+    for test in bug.tests:
+        file, _, name = test.partition("::")
+        assert (ROOT / file).exists()
+        assert not name or f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
 def test_no_two_planted_bugs_have_one_name():
     names = [bug.name for bug in BUGS]
 
