@@ -41,6 +41,7 @@ OnceloadError
     ├── FileRefused          a file does not match its format or the declared columns
     ├── LimitReached         producers_max or islands_max would be exceeded
     ├── NothingGood          every record of a file is bad
+    ├── OtherRelease         stored work has a form that this release does not know
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
     ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit state
     ├── RowsRefused          a constraint of the target refuses rows of a staged batch

@@ -31,6 +31,7 @@ from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.limits import note_nothing_good
 from spark_jobs.work.session import renewed
 from spark_jobs.work.transform import with_lineage_of
+from spark_jobs.write.codec import OtherRelease
 
 _BEATS_PER_LEASE = 60
 
@@ -171,6 +172,9 @@ def _waiting(
             raise NothingKept(
                 declared.name, batch, "its stage is empty, because the server crashed or a standby took over"
             ) from lost
+        except OtherRelease as other:
+            batches.give_up(kept)
+            raise NothingKept(declared.name, batch, "another release of Onceload staged it") from other
 
 
 @contextmanager

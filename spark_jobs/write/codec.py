@@ -1,11 +1,27 @@
 """Values of ours as text in the database, for the process that works on them next."""
 
 import json
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from dedup_core.errors import NeedsAPerson
+
 Value = TypeVar("Value")
+
+
+@dataclass(eq=False)
+class OtherRelease(NeedsAPerson):
+    """A value that another release wrote, which this one does not know."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"another release of Onceload stored this work, and this release cannot read it ({self.why}). Nothing of "
+            "it was loaded. Load it with the release that stored it, or stage it again"
+        )
 
 
 def encode(value: object) -> str:
@@ -16,9 +32,12 @@ def encode(value: object) -> str:
 
 def decode(of_type: type[Value], text: str) -> Value:
     """Deserialise a value. The text of another release may lack fields that have a default."""
-    found = json.loads(text)
-    value = msgspec.convert(found, of_type, str_keys=True)
-    _refuse_unknown(found, msgspec.to_builtins(value, str_keys=True))
+    try:
+        found = json.loads(text)
+        value = msgspec.convert(found, of_type, str_keys=True)
+        _refuse_unknown(found, msgspec.to_builtins(value, str_keys=True))
+    except msgspec.ValidationError as error:
+        raise OtherRelease(str(error)) from error
     return value
 
 

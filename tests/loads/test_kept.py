@@ -13,7 +13,7 @@ from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
 from spark_jobs.batch import parts as stage_module
-from spark_jobs.batch.stage import sweep
+from spark_jobs.batch.stage import OPENED, sweep
 from spark_jobs.load.kept_batch import NothingKept, give_up, publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings
@@ -216,6 +216,24 @@ def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
         connection.execute(text(f"{lost} {', '.join(table for (table,) in tables)}"))
 
     with pytest.raises(NothingKept, match="its stage is empty, because the server crashed or a standby took over"):
+        publish_now(loads)
+    assert loads.load().loaded == 1
+    assert loads.rows() == [1]
+
+
+@pytest.mark.parametrize("of", ["the batch", "a piece"])
+def test_a_batch_that_a_later_release_staged_is_loaded_by_the_next_run(loads, of):
+    loads.write("a.jsonl", line(1))
+    stage(loads)
+    parts = loads.ask(
+        "SELECT format('onceload_stage.%I', relname) FROM pg_class"
+        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% parts'"
+    )[0][0]
+    with loads.engine.begin() as connection:
+        later = f"UPDATE {parts} SET proof = jsonb_set(CAST(proof AS jsonb), '{{later}}', '1')"
+        connection.execute(text(f"{later} WHERE delivery {'=' if of == 'the batch' else '<>'} {OPENED}"))
+
+    with pytest.raises(NothingKept, match="another release of Onceload staged it"):
         publish_now(loads)
     assert loads.load().loaded == 1
     assert loads.rows() == [1]
