@@ -230,14 +230,14 @@ COMMIT_BUGS = (
 
 CLAIM_BUGS = (
     Bug(
-        name="another load commits between the plan and the claim of a load that must be alone",
+        name="another session loads between the plan and the claim of one that has to be alone",
         file=GUARDS,
         correct="    if added := now.claimed - planned.claimed:\n",
         wrong="    if added := planned.claimed - now.claimed:\n",
         tests=(CONTRACT, "tests/loads/test_at_once.py"),
     ),
     Bug(
-        name="a commit comes between the plan and the claim of who has to be alone",
+        name="a commit comes between the plan and the claim of a session that has to be alone",
         file=GUARDS,
         correct="    if now.position != planned.position:\n",
         wrong="    if now.position < planned.position:\n",
@@ -706,7 +706,7 @@ LOAD_BUGS = (
         tests=("tests/loads/test_verify.py::test_a_generation_that_breaks_off_hides_no_difference_of_the_one_before",),
     ),
     Bug(
-        name="a record that is in a batch twice is published twice",
+        name="a record that occurs twice in a batch is published twice",
         file="spark_jobs/publish/by_producer.sql",
         correct="bool_and(rows = ids AND {all_new})",
         wrong="bool_and({all_new})",
