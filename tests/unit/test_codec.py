@@ -21,7 +21,8 @@ from spark_jobs.write.codec import OtherRelease, decode, encode
 
 IDS = st.integers(0, 2**62)
 SPANS = st.builds(
-    lambda some: SpanSet(Span(first, first + size + 1) for first, size in some), st.lists(st.tuples(IDS, IDS))
+    lambda some: SpanSet(Span(first, first + size) for first, size in some),
+    st.lists(st.tuples(IDS, st.integers(1, 2**61))),
 )
 #: Any text, also with what Postgres cannot hold.
 TEXTS = st.text(st.characters(codec=None))
