@@ -60,8 +60,8 @@ def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, event: Event
             raise SettingRefused(
                 event, found, "a delivery of no running batch: this one ends with its batch, published or not"
             )
-        is_planned_anew = event is Event.ABANDON or row["is_staged"]
-        connection.execute(SQL["abandon" if is_planned_anew else "redrive"], {"delivery_id": delivery_id})
+        is_planned_again = event is Event.ABANDON or row["is_staged"]
+        connection.execute(SQL["abandon" if is_planned_again else "redrive"], {"delivery_id": delivery_id})
 
 
 def _get(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:

@@ -110,7 +110,7 @@ ON CONFLICT ON CONSTRAINT session_names_have_no_twins DO UPDATE
        lease_until = excluded.lease_until
 RETURNING session_id, epoch;
 
--- name: share_out_anew
+-- name: share_out_again
 UPDATE onceload.delivery SET session_id = NULL
  WHERE pipeline_id = :pipeline_id AND state = 'waiting' AND session_id IS NOT NULL AND NOT is_staged;
 

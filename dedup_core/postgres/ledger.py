@@ -103,7 +103,7 @@ class PostgresLedger:
     def outlook(self, pipeline: str) -> Outlook:
         """The position of the ledger, and the producers that any session is loading."""
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
-            return claims.outlook(connection, get_pipeline(connection, pipeline), asking=producers.NOBODY)
+            return claims.outlook(connection, get_pipeline(connection, pipeline), asking=producers.NO_SESSION)
 
     def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
         """Start a new epoch of a session. From now on, calls of earlier epochs are refused."""

@@ -17,7 +17,7 @@ from dedup_core.replay import EntryKind
 from dedup_core.spans import SpanSet
 
 #: No session has this name, so the claims of all sessions are returned.
-NOBODY = SessionName("")
+NO_SESSION = SessionName("")
 
 
 def register(
@@ -61,7 +61,7 @@ def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[st
     for some in in_batches(names):
         rows = connection.execute(SQL["latest_generations"], {"pipeline_id": pipeline_id, "names": array(some)})
         found.update({row.name: row.producer_id for row in rows})
-    known = know(connection, pipeline_id, NOBODY, list(found.values()))
+    known = know(connection, pipeline_id, NO_SESSION, list(found.values()))
     return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
 
 

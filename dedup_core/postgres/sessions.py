@@ -44,7 +44,7 @@ def open_session(
         reason = f"a later epoch of session {name} took over"
         fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
     if rules.mode is Mode.KEY_SHARED and not is_alive:
-        connection.execute(SQL["share_out_anew"], binds)
+        connection.execute(SQL["share_out_again"], binds)
     return row
 
 

@@ -54,9 +54,10 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
 def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
     """How many rows a statement leaves in the target: those written, minus those that triggers deleted again.
 
-    The table is checked again, because it may have been altered since the load began. After the write, the lock of the
-    write keeps it from being altered until the commit.
+    The table is checked again, because it may have been altered since the load began: before the write, so that another
+    kind of table refuses no rows; and after it, when the lock of the write keeps it as it is until the commit.
     """
+    _refuse_unfit(connection, table)
     before = _deleted(connection, table)
     rows = write()
     _refuse_unfit(connection, table)

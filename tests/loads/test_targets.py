@@ -231,6 +231,45 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
     assert counts(loads.load()) == (10, 0, 0)
 
 
+def test_a_table_that_is_made_unlogged_just_before_its_rows_takes_no_commit(loads, monkeypatch):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", line(1))
+    counted, comes = target._deleted, iter([True])
+
+    def alter_after(*arguments):
+        found = counted(*arguments)
+        if next(comes, False):
+            execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
+        return found
+
+    monkeypatch.setattr(target, "_deleted", alter_after)
+    with pytest.raises(SettingRefused, match="an unlogged table"):
+        loads.load()
+    assert loads.rows() == []
+
+
+def test_a_view_that_takes_the_name_during_a_load_refuses_no_rows(loads, monkeypatch):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", line(1))
+    looked_at = check_target
+
+    def exchange_then(*arguments):
+        looked_at(*arguments)
+        make(
+            loads,
+            "ALTER TABLE target RENAME TO kept",
+            "CREATE VIEW target AS SELECT * FROM kept",
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'refused'; END$$",
+            "CREATE TRIGGER refuses INSTEAD OF INSERT ON target FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+
+    monkeypatch.setattr("spark_jobs.load.attempt.check_target", exchange_then)
+    with pytest.raises(SettingRefused, match="a view"):
+        loads.load()
+
+    assert loads.ask("SELECT count(*) FROM onceload.quarantine") == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("index", "is_fit"),
     [

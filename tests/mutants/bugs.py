@@ -1702,6 +1702,13 @@ TARGET_BUGS = (
         tests=(OF_TARGETS,),
     ),
     Bug(
+        name="another kind of table may refuse rows before it is looked at",
+        file="spark_jobs/write/target.py",
+        correct="    _refuse_unfit(connection, table)\n    before",
+        wrong="    before",
+        tests=(OF_TARGETS,),
+    ),
+    Bug(
         name="only rules that replace are refused",
         file="spark_jobs/write/target.sql",
         correct="AND ev_type <> '1') AS rule",
