@@ -25,6 +25,15 @@ from tests.servers import as_member, execute
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where publishing is not the subject, `make test` tries one way of it, and `make test-rest` the other."""
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if item.get_closest_marker("usually_staged") and params.get("publish") is Publish.DIRECT:
+            item.add_marker("long")
+
+
 class InThisProcess:
     """What Spark's tasks do, one after the other."""
 

@@ -24,6 +24,8 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns
 from tests.loads.conftest import InThisProcess, Loads, line
 
+pytestmark = pytest.mark.usually_staged
+
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "zst": zstandard.compress}
 OPEN = "newline"
 

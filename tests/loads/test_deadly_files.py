@@ -32,6 +32,8 @@ from spark_jobs.work.deliver import read_adding
 from spark_jobs.work.session import work
 from tests.loads.conftest import Loads, line
 
+pytestmark = pytest.mark.usually_staged
+
 _TRIES = 3
 _PROCESSES = get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["spark_jobs.work.session"])

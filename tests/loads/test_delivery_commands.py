@@ -16,6 +16,8 @@ from spark_jobs.read.chunks import read_parts
 from spark_jobs.work import deliver as loading
 from tests.loads.conftest import line
 
+pytestmark = pytest.mark.usually_staged
+
 PIPELINE = """
 pipeline: events
 source: {path: ROOT/**/*.jsonl, format: jsonl, chunk_bytes: 500}

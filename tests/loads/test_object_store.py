@@ -26,6 +26,8 @@ from spark_jobs.read.parts import pieces
 from tests.loads.conftest import line
 from tests.object_store import SECRET, object_store
 
+pytestmark = pytest.mark.usually_staged
+
 BUCKET = "landing"
 #: No store takes smaller ones.
 PART_BYTES = 5 * 2**20

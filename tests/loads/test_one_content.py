@@ -22,6 +22,8 @@ from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_twins import AllButTheFirst
 
+pytestmark = pytest.mark.usually_staged
+
 
 @pytest.fixture
 def logs(loads: Loads) -> Loads:

@@ -30,6 +30,8 @@ from tests.contract.conftest import Crash, crashing_at
 from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line
 
+pytestmark = pytest.mark.usually_staged
+
 BROKEN = "{broken\n"
 #: With values as Python and as the server quote them, and with names that are none.
 REASONS = (

@@ -37,6 +37,8 @@ from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.loads.test_record_producers import record
 
+pytestmark = pytest.mark.usually_staged
+
 ADD = UnknownFields.ADD
 
 

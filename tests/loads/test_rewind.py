@@ -30,6 +30,8 @@ from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute, temporary_database
 
+pytestmark = pytest.mark.usually_staged
+
 START = Position(0)
 
 

@@ -19,6 +19,8 @@ from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordPro
 from spark_jobs.work.session import Coming
 from tests.loads.conftest import InThisProcess, Loads, line
 
+pytestmark = pytest.mark.usually_staged
+
 
 @pytest.fixture
 def logs(loads: Loads) -> Loads:

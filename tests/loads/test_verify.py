@@ -33,6 +33,8 @@ from spark_jobs.verify.findings import Kind
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import line
 
+pytestmark = pytest.mark.usually_staged
+
 
 def verified(loads, *, deep=False, **changes):
     return verify(replace(loads.declared, **changes), loads.engine, deep=deep)

@@ -12,6 +12,8 @@ from onceload.cli import main
 from spark_jobs.pipeline.declared import OnRewrite
 from tests.loads.conftest import line
 
+pytestmark = pytest.mark.usually_staged
+
 PIPELINE = """
 pipeline: events
 source: {path: ROOT/**/*.jsonl, format: jsonl}
