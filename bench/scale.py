@@ -23,7 +23,7 @@ from dedup_core.errors import ExitCode
 from dedup_core.names import Batch, SessionName
 from dedup_core.pipeline import Pipeline
 from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.postgres.metrics import Figures
+from dedup_core.postgres.metrics import MetricsReader
 from onceload import schema
 
 FILES = (10_000, 100_000, 1_000_000)
@@ -127,9 +127,9 @@ def _write_files(landing: Path, first: int, end: int) -> int:
 
 def _onceload(home: Path, dsn: str, command: str, file: Path) -> _Command:
     environment = {**os.environ, "ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home / "state")}
-    said = home / "said"
+    log = home / "said"
     started = perf_counter()
-    with said.open("wb") as output:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "onceload", command, str(file)], env=environment, stdout=output, stderr=output
         )
@@ -140,11 +140,11 @@ def _onceload(home: Path, dsn: str, command: str, file: Path) -> _Command:
             sleep(_LOOK_EVERY_S)
     seconds = perf_counter() - started
     if process.returncode != ExitCode.DONE:
-        raise SystemExit(f"onceload {command} ended with {process.returncode}: {said.read_text()[-2000:]}")
+        raise SystemExit(f"onceload {command} ended with {process.returncode}: {log.read_text()[-2000:]}")
     return _Command(seconds, peak)
 
 
-FIND, REGISTER, COMMIT, FIGURES, SNAPSHOT = "find", "register", "commit", "metrics", "snapshot"
+FIND, REGISTER, COMMIT, METRICS, SNAPSHOT = "find", "register", "commit", "metrics", "snapshot"
 
 
 def _of_producers(engine: Engine, sizes: Sequence[int]) -> str:
@@ -166,7 +166,7 @@ def _of_producers(engine: Engine, sizes: Sequence[int]) -> str:
         print(rows[-1], flush=True)
         _execute(engine, "TRUNCATE onceload.snapshot_producer, onceload.snapshot")
         _execute(engine, "DROP TABLE named, offered")
-    header = ["producers", FIND, REGISTER, COMMIT, FIGURES, SNAPSHOT, "their table", "one snapshot"]
+    header = ["producers", FIND, REGISTER, COMMIT, METRICS, SNAPSHOT, "their table", "one snapshot"]
     receipts = _asked(engine, "SELECT count(*) FROM onceload.ledger_span")
     each = _asked(engine, _SIZE, name="onceload.ledger_span") / receipts
     return f"{table(header, rows)}\n\nA receipt takes {each:.0f} bytes, its index included."
@@ -204,9 +204,9 @@ def _run(engine: Engine, ledger: PostgresLedger, pipeline_id: int, known: int) -
         ledger.commit(
             BulkCommit(session=session, batch=Batch("scale"), advances=(), write_rows=lambda _: 0, offered="offered")
         )
-    figures = Figures(engine)
-    with watch.timing(FIGURES):
-        figures.look()
+    reader = MetricsReader(engine)
+    with watch.timing(METRICS):
+        reader.look()
     with watch.timing(SNAPSHOT):
         PostgresSnapshots(engine).take(pipeline)
     kept = _asked(engine, "SELECT producers FROM onceload.snapshot ORDER BY position DESC LIMIT 1")

@@ -134,16 +134,16 @@ def replay(states: States, entries: Iterable[Entry]) -> dict[ProducerId, Produce
 
 
 def _advanced(state: ProducerState | None, receipt: Receipt) -> ProducerState:
-    before = state or _begun(receipt)
+    before = state or _empty_state(receipt)
     return _seen(replace(before, consumed=before.consumed | receipt.spans), receipt)
 
 
 def _set_back(state: ProducerState | None, receipt: Receipt) -> ProducerState:
-    before = state or _begun(receipt)
+    before = state or _empty_state(receipt)
     return _seen(replace(before, consumed=before.consumed - receipt.spans), receipt)
 
 
-def _begun(receipt: Receipt) -> ProducerState:
+def _empty_state(receipt: Receipt) -> ProducerState:
     return ProducerState(name=receipt.producer, generation=receipt.generation, consumed=SpanSet())
 
 

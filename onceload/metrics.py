@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.connection import Record
-from dedup_core.postgres.metrics import Figures, Sums
+from dedup_core.postgres.metrics import MetricsReader, Sums
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.stopping import asked_to_stop
@@ -91,7 +91,7 @@ class Behind:
         self.seen, self.failed = seen, failed
 
     @contextmanager
-    def at_work(self, *, every_s: float) -> Iterator[None]:
+    def measuring(self, *, every_s: float) -> Iterator[None]:
         """Measure repeatedly while the block runs."""
         ended = threading.Event()
 
@@ -116,7 +116,7 @@ class Metrics(Collector):
     """The collector behind one scrape."""
 
     def __init__(self, engine: Engine, behind: Behind | None) -> None:
-        self._figures = Figures(engine)
+        self._reader = MetricsReader(engine)
         self._behind = behind
         self._one_at_a_time = threading.Lock()
 
@@ -129,7 +129,7 @@ class Metrics(Collector):
         with self._one_at_a_time:
             up = GaugeMetricFamily("onceload_up", "Whether the database answered.")
             try:
-                rows = self._figures.look()
+                rows = self._reader.look()
             except OnceloadError as error:
                 words(str(error))
                 rows = []
@@ -216,7 +216,7 @@ def metrics(arguments: Arguments, engine: Engine) -> ExitCode:
             found = f"{arguments.address}:{arguments.port} ({error.strerror})"
             raise SettingRefused("--port", found, "a free port, such as --port 9188") from error
         words(f"metrics are served at http://{arguments.address}:{server.server_port}/metrics; Ctrl-C stops")
-        with behind.at_work(every_s=arguments.look_every) if behind else nullcontext():
+        with behind.measuring(every_s=arguments.look_every) if behind else nullcontext():
             stopped.wait()
         server.shutdown()
         server.server_close()

@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 Record: TypeAlias = Row[*tuple[Any, ...]]
 
 
-_TOLD_FOR_MS = 180_000
+_TCP_USER_TIMEOUT_MS = 180_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def connect(settings: LedgerSettings) -> Engine:
 
 def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
     # The timeout for unacknowledged data. It is long because the peer may be busy and not reading.
-    gone: dict[str, Any] = {} if "tcp_user_timeout" in settings.dsn else {"tcp_user_timeout": _TOLD_FOR_MS}
+    gone: dict[str, Any] = {} if "tcp_user_timeout" in settings.dsn else {"tcp_user_timeout": _TCP_USER_TIMEOUT_MS}
     connection: psycopg2.extensions.connection = psycopg2.connect(
         settings.dsn,
         connection_factory=Attempt,

@@ -424,22 +424,22 @@ SELECT producer.producer_id, producer.name, CAST(coalesce(sum(receipt.rows), 0) 
  WHERE producer.producer_id = ANY(CAST(:producer_ids AS bigint[]))
  GROUP BY producer.producer_id, producer.name ORDER BY producer.name;
 
--- name: rows_untold
+-- name: rows_unattributed
 -- The commits of some producers that loaded more rows than their receipts count: rows without a producer id.
 WITH mine AS (
     SELECT position, min(producer) AS name
       FROM onceload.ledger_span
      WHERE pipeline_id = :pipeline_id AND producer_id = ANY(CAST(:producer_ids AS bigint[])) AND NOT isempty(spans)
      GROUP BY position
-), told AS (
+), attributed AS (
     SELECT position, sum(rows) AS rows
       FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND position IN (SELECT position FROM mine)
      GROUP BY position
 )
-SELECT mine.name, ledger.position, CAST(ledger.loaded - told.rows AS bigint) AS rows
-  FROM mine JOIN told USING (position)
-  JOIN onceload.ledger_in_force AS ledger ON ledger.pipeline_id = :pipeline_id AND ledger.position = told.position
- WHERE ledger.kind = 'load' AND ledger.loaded <> told.rows
+SELECT mine.name, ledger.position, CAST(ledger.loaded - attributed.rows AS bigint) AS rows
+  FROM mine JOIN attributed USING (position)
+  JOIN onceload.ledger_in_force AS ledger ON ledger.pipeline_id = :pipeline_id AND ledger.position = attributed.position
+ WHERE ledger.kind = 'load' AND ledger.loaded <> attributed.rows
  ORDER BY ledger.position;
 
 -- name: proof

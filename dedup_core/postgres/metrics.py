@@ -27,7 +27,7 @@ class Sums:
         return sum(counted[name] for counted in self.by_kind.values())
 
 
-class Figures:
+class MetricsReader:
     """Reads the whole ledger once, and then only its new entries."""
 
     def __init__(self, engine: Engine) -> None:

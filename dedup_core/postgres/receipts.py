@@ -42,7 +42,7 @@ def loaded_by(connection: Connection, pipeline: str, batch: Batch) -> frozenset[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Untold:
+class Unattributed:
     """A commit with rows that do not name their producer, and one of its producers."""
 
     name: str
@@ -50,11 +50,13 @@ class Untold:
     rows: int
 
 
-def rows_untold(connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]) -> tuple[Untold, ...]:
+def rows_unattributed(
+    connection: Connection, pipeline_id: int, producer_ids: Sequence[ProducerId]
+) -> tuple[Unattributed, ...]:
     """The commits in force of some producers whose rows carry no producer id."""
     binds = {"pipeline_id": pipeline_id, "producer_ids": array(producer_ids)}
-    rows = connection.execute(SQL["rows_untold"], binds)
-    return tuple(Untold(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
+    rows = connection.execute(SQL["rows_unattributed"], binds)
+    return tuple(Unattributed(name=row.name, position=Position(row.position), rows=row.rows) for row in rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class Recovery:
         return bool(self.differing) or self.position != self.position_was
 
 
-def nobody(doing: str) -> None:
+def ignore_progress(doing: str) -> None:
     """Ignore progress reports."""
 
 
@@ -49,7 +49,7 @@ def recover_state(
     *,
     snapshot_position: Position = BEGINNING,
     dry_run: bool,
-    tell: Callable[[str], None] = nobody,
+    on_progress: Callable[[str], None] = ignore_progress,
 ) -> Recovery:
     """Set the live states to those that the ledger proves. A dry run only reports the differences.
 
@@ -57,13 +57,13 @@ def recover_state(
     """
     with (
         translated(pipeline=pipeline, doing="recovering state"),
-        recovering(engine, pipeline, doing="recover", dry_run=dry_run, tell=tell) as (connection, found),
+        recovering(engine, pipeline, doing="recover", dry_run=dry_run, on_progress=on_progress) as (connection, found),
     ):
-        tell("replaying the ledger and comparing the states")
+        on_progress("replaying the ledger and comparing the states")
         recovery = _compare(connection, pipeline, found, snapshot_position)
         if dry_run or not recovery.is_different:
             return recovery
-        tell(f"repairing {len(recovery.differing):,} producers and comparing again")
+        on_progress(f"repairing {len(recovery.differing):,} producers and comparing again")
         _swap_in(connection, found.pipeline_id, recovery)
         left = differing_from_rebuilt(connection, found.pipeline_id)
         if left:
@@ -73,7 +73,7 @@ def recover_state(
 
 @contextmanager
 def recovering(
-    engine: Engine, pipeline: str, *, doing: str, dry_run: bool, tell: Callable[[str], None]
+    engine: Engine, pipeline: str, *, doing: str, dry_run: bool, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[Connection, Record]]:
     """One transaction in which the pipeline does not change.
 
@@ -85,7 +85,7 @@ def recovering(
         if dry_run:
             yield connection, get_pipeline(connection, pipeline)
         else:
-            tell("waiting for running commits to end")
+            on_progress("waiting for running commits to end")
             yield connection, _own_recovery(connection, pipeline)
 
 

@@ -16,7 +16,7 @@ from dedup_core.names import Position
 from dedup_core.postgres import recovery
 from dedup_core.postgres.connection import Record, statements, translated
 from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states
-from dedup_core.postgres.recovery import nobody, recovering
+from dedup_core.postgres.recovery import ignore_progress, recovering
 
 SQL = statements("rewind.sql")
 
@@ -73,25 +73,25 @@ def rewind(
     to: Position | None = None,
     dry_run: bool,
     differences_accepted: bool = False,
-    tell: Callable[[str], None] = nobody,
+    on_progress: Callable[[str], None] = ignore_progress,
 ) -> Rewind:
     """Restore the rows and state of a position, by default that of the latest snapshot."""
     with (
         translated(pipeline=pipeline, doing="rewinding"),
-        recovering(engine, pipeline, doing="rewind", dry_run=dry_run, tell=tell) as (connection, pipeline_found),
+        recovering(engine, pipeline, doing="rewind", dry_run=dry_run, on_progress=on_progress) as (connection, row),
     ):
-        way = _way(connection, pipeline, pipeline_found, to)
+        way = _way(connection, pipeline, row, to)
         _refuse_dead_ends(connection, way)
-        tell(f"collecting what was loaded after position {way.to}")
+        on_progress(f"collecting what was loaded after position {way.to}")
         found = _look(connection, way, target)
         if dry_run or not found.entries:
             return found
         if found.differing and not differences_accepted:
             raise StateDiffers(pipeline, way.position, found.differing)
-        tell(f"deleting {found.rows:,} rows of {found.producers:,} producers and rewinding these producers")
+        on_progress(f"deleting {found.rows:,} rows of {found.producers:,} producers and rewinding these producers")
         _delete_rows(connection, way, target, expected=found.rows)
         position = _set_back(connection, way)
-        tell("comparing the result with the ledger")
+        on_progress("comparing the result with the ledger")
         _prove(connection, way, target, position)
         return replace(found, position=position, applied=True)
 
@@ -136,7 +136,7 @@ def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
         raise StateDiffers(way.pipeline, way.position, elsewhere)
     target.count(connection)
     sums = connection.execute(SQL["sums"], way.binds).one()
-    _refuse_untold(connection, way, sums)
+    _refuse_unattributed(connection, way, sums)
     return Rewind(
         pipeline=way.pipeline,
         rewound_to=way.to,
@@ -162,7 +162,7 @@ def _refuse_shared_records(connection: Connection, way: _Way) -> None:
         raise _refused(way, found, f"a position from {parted.position} on, or 0: before everything")
 
 
-def _refuse_untold(connection: Connection, way: _Way, sums: Record) -> None:
+def _refuse_unattributed(connection: Connection, way: _Way, sums: Record) -> None:
     """Refuse rows that do not show which entry loaded them."""
     repeated = tuple(connection.execute(SQL["repeated_producers"]).scalars())
     if repeated:

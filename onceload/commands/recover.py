@@ -77,7 +77,7 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
             arguments.pipeline or only_pipeline(engine),
             snapshot_position=Position(arguments.position),
             dry_run=arguments.dry_run,
-            tell=on_terminal,
+            on_progress=on_terminal,
         )
     if arguments.json:
         show_json(asdict(found))

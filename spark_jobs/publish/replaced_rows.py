@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from dedup_core.errors import NeedsAPerson
 from dedup_core.names import ProducerId
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline
-from dedup_core.postgres.receipts import Promise, Untold, rows_promised, rows_untold
+from dedup_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from spark_jobs.batch.job import Job
 from spark_jobs.pipeline.columns import PRODUCER_ID
 from spark_jobs.write.sql import run, table_name
@@ -56,7 +56,7 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
     if lock_pipeline(connection, pipeline).position != before.position:
         deleted += _delete(connection, job, replaced)
         promised = rows_promised(connection, before.pipeline_id, replaced)
-    untold = rows_untold(connection, before.pipeline_id, replaced)
+    untold = rows_unattributed(connection, before.pipeline_id, replaced)
     differing = (*_differing(promised, deleted), *map(_without_file, untold))
     if differing and not job.differences_accepted:
         raise ReplacedRowsDiffer(pipeline, table_name(job.declared.target), differing)
@@ -74,7 +74,7 @@ def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) ->
     return Counter({ProducerId(row.producer_id): row.rows for row in deleted})
 
 
-def _without_file(untold: Untold) -> str:
+def _without_file(untold: Unattributed) -> str:
     which = f"{untold.rows:,} rows that were loaded in the same commit, position {untold.position},"
     return f"{untold.name!r} ({which} have no lineage, so their file is unknown)"
 

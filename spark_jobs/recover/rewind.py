@@ -37,7 +37,7 @@ def rewind(
         to=to,
         dry_run=dry_run,
         differences_accepted=differences_accepted,
-        tell=tell or (lambda _: None),
+        on_progress=tell or (lambda _: None),
     )
 
 

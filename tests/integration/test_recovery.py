@@ -173,7 +173,7 @@ def test_a_snapshot_that_is_read_is_not_dropped_meanwhile(dsn, engine, ledger):
 
     with engine.begin() as connection:
         connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
-    done = recover_state(engine, "events", snapshot_position=Position(3), dry_run=False, tell=drop_now)
+    done = recover_state(engine, "events", snapshot_position=Position(3), dry_run=False, on_progress=drop_now)
 
     impatient.dispose()
     assert reached
@@ -238,7 +238,7 @@ def test_a_dry_run_makes_no_writer_wait(dsn, engine, ledger):
         impatient.commit(Commit(session=session, batch=Batch("d"), advances=(), write_rows=lambda _: 0))
         reached.append(doing)
 
-    found = recover_state(engine, "events", dry_run=True, tell=commit_now)
+    found = recover_state(engine, "events", dry_run=True, on_progress=commit_now)
 
     assert len(reached) == ledger.position("events") - 6 > 0
     assert (found.is_different, found.position) == (False, 6)

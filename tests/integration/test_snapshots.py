@@ -70,7 +70,7 @@ def test_a_snapshot_that_was_begun_before_a_recovery_ended_is_taken_again(engine
                 taken.append(thread.submit(PostgresSnapshots(engine).take, "events"))
                 wait_until_blocked()
 
-        assert recover_state(engine, "events", dry_run=False, tell=take_now).applied
+        assert recover_state(engine, "events", dry_run=False, on_progress=take_now).applied
         assert taken[0].result(timeout=30) == 6
 
     assert PostgresSnapshots(engine).get("events").states == proven
