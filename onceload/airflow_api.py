@@ -38,10 +38,10 @@ class AirflowApi:
     password: str
     patience_s: float = 300.0
 
-    def ask(self, path: str, said: object = None, *, method: str | None = None) -> Any:  # noqa: ANN401 - of Airflow.
+    def ask(self, path: str, payload: object = None, *, method: str | None = None) -> Any:  # noqa: ANN401 - of Airflow.
         """Send one request; a refusal is raised in Airflow's own words."""
         try:
-            return self._call(path, said, method=method, headers={"Authorization": f"Bearer {self.token}"})
+            return self._call(path, payload, method=method, headers={"Authorization": f"Bearer {self.token}"})
         except HTTPError as error:
             if error.code == HTTPStatus.UNAUTHORIZED:
                 # The next call logs in again.
@@ -87,14 +87,14 @@ class AirflowApi:
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Clear a task of a run and the tasks after it, so that they run again."""
-        said: Mapping[str, object] = {
+        payload: Mapping[str, object] = {
             "dag_run_id": run_id,
             "task_ids": [task_id],
             "include_downstream": True,
             "only_failed": False,
             "dry_run": False,
         }
-        self.ask(f"{_dag(dag_id)}/clearTaskInstances", said)
+        self.ask(f"{_dag(dag_id)}/clearTaskInstances", payload)
 
     def asked(self, dag_id: str, run_id: str, task_id: str) -> str:
         """Wait until a task asks a person, and return its question."""
@@ -119,8 +119,8 @@ class AirflowApi:
         login = {"username": self.user, "password": self.password}
         return str(self._call("/auth/token", login, headers={})["access_token"])
 
-    def _call(self, path: str, said: object, *, method: str | None = None, headers: Mapping[str, str]) -> Any:  # noqa: ANN401
-        body = None if said is None else json.dumps(said).encode()
+    def _call(self, path: str, payload: object, *, method: str | None = None, headers: Mapping[str, str]) -> Any:  # noqa: ANN401
+        body = None if payload is None else json.dumps(payload).encode()
         headers = {"Content-Type": "application/json", **headers}
         request = Request(self.address + path, data=body, headers=headers, method=method)  # noqa: S310 - our own address.
         with urlopen(request, timeout=30) as answer:  # noqa: S310

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         if environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
         message, exit_code = _in_words(error)
-        outcome = _said(error, message, exit_code, json=parsed.json)
+        outcome = _report_error(error, message, exit_code, json=parsed.json)
     with suppress(OSError):
         write_outcome(outcome, environment)
     return outcome.exit_code
@@ -69,8 +69,8 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
         case DBAPIError():
             return f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE
         case KeyboardInterrupt():
-            said = "interrupted. All uncommitted work was rolled back. Run the command again"
-            return said, ExitCode.CALL_AGAIN
+            message = "interrupted. All uncommitted work was rolled back. Run the command again"
+            return message, ExitCode.CALL_AGAIN
         case OSError() | UnicodeError() | RuntimeError():
             # Work that was done before the output failed stays done; the next call reports it.
             return f"{type(error).__name__}: {error}", ExitCode.CALL_AGAIN
@@ -83,7 +83,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
             return f"{unexpected}. {what_now}.", ExitCode.CALL_AGAIN
 
 
-def _said(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
+def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
     for line in f"onceload: {message}".split("\n"):
         words(line)
     if json:

@@ -55,7 +55,7 @@ def running(home: Path, *, port: int, ui_port: int, workers: int) -> Iterator[Ru
             logs=folder,
             environment=_environment(conf),
         )
-        with parts.at_work():
+        with parts.running():
             _wait_until_ready(f"http://{_HOST}:{ui_port}/json/", parts, workers=workers)
             parts.are_ready.set()
             yield Running(master=address, conf=conf, parts=parts)

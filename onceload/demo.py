@@ -48,26 +48,26 @@ expectations:
 """
 _INGEST = "ingest__readings"
 #: How many deliveries of a batch are being loaded.
-_IN_HAND = "SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL"
+_HELD_DELIVERIES = "SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL"
 
 
 @dataclass(eq=False)
 class StoryDiffers(NeedsAPerson):
     """A claim of the demo did not hold."""
 
-    told: str
+    step: str
     expected: str
     found: str
 
     def __str__(self) -> str:
-        return f"the demo failed: {self.told}: expected {self.expected}, found {self.found}. Report this, with the logs"
+        return f"the demo failed: {self.step}: expected {self.expected}, found {self.found}. Report this, with the logs"
 
 
 def demo(home: Path) -> None:
     """Run the demo from the beginning, in a folder of its own below the home."""
     folder = (home / "demo" / "story").absolute()
     with alone(folder.parent, "onceload demo"), ExitStack() as stack:
-        _begin_anew(folder)
+        _reset_folder(folder)
         words("starting Postgres and Airflow; this takes about a minute")
         all_of_it = stack.enter_context(
             running(folder, port=_free_port(), pipelines=folder / "pipelines", samples=False)
@@ -75,7 +75,7 @@ def demo(home: Path) -> None:
         api = AirflowApi(all_of_it.address, all_of_it.user, all_of_it.password)
         api.until_it_knows(_INGEST, "backfill", "recover", "verify")
         words(f"Airflow: {all_of_it.address} until the demo ends (password in {all_of_it.password_file})")
-        _Story(folder, all_of_it, api).tell()
+        _Story(folder, all_of_it, api).run()
 
 
 @dataclass
@@ -88,33 +88,33 @@ class _Story:
     written: dict[str, int] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
 
-    def tell(self) -> None:
+    def run(self) -> None:
         self._days_are_loaded()
         self._again_is_harmless()
         self._a_worker_dies()
         self._a_file_breaks()
         self._rows_are_damaged()
-        self._say(f"done: {sum(self.written.values()):,} records written, each is one row; none lost, none duplicated")
+        self._log(f"done: {sum(self.written.values()):,} records written, each is one row; none lost, none duplicated")
 
     def _days_are_loaded(self) -> None:
         for number in range(_DAYS):
             self._write(self._day(number), _READINGS_A_DAY)
         self._backfill("three-days", mode="missing")
         self._check("backfill of three days")
-        self._say(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit per day")
+        self._log(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit per day")
 
     def _again_is_harmless(self) -> None:
         before = self._ask("SELECT position FROM onceload.pipeline")
         started = time.monotonic()
         self._backfill("three-days-again", mode="missing")
         self._expect("the same backfill again", before, self._ask("SELECT position FROM onceload.pipeline"))
-        self._say(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; no row changed")
+        self._log(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; no row changed")
 
     def _a_worker_dies(self) -> None:
         day = self._day(_DAYS)
         self._write(day, _LARGE)
         self.api.start(_INGEST, "killed", date=str(day))
-        self._until("a running load", lambda: bool(self._ask(_IN_HAND, "killed")))
+        self._until("a running load", lambda: bool(self._ask(_HELD_DELIVERIES, "killed")))
         killed = self._kill_spark("killed")
         self.api.until(
             f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
@@ -123,13 +123,13 @@ class _Story:
         self._expect(
             "rows of a load that was killed", 0, self._ask("SELECT count(*) FROM readings WHERE at >= %s", day)
         )
-        self._say(
+        self._log(
             f"a load of {_LARGE:,} rows: killed {killed} Spark processes (SIGKILL) during the load; no row is loaded"
         )
         self.api.clear(_INGEST, "killed", "load")
         self._expect("its retry", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
         self._check("the retry of the killed load")
-        self._say(f"its retry: {_LARGE:,} rows, in one commit")
+        self._log(f"its retry: {_LARGE:,} rows, in one commit")
 
     def _a_file_breaks(self) -> None:
         day = self._day(_DAYS + 1)
@@ -139,13 +139,13 @@ class _Story:
         self._expect("a broken line", {"success"}, set(self.api.run(_INGEST, "broken-line", date=str(day)).values()))
         self._check("a broken line")
         self._expect("records in quarantine", 1, self._ask("SELECT count(*) FROM onceload.quarantine"))
-        self._say("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are loaded")
+        self._log("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are loaded")
         sound = path.read_bytes()
         path.write_bytes(sound[: len(sound) // 2])
         self._expect("a truncated file", "failed", self.api.run(_INGEST, "cut", date=str(day))["plan"])
         path.write_bytes(sound)
         self._check("a truncated file")
-        self._say("a truncated file: the run fails and names it; no row changes. The file is restored")
+        self._log("a truncated file: the run fails and names it; no row changes. The file is restored")
 
     def _rows_are_damaged(self) -> None:
         whole = self.api.run("verify", "before", pipeline="readings")
@@ -154,15 +154,15 @@ class _Story:
         gone = self._do("DELETE FROM readings WHERE at >= %s AND celsius > 22", self._day(_DAYS))
         found = self.api.run("verify", "damaged", pipeline="readings")
         self._expect("a verification of damaged rows", {"failed"}, set(found.values()))
-        self._say(f"{gone:,} rows are deleted by hand: `verify` fails, and lists the differences")
+        self._log(f"{gone:,} rows are deleted by hand: `verify` fails, and lists the differences")
         params = {"pipeline": "readings", "what": "rewind", "position": _DAYS, "accept_differences": True}
         self.api.start("recover", "rewind", **params)
         asked = self.api.asked("recover", "rewind", "approve")
-        self._say("`recover` asks for approval before it deletes: " + asked.strip("`\n").splitlines()[0])
+        self._log("`recover` asks for approval before it deletes: " + asked.strip("`\n").splitlines()[0])
         self.api.answer("recover", "rewind", "approve", "Approve")
         self._expect("a recovery", {"success"}, set(self.api.ended("recover", "rewind").values()) - {"skipped"})
         self._check("a recovery")
-        self._say(f"approved: back to position {_DAYS} of {positions}, reloaded and verified; each row exists once")
+        self._log(f"approved: back to position {_DAYS} of {positions}, reloaded and verified; each row exists once")
 
     # Helpers.
 
@@ -202,18 +202,18 @@ class _Story:
                 victim.kill()
         return len(set(victims))
 
-    def _check(self, told: str) -> None:
+    def _check(self, step: str) -> None:
         """Check that every written record is one row."""
         found = self._ask(
             "SELECT json_object_agg(day, rows ORDER BY day) FROM (SELECT CAST(at AT TIME ZONE 'UTC' AS date)"
             " AS day, count(*) AS rows, count(DISTINCT device) AS distinct_rows FROM readings GROUP BY 1) AS d"
             " WHERE rows = distinct_rows"
         )
-        self._expect(f"rows after {told}", self.written, found)
+        self._expect(f"rows after {step}", self.written, found)
 
-    def _expect(self, told: str, expected: object, found: object) -> None:
+    def _expect(self, step: str, expected: object, found: object) -> None:
         if expected != found:
-            raise StoryDiffers(told, str(expected), str(found))
+            raise StoryDiffers(step, str(expected), str(found))
 
     def _rows(self) -> int:
         return int(str(self._ask("SELECT count(*) FROM readings")))
@@ -236,11 +236,11 @@ class _Story:
                 raise StoryDiffers(what, f"it within {_PATIENCE_S:g} s", "nothing")
             time.sleep(0.05)
 
-    def _say(self, sentence: str) -> None:
+    def _log(self, sentence: str) -> None:
         words(f"{time.monotonic() - self._started:4.0f} s  {sentence}")
 
 
-def _begin_anew(folder: Path) -> None:
+def _reset_folder(folder: Path) -> None:
     """Delete what an earlier demo left; what this one leaves stays for inspection."""
     shutil.rmtree(folder, ignore_errors=True)
     pipelines = folder / "pipelines"

@@ -359,13 +359,13 @@ def _not_writable(folder: Path, *, error: OSError) -> DatabaseUnreachable | Sett
 
 
 def _not_started(server: _Server, *, reason: str) -> DatabaseUnreachable:
-    said = _last_words(server)
+    log_end = _last_words(server)
     # On a full disk, the server may not be able to log why it stopped.
-    if "No space left on device" in said or _free_bytes(server.folder) < _FREE_BYTES_MIN:
+    if "No space left on device" in log_end or _free_bytes(server.folder) < _FREE_BYTES_MIN:
         return _disk_full(server.folder)
     return DatabaseUnreachable(
         doing=f"starting the server in {server.folder}",
-        reason=f"{reason}: {said or 'its log is empty'}",
+        reason=f"{reason}: {log_end or 'its log is empty'}",
         fix=f"See {server.data / 'log'} and retry, or set ONCELOAD_DSN to your own Postgres.",
     )
 

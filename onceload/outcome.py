@@ -34,7 +34,7 @@ def write_outcome(outcome: Outcome, environment: Mapping[str, str]) -> None:
 def find_outcome(file: Path) -> Outcome | None:
     """The outcome that the process wrote; None if it ended before that."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Outcome(exit_code=ExitCode(said["exit_code"]), error=said["error"], message=said["message"])
+    return Outcome(exit_code=ExitCode(values["exit_code"]), error=values["error"], message=values["message"])

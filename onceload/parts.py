@@ -59,7 +59,7 @@ class Parts:
         self._not_before: dict[str, float] = {}
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Start the parts, and end them with the block."""
         thread = threading.Thread(target=self._work, name=f"{self._whose} parts")
         thread.start()

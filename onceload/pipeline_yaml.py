@@ -44,7 +44,7 @@ class Document:
         except NotAPipeline as refused:
             self.refuse_line(refused.line, refused.message)
             return None
-        self.stands("", node)
+        self.note_line("", node)
         return self.section("", node)
 
     def open(self, path: Path) -> "Section | None":
@@ -62,7 +62,7 @@ class Document:
         self._sections.append(Section(self, where, node))
         return self._sections[-1]
 
-    def stands(self, where: str, node: yaml.Node) -> None:
+    def note_line(self, where: str, node: yaml.Node) -> None:
         self._lines[where] = line_of(node)
 
     def refuse(self, where: str, message: str) -> None:
@@ -114,10 +114,10 @@ class Section:
         name: str = key.value
         if name in self._nodes:
             # The first one is read, but the error shows the line of the second.
-            self._document.stands(self.place(name), key)
+            self._document.note_line(self.place(name), key)
             return self.refuse(name, "this key appears twice; remove one of them")
         self._nodes[name] = value
-        return self._document.stands(self.place(name), key)
+        return self._document.note_line(self.place(name), key)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Section:
         found = []
         for number, each in enumerate(node.value, 1):
             name = f"{key}.{number}"
-            self._document.stands(self.place(name), each)
+            self._document.note_line(self.place(name), each)
             if isinstance(each, yaml.MappingNode):
                 found.append(self._document.section(self.place(name), each))
             else:

@@ -20,7 +20,7 @@ _EXPECTED = "lines as `onceload quarantine export` writes them, with only `raw` 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mended:
+class FixedRecord:
     """One line of the file."""
 
     file: str
@@ -52,28 +52,28 @@ def write_records(records: Iterable[KeptRecord], path: Path) -> int:
     return written
 
 
-def read_mended(path: Path) -> dict[QuarantineId, Mended]:
+def read_fixed_records(path: Path) -> dict[QuarantineId, FixedRecord]:
     """Read an exported file, fixed or not; each record may appear once."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise SettingRefused("--from", f"{path} ({error.strerror})", "a file that can be read") from error
-    mended: dict[QuarantineId, Mended] = {}
+    fixed: dict[QuarantineId, FixedRecord] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            quarantine_id, found = _mended_in(line, where=f"{path}, line {number}")
-            if quarantine_id in mended:
+            quarantine_id, found = _record_of(line, where=f"{path}, line {number}")
+            if quarantine_id in fixed:
                 raise SettingRefused(f"{path}, line {number}", f"record {quarantine_id} twice", "each record once")
-            mended[quarantine_id] = found
-    if not mended:
+            fixed[quarantine_id] = found
+    if not fixed:
         raise SettingRefused("--from", f"{path}, which contains no record", _EXPECTED)
-    return mended
+    return fixed
 
 
-def check_mended(mended: Mapping[QuarantineId, Mended], records: Sequence[KeptRecord]) -> None:
+def check_fixed_records(fixed: Mapping[QuarantineId, FixedRecord], records: Sequence[KeptRecord]) -> None:
     """Refuse a file of another database, where the same ids belong to other records."""
     for record in records:
-        line = mended[record.quarantine_id]
+        line = fixed[record.quarantine_id]
         if (line.file, line.sequence_id) != (record.file, record.sequence_id):
             found = f"record {record.quarantine_id} as sequence id {line.sequence_id} of {line.file}"
             raise SettingRefused(
@@ -100,7 +100,7 @@ def _line_of(record: KeptRecord) -> dict[str, object]:
     }
 
 
-def _mended_in(line: bytes, *, where: str) -> tuple[QuarantineId, Mended]:
+def _record_of(line: bytes, *, where: str) -> tuple[QuarantineId, FixedRecord]:
     try:
         values: dict[str, Any] = json.loads(line)
         quarantine_id, file, sequence_id = values["id"], values["file"], values["sequence_id"]
@@ -111,7 +111,7 @@ def _mended_in(line: bytes, *, where: str) -> tuple[QuarantineId, Mended]:
         raw = text.encode() if given == ["raw"] else b64decode(text, validate=True)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingRefused(where, f"an invalid line ({type(error).__name__}: {error})", _EXPECTED) from error
-    return QuarantineId(quarantine_id), Mended(file=file, sequence_id=sequence_id, raw=raw)
+    return QuarantineId(quarantine_id), FixedRecord(file=file, sequence_id=sequence_id, raw=raw)
 
 
 def _make_durable(folder: Path) -> None:

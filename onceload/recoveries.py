@@ -15,19 +15,19 @@ _NAMES_SHOWN = 20
 
 def state_in_words(found: Recovery) -> str:
     start = f"snapshot at {found.snapshot_position} + " if found.snapshot_position else "whole ledger, "
-    said = (
+    summary = (
         f"pipeline {found.pipeline}: {start}{found.entries_replayed} entries = position {found.position} with "
         f"{found.producers} producers"
     )
     if found.snapshot_position:
-        said += "\ndamage older than the snapshot was not checked. Run without --position to check it"
+        summary += "\ndamage older than the snapshot was not checked. Run without --position to check it"
     if found.applied:
         how = f"{len(found.differing)} producers differed and were repaired. The ledger and the rows were not changed"
     elif found.is_different:
         how = f"{len(found.differing)} producers differ, such as {', '.join(found.differing[:5]) or 'the position'}"
     else:
         how = "the live state is the same; there was nothing to do"
-    return f"{said}\n{how}"
+    return f"{summary}\n{how}"
 
 
 def rewind_in_words(found: Rewind) -> str:

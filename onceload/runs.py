@@ -63,7 +63,7 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         is_held = PostgresBatches(engine, declared.name).is_held(batch)
     finally:
         engine.dispose()
-    of_people = [f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person]
+    problems = [f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person]
     size = sum(file.bytes for file in plan.to_read)
     return Found(
         files=len(plan.to_read),
@@ -77,7 +77,7 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         ),
         is_held=is_held,
         is_busy=any(note.is_busy for note in plan.notes),
-        needs_a_person="; ".join(of_people),
+        needs_a_person="; ".join(problems),
     )
 
 

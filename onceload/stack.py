@@ -78,7 +78,7 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
         environment = _environment(airflow, dsn, port=port, pipelines=pipelines.absolute(), home=home)
         _migrate(airflow, environment)
         parts = _Airflow(home=home, airflow=airflow, environment=environment, port=port)
-        stack.enter_context(parts.at_work())
+        stack.enter_context(parts.running())
         address = f"http://{_HOST}:{port}"
         _wait_until_ready(address, parts)
         parts.are_ready.set()

@@ -100,12 +100,12 @@ def renewed_line() -> Iterator[Callable[[str], None]]:
     """A line on stderr that is updated in place; without a terminal, a new line from time to time."""
     in_place = sys.stderr.isatty()
     shown_at = time.monotonic()
-    is_begun = False
+    is_line_open = False
 
     def show(text: str) -> None:
-        nonlocal shown_at, is_begun
+        nonlocal shown_at, is_line_open
         if in_place:
-            is_begun, width = True, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns - 1
+            is_line_open, width = True, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns - 1
             print(f"\r{_harmless(text)[:width].ljust(width)}", end="", file=sys.stderr, flush=True)
         elif time.monotonic() - shown_at >= _LINE_EVERY_S:
             shown_at = time.monotonic()
@@ -114,7 +114,7 @@ def renewed_line() -> Iterator[Callable[[str], None]]:
     try:
         yield show
     finally:
-        if is_begun:
+        if is_line_open:
             print(file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.upkeep import pipelines, tidy
 
 
-def let_go(engine: Engine, *, home: Path) -> dict[str, int]:
+def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
     """Delete what no load needs; return the number deleted of each kind."""
     from spark_jobs.batch.stage import sweep
     from spark_jobs.quality.pages import drop_old_pages

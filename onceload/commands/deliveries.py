@@ -24,7 +24,7 @@ from onceload.commands.arguments import (
     sentence,
     wait_argument,
 )
-from onceload.commands.reports import code_of, tell_report
+from onceload.commands.reports import code_of, print_report
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
 
@@ -49,8 +49,8 @@ def add(commands: Commands) -> None:
     teaches = "show deliveries that wait, are in progress or are dead letters; redeliver or abandon them"
     group = commands.add_parser("deliveries", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for action, (run, says, example) in _DELIVERIES.items():
-        each = command(actions, action, on_one_pipeline(run), says, f"onceload deliveries {action} {example}")
+    for action, (run, help_text, example) in _DELIVERIES.items():
+        each = command(actions, action, on_one_pipeline(run), help_text, f"onceload deliveries {action} {example}")
         add_arguments(action, each)
         if action == "list":
             pipeline_option(each)
@@ -71,7 +71,7 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     if not every_s:
         raise SettingRefused("--every", repr(arguments.every), "a time longer than 0, such as 1s")
     on_terminal(f"pipeline {declared.name}: session {arguments.session} is loading")
-    told: set[Note] = set()
+    shown: set[Note] = set()
     code, total = ExitCode.DONE, None
     with asked_to_stop() as stopped:
         load_settings = LoadSettings(
@@ -91,10 +91,10 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
                 words(f"pipeline {declared.name}: {report}; session {name} retries")
                 continue
             # A follower reports each note only once.
-            notes = [note for note in report.notes if note not in told]
-            told = set(report.notes)
+            notes = [note for note in report.notes if note not in shown]
+            shown = set(report.notes)
             if report.records or notes or not arguments.follow:
-                tell_report(replace(report, notes=tuple(notes)))
+                print_report(replace(report, notes=tuple(notes)))
             total = report if total is None else total.and_then(report)
             code = code_of(report.notes, is_idle=not report.records)
     if arguments.json and total is not None:
@@ -142,25 +142,25 @@ def show(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def redeliver(arguments: Arguments, engine: Engine) -> ExitCode:
     """Reset the retries of a dead letter, and hand it out again."""
-    said = "is handed out again: the next load or consumer takes it"
-    return _by_hand(arguments, engine, by_hand.redrive, said)
+    outcome = "is handed out again: the next load or consumer takes it"
+    return _by_hand(arguments, engine, by_hand.redrive, outcome)
 
 
 def abandon(arguments: Arguments, engine: Engine) -> ExitCode:
     """Drop a delivery; the next load plans its records again."""
-    said = "is abandoned: the next load plans its records again"
-    return _by_hand(arguments, engine, by_hand.abandon, said)
+    outcome = "is abandoned: the next load plans its records again"
+    return _by_hand(arguments, engine, by_hand.abandon, outcome)
 
 
 def _by_hand(
-    arguments: Arguments, engine: Engine, change: Callable[[Engine, str, DeliveryId], None], said: str
+    arguments: Arguments, engine: Engine, change: Callable[[Engine, str, DeliveryId], None], outcome: str
 ) -> ExitCode:
     number = DeliveryId(arguments.number)
     pipeline = str(by_hand.describe(engine, number, at_most=0).delivery["pipeline"])
     change(engine, pipeline, number)
     if arguments.json:
         show_json({"pipeline": pipeline, "delivery": number})
-    words(f"pipeline {pipeline}: delivery {number} {said}")
+    words(f"pipeline {pipeline}: delivery {number} {outcome}")
     return ExitCode.DONE
 
 

@@ -23,7 +23,7 @@ from onceload.commands.arguments import (
     read_declared,
     seconds,
 )
-from onceload.commands.reports import code_of, tell_report, watching
+from onceload.commands.reports import code_of, print_report, watching
 from onceload.settings import Settings
 from onceload.terminal import (
     on_terminal,
@@ -125,12 +125,12 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
-    with watching(declared.name, arguments) as tell:
+    with watching(declared.name, arguments) as on_progress:
         how = replace(
             how_of(settings, dsn),
             master=arguments.master,
             spark_options=pairs("--conf", arguments.conf),
-            tell=tell,
+            tell=on_progress,
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
             choice=choice_of(arguments, declared),
@@ -146,7 +146,7 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
             f" {report.seconds:.1f} s{started}; run `onceload publish` for this batch to write them to the target"
         )
     else:
-        tell_report(report, and_then=started)
+        print_report(report, and_then=started)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
@@ -172,7 +172,7 @@ def _publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
         return ExitCode.DONE
     how = replace(how_of(settings, dsn), differences_accepted=arguments.accept_differences)
     report = publish_batch(declared, how, batch=batch, run=settings.run)
-    tell_report(report)
+    print_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     return code_of(report.notes)
@@ -194,17 +194,17 @@ def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: auditing")
-    said = audit_batch(declared, how_of(settings, dsn), batch=Batch(arguments.batch))
-    for finding in said.findings:
+    result = audit_batch(declared, how_of(settings, dsn), batch=Batch(arguments.batch))
+    for finding in result.findings:
         if not finding.success:
             words(in_words(finding))
-    met = sum(each.success for each in said.findings)
+    met = sum(each.success for each in result.findings)
     words(
-        f"pipeline {declared.name}: {said.rows:,} rows of batch {said.batch} meet {met} of {len(said.findings)}"
-        f" expectations of {said.suite}, including all critical ones; the batch can be published"
+        f"pipeline {declared.name}: {result.rows:,} rows of batch {result.batch} meet {met} of {len(result.findings)}"
+        f" expectations of {result.suite}, including all critical ones; the batch can be published"
     )
     if arguments.json:
-        show_json({**asdict(said), "passed": said.passed})
+        show_json({**asdict(result), "passed": result.passed})
     return ExitCode.DONE
 
 

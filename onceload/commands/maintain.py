@@ -5,7 +5,7 @@ from onceload.commands.arguments import Arguments, Commands, command
 from onceload.databases import open_database
 from onceload.settings import Settings
 from onceload.terminal import show_json, words
-from onceload.upkeep import let_go
+from onceload.upkeep import delete_unused
 
 
 def add(commands: Commands) -> None:
@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
 def maintain(arguments: Arguments, settings: Settings) -> ExitCode:
     """Delete what no load needs, for every pipeline."""
     with open_database(settings) as engine:
-        gone = let_go(engine, home=settings.home)
+        gone = delete_unused(engine, home=settings.home)
     if arguments.json:
         show_json(gone)
     for what, count in gone.items():

@@ -39,7 +39,7 @@ from onceload.commands.arguments import (
     read_as_loaded,
     sentence,
 )
-from onceload.quarantine_file import Mended, check_mended, raw_fields, read_mended, write_records
+from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_fields, read_fixed_records, write_records
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
 from onceload.terminal import on_terminal, show_json, show_table, words
@@ -59,8 +59,8 @@ def add(commands: Commands) -> None:
     teaches = "show records that could not be loaded; fix, retry or discard them"
     group = commands.add_parser("quarantine", help=teaches, description=sentence(teaches))
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for action, (run, says, example) in _QUARANTINE.items():
-        each = command(actions, action, on_one_pipeline(run), says, f"onceload quarantine {action} {example}")
+    for action, (run, help_text, example) in _QUARANTINE.items():
+        each = command(actions, action, on_one_pipeline(run), help_text, f"onceload quarantine {action} {example}")
         add_arguments(action, each)
         if action in ("list", "export", "discard"):
             pipeline_option(each)
@@ -113,7 +113,7 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
     """Write records to a file, to fix and retry them."""
     selection = _selection(arguments, arguments.pipeline)
     chosen = choose(engine, selection)
-    _say_settled(chosen)
+    _print_settled(chosen)
     if not chosen.held:
         words(_nothing_selected(selection))
     else:
@@ -137,12 +137,12 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     from spark_jobs.recover.retry import retry as retry_now
 
     declared = read_as_loaded(arguments, engine)
-    mended = read_mended(arguments.mended) if arguments.mended else {}
-    selection = _selection(arguments, declared.name, mended=mended)
+    fixed = read_fixed_records(arguments.fixed_file) if arguments.fixed_file else {}
+    selection = _selection(arguments, declared.name, fixed=fixed)
     chosen = choose(engine, selection, at_most=arguments.limit)
-    if mended:
-        check_mended(mended, (*chosen.held, *chosen.settled))
-    _say_settled(chosen)
+    if fixed:
+        check_fixed_records(fixed, (*chosen.held, *chosen.settled))
+    _print_settled(chosen)
     if not chosen.held:
         words(_nothing_selected(selection))
     on_terminal(f"pipeline {declared.name}: retrying {len(chosen.held):,} records")
@@ -152,9 +152,9 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
         declared,
         chosen.held,
         batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-        mended={quarantine_id: line.raw for quarantine_id, line in mended.items()},
+        mended={quarantine_id: line.raw for quarantine_id, line in fixed.items()},
     )
-    _say_retried(report, json=arguments.json)
+    _print_retried(report, json=arguments.json)
     return ExitCode.DONE
 
 
@@ -164,7 +164,7 @@ def discard(arguments: Arguments, engine: Engine) -> ExitCode:
     if not selection.is_narrow:
         raise SettingRefused("discard", "no choice of records", "--id, --reason or --file")
     chosen = choose(engine, selection)
-    _say_settled(chosen)
+    _print_settled(chosen)
     position = None
     if not chosen.held:
         words(_nothing_selected(selection))
@@ -251,7 +251,7 @@ def _state_argument(command: argparse.ArgumentParser) -> None:
 
 def _retry_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--from", type=Path, dest="mended", metavar="EXPORTED", help="retry the fixed records of this exported file"
+        "--from", type=Path, dest="fixed_file", metavar="EXPORTED", help="retry the fixed records of this exported file"
     )
     command.add_argument("--limit", type=int, metavar="N", help="retry at most N records, the oldest first")
     command.add_argument("--batch", metavar="NAME", help="the name of this run; a later run of the same name fences it")
@@ -262,14 +262,14 @@ def _selection(
     pipeline: str,
     *,
     state: QuarantineState | None = QuarantineState.HELD,
-    mended: Mapping[QuarantineId, Mended] | None = None,
+    fixed: Mapping[QuarantineId, FixedRecord] | None = None,
 ) -> Selection:
     ids = getattr(arguments, "ids", None)
-    if mended:
-        strange = [str(each) for each in ids or () if each not in mended]
+    if fixed:
+        strange = [str(each) for each in ids or () if each not in fixed]
         if strange:
-            raise SettingRefused("--id", ", ".join(strange), f"ids of records in {arguments.mended}")
-        ids = ids or list(mended)
+            raise SettingRefused("--id", ", ".join(strange), f"ids of records in {arguments.fixed_file}")
+        ids = ids or list(fixed)
     return Selection(
         pipeline=pipeline,
         ids=None if ids is None else tuple(dict.fromkeys(map(QuarantineId, ids))),
@@ -305,12 +305,12 @@ def _nothing_selected(selection: Selection) -> str:
     return f"pipeline {selection.pipeline}: no record{which} is{state} in quarantine; there is nothing to do"
 
 
-def _say_settled(chosen: Chosen) -> None:
+def _print_settled(chosen: Chosen) -> None:
     for record in chosen.settled:
         words(f"record {record.quarantine_id} was already {record.state} at position {record.settled_position}")
 
 
-def _say_retried(report: "RetryReport", *, json: bool) -> None:
+def _print_retried(report: "RetryReport", *, json: bool) -> None:
     if json:
         still_bad = [{"id": each, **asdict(refusal)} for each, refusal in report.still_bad.items()]
         show_json({**asdict(report), "still_bad": still_bad})

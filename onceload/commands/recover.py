@@ -65,8 +65,8 @@ def add(commands: Commands) -> None:
         help="the position to go back to (default: that of the latest snapshot); 0: before the first load",
     )
     add_arguments("rewind", back)
-    anew = command(actions, "rebuild", rebuild, *_TEACHES["rebuild"])
-    add_arguments("rebuild", anew)
+    rebuild_parser = command(actions, "rebuild", rebuild, *_TEACHES["rebuild"])
+    add_arguments("rebuild", rebuild_parser)
 
 
 def state(arguments: Arguments, settings: Settings) -> ExitCode:
@@ -135,14 +135,14 @@ def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
     declared = read_declared(arguments)
     snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None
     on_terminal(f"pipeline {declared.name}: loading all files")
-    with watching(declared.name, arguments) as tell:
+    with watching(declared.name, arguments) as on_progress:
         done = rebuild_now(
             declared,
             LoadSettings(
                 ledger=LedgerSettings(dsn=dsn),
                 master=arguments.master,
                 spark_options=pairs("--conf", arguments.conf),
-                tell=tell,
+                tell=on_progress,
             ),
             batch=Batch(arguments.batch) if arguments.batch else new_batch(),
             snapshot=snapshot,
@@ -162,12 +162,12 @@ def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
         )
     if done.comparison is None:
         words("the result was not compared; use --snapshot FILE to compare it with an exported snapshot")
-    elif _say_compared(done.comparison):
+    elif _print_comparison(done.comparison):
         return ExitCode.NEEDS_A_PERSON
     return code_of(done.report.notes, is_idle=not done.report.records)
 
 
-def _say_compared(found: "Comparison") -> bool:
+def _print_comparison(found: "Comparison") -> bool:
     """Report how the new database compares; true if records are missing from it."""
     words(
         f"compared with the snapshot at position {found.snapshot_position}: {found.same:,} producers are the same, "

@@ -32,7 +32,7 @@ def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
     return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
-def tell_report(report: "Report", *, and_then: str = "") -> None:
+def print_report(report: "Report", *, and_then: str = "") -> None:
     for note in report.notes:
         words(f"{note.name}: {note.reason}")
     words(

@@ -12,8 +12,10 @@ from onceload.stopping import interrupted_by_sigterm
 
 def add(commands: Commands) -> None:
     teaches = "print or serve metrics for Prometheus"
-    figures = command(commands, "metrics", metrics, teaches, "onceload metrics --port 9188 --pipelines pipelines")
-    _metrics_arguments(figures)
+    metrics_parser = command(
+        commands, "metrics", metrics, teaches, "onceload metrics --port 9188 --pipelines pipelines"
+    )
+    _metrics_arguments(metrics_parser)
     teaches = "run Postgres, Airflow and growing sample files on this machine"
     everything = command(commands, "run", run_all, teaches, "onceload run --port 8090")
     everything.add_argument(
@@ -38,26 +40,26 @@ def add(commands: Commands) -> None:
         "--workers", type=positive, default=2, metavar="N", help="how many workers, with one core each (default: 2)"
     )
     teaches = "show on this machine how loads survive a kill, a broken file and deleted rows"
-    command(commands, "demo", tell_demo, teaches, "onceload demo")
+    command(commands, "demo", run_demo, teaches, "onceload demo")
 
 
-def _metrics_arguments(figures: argparse.ArgumentParser) -> None:
-    figures.add_argument(
+def _metrics_arguments(metrics_parser: argparse.ArgumentParser) -> None:
+    metrics_parser.add_argument(
         "--port", type=positive, metavar="N", help="serve the metrics on this port until Ctrl-C (default: print once)"
     )
-    figures.add_argument(
+    metrics_parser.add_argument(
         "--address",
         default="127.0.0.1",
         metavar="IP",
         help="the address to listen on (default: 127.0.0.1, this machine only)",
     )
-    figures.add_argument(
+    metrics_parser.add_argument(
         "--pipelines",
         type=Path,
         metavar="FOLDER",
         help="also list the files of the pipelines in this folder, and report how much is not loaded yet",
     )
-    figures.add_argument(
+    metrics_parser.add_argument(
         "--look-every", type=positive, default=60, metavar="SECONDS", help="how often to list files (default: 60)"
     )
 
@@ -87,7 +89,7 @@ def run_cluster(arguments: Arguments, settings: Settings) -> ExitCode:
     return ExitCode.DONE
 
 
-def tell_demo(arguments: Arguments, settings: Settings) -> ExitCode:
+def run_demo(arguments: Arguments, settings: Settings) -> ExitCode:
     """Run the demo: load, kill, break and recover."""
     from onceload.demo import demo
 

@@ -240,9 +240,9 @@ def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: b
 
 
 def _sentences(found: Explanation) -> list[str]:
-    said = [_of_life(life) for life in found.history.lives] or ["none of it was ever loaded"]
-    said += [_of_claim(each) for each in found.history.claims]
-    return [*said, f"the next load {found.next_load}"]
+    sentences = [_of_life(life) for life in found.history.lives] or ["none of it was ever loaded"]
+    sentences += [_of_claim(each) for each in found.history.claims]
+    return [*sentences, f"the next load {found.next_load}"]
 
 
 def _of_claim(each: Held) -> str:

@@ -39,13 +39,13 @@ def show(view: View) -> Callable[[Arguments, Settings], ExitCode]:
         if arguments.json:
             show_json({view: rows})
         else:
-            show_table(_for_people(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
+            show_table(_shown_columns(view, rows), nothing=f"nothing to show: no {_NOTHING[view]} yet")
         return ExitCode.DONE
 
     return run
 
 
-def _for_people(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
+def _shown_columns(view: View, rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """The columns that fit a screen; --json has them all."""
     left_out = _LEFT_OUT.get(view, ())
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]

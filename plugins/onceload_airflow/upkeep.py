@@ -12,7 +12,7 @@ from dedup_core.errors import NotFound
 from dedup_core.postgres import PostgresSnapshots
 from onceload.databases import opened
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
-from onceload.upkeep import let_go
+from onceload.upkeep import delete_unused
 from onceload_airflow.asked import given_values
 from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
@@ -64,10 +64,10 @@ class Verify(OfOnePipeline):
             found = verify(self.declared(context), engine, deep=bool(context["params"]["deep"]))
         for each in found.differences:
             self.log.info("%s", each)
-        told = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
+        summary = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
         if found.differing:
-            raise AirflowFailException(f"{found.differing:,} differences from the ledger, listed above: {told}")
-        return told
+            raise AirflowFailException(f"{found.differing:,} differences from the ledger, listed above: {summary}")
+        return summary
 
 
 class TakeSnapshot(OfOnePipeline):
@@ -91,4 +91,4 @@ class Maintain(BaseOperator):
         del context
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn, opened(dsn) as engine:
-            return let_go(engine, home=hook.settings.home)
+            return delete_unused(engine, home=hook.settings.home)

@@ -142,7 +142,7 @@ def at_work(given):
                 logs=home / "logs",
                 environment=dict(os.environ),
             )
-            with parts.at_work():
+            with parts.running():
                 for name in LASTING:
                     try:
                         until(lambda name=name: here.is_well(name), parts)
@@ -199,8 +199,8 @@ def test_its_commands_run_as_processes_load_exactly_once_on_its_cluster(at_work,
     assert worked
     assert any("Executor: Running task" in log.read_text() for log in worked)
     with urlopen(f"http://{here.addresses['onceload-metrics']}:9188/metrics", timeout=30) as answer:
-        figures = answer.read().decode()
-    assert 'onceload_records_total{outcome="loaded",pipeline="numbers"} 20000.0' in figures
+        metrics = answer.read().decode()
+    assert 'onceload_records_total{outcome="loaded",pipeline="numbers"} 20000.0' in metrics
     loader = f"postgresql://loader:{given['LOADER_PASSWORD']}@{here.addresses['postgres']}:5432/warehouse"
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         execute(loader, "UPDATE onceload.ledger SET loaded = 0")

@@ -96,7 +96,7 @@ def spark_on_both(home, machine):
     }
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     parts = Parts("Spark's", commands, logs=home, environment={**environment, "SPARK_CONF_DIR": str(conf)})
-    with parts.at_work():
+    with parts.running():
         cluster._wait_until_ready(f"http://127.0.0.1:{ui_port}/json/", parts, workers=2)
         yield address, conf
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
-from onceload.upkeep import let_go
+from onceload.upkeep import delete_unused
 from spark_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
 from spark_jobs.load.load import load
 from spark_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite
@@ -73,10 +73,10 @@ def test_nothing_is_published_of_a_batch_that_fails_and_its_rows_stay_to_be_look
         publish_now(audited)
 
     assert audited.rows() == []
-    said = str(failed.value)
+    message = str(failed.value)
     assert (
         f"expect_column_values_to_be_between amount: 1 of 3 are unexpected; such as a.jsonl {len(line(1))}: -3.0"
-        in said
+        in message
     )
     assert audited.ask(f"SELECT id, amount FROM {failed.value.stage} WHERE amount < 0")[0][0] == 2
     # It is no longer held, so that the next load plans it again: here, once it is fixed.
@@ -168,9 +168,9 @@ def test_two_that_audit_at_once_say_the_same(audited, tmp_path):
     stage(audited)
 
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(lambda _: audit_now(audited, docs=tmp_path / "docs"), range(2)))
+        audits = list(pool.map(lambda _: audit_now(audited, docs=tmp_path / "docs"), range(2)))
 
-    assert [each.passed for each in said] == [True, True]
+    assert [each.passed for each in audits] == [True, True]
     assert publish_now(audited).loaded == 1
 
 
@@ -285,12 +285,12 @@ def test_upkeep_removes_pages_that_are_old_and_what_they_were_made_of(audited, t
     for path in (*docs.rglob("batch0/*/*.html"), *docs.rglob("batch0/*/*.json")):
         os.utime(path, (1e9, 1e9))
 
-    assert let_go(audited.engine, home=tmp_path)["old_pages_of_audits"] == 1
+    assert delete_unused(audited.engine, home=tmp_path)["old_pages_of_audits"] == 1
 
     left = [str(path.relative_to(docs)) for path in docs.rglob("batch*")]
     assert sorted(left) == ["results/events/batch1", "validations/events/batch1"]
     assert (docs / "index.html").exists()
-    assert let_go(audited.engine, home=tmp_path / "not there")["old_pages_of_audits"] == 0
+    assert delete_unused(audited.engine, home=tmp_path / "not there")["old_pages_of_audits"] == 0
     # The next audit goes on, and its index shows what is left.
     audited.write("2.jsonl", line(2))
     stage(audited, "batch2")

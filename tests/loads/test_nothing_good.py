@@ -13,7 +13,7 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import ExitCode
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
-from onceload.commands.reports import code_of, tell_report
+from onceload.commands.reports import code_of, print_report
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
@@ -253,10 +253,10 @@ def test_a_file_of_which_the_server_refuses_every_row_is_refused(loads):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-@pytest.mark.parametrize(("content", "said"), [(bad_lines(2), "every record"), (bad_lines(2) + line(3), "2 records")])
-def test_a_load_says_that_records_went_to_quarantine(loads, capsys, content, said):
+@pytest.mark.parametrize(("content", "which"), [(bad_lines(2), "every record"), (bad_lines(2) + line(3), "2 records")])
+def test_a_load_says_that_records_went_to_quarantine(loads, capsys, content, which):
     loads.write("a.jsonl", content)
 
-    tell_report(loads.load())
+    print_report(loads.load())
 
-    assert f"{said} of this load went to quarantine. Run `onceload quarantine list" in capsys.readouterr().err
+    assert f"{which} of this load went to quarantine. Run `onceload quarantine list" in capsys.readouterr().err

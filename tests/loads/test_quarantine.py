@@ -19,7 +19,7 @@ from dedup_core.postgres.quarantine import VALUES, QuarantineId, Selection, choo
 from dedup_core.postgres.upkeep import tidy
 from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
-from onceload.quarantine_file import check_mended, read_mended, write_records
+from onceload.quarantine_file import check_fixed_records, read_fixed_records, write_records
 from onceload.quarantined import readable
 from spark_jobs.formats.records import KEPT_BYTES
 from spark_jobs.load.report import new_batch
@@ -382,9 +382,9 @@ def test_an_exported_file_is_for_its_owner_alone_and_gives_the_same_bytes_back(l
 
     assert write_records(records, path) == 3
 
-    mended = read_mended(path)
-    check_mended(mended, records)
-    assert [mended[each.quarantine_id].raw for each in records] == [b"{broken", b"\xff\xfe", "é\u2028{".encode()]
+    fixed = read_fixed_records(path)
+    check_fixed_records(fixed, records)
+    assert [fixed[each.quarantine_id].raw for each in records] == [b"{broken", b"\xff\xfe", "é\u2028{".encode()]
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
@@ -396,7 +396,7 @@ def test_a_file_of_another_database_fixes_nothing(two_strange, tmp_path):
     write_records([replace(each, sequence_id=each.sequence_id + 1) for each in records], path)
 
     with pytest.raises(SettingRefused, match=f"record {records[0].quarantine_id} as sequence id"):
-        check_mended(read_mended(path), records)
+        check_fixed_records(read_fixed_records(path), records)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_file_that_says_something_else_is_refused(tmp_path, content):
     path.write_text(content)
 
     with pytest.raises(SettingRefused, match=r"bad\.jsonl"):
-        read_mended(path)
+        read_fixed_records(path)
 
 
 # The command line.
@@ -442,9 +442,9 @@ def call(loads, capsys):
     def run(*arguments: str) -> tuple[ExitCode, str, Any]:
         capsys.readouterr()
         code = main(["quarantine", *arguments], {"ONCELOAD_DSN": loads.dsn})
-        told = capsys.readouterr()
-        document = json.loads(told.out) if "--json" in arguments else told.out
-        return code, told.err, document
+        printed = capsys.readouterr()
+        document = json.loads(printed.out) if "--json" in arguments else printed.out
+        return code, printed.err, document
 
     return run
 
@@ -460,13 +460,13 @@ def test_from_looking_to_fixing_to_retrying(loads, tmp_path, call):
     exported = call("export", str(bad), "--reason", "bigint", "--json")[2]
     bad.write_text(bad.read_text().replace('\\"two\\"', "2").replace('\\"three\\"', "3"))
     report = call("retry", yaml, "--from", str(bad), "--json")[2]
-    again, said, _ = call("retry", yaml, "--from", str(bad))
+    again, messages, _ = call("retry", yaml, "--from", str(bad))
 
     assert (code, again) == (ExitCode.DONE, ExitCode.DONE)
     assert table.splitlines()[0].split() == ["records", "column", "reason", "example"]
     assert [each["file"] for each in listed["records"]] == ["a.jsonl", "a.jsonl"]
     assert sum(each["records"] for each in listed["reasons"]) == exported["records"] == report["retried"] == 2
-    assert "was already retried at position 2" in said
+    assert "was already retried at position 2" in messages
     assert loads.rows() == [1, 2, 3]
     assert [each["id"] for each in call("list", "--json")[2]["records"]] == held(loads)
     assert len(call("list", "--json", "--state", "any")[2]["records"]) == 3
@@ -496,12 +496,12 @@ def test_a_discard_says_what_it_would_do_and_then_does_it_in_the_ledger(two_stra
     loads = two_strange
     first = str(held(loads)[0])
 
-    would, said, _ = call("discard", "--id", first)
+    would, messages, _ = call("discard", "--id", first)
     assert (would, held(loads)[0], loads.ledger.position("events")) == (ExitCode.DONE, int(first), 1)
     done = call("discard", "--id", first, "--yes", "--json")[2]
     again, said_again, _ = call("discard", "--id", first, "--yes")
 
-    assert f"1 records would be discarded, such as {first}" in said
+    assert f"1 records would be discarded, such as {first}" in messages
     assert done == {"pipeline": "events", "records": [int(first)], "discarded": True, "position": 2}
     assert (again, f"record {first} was already discarded at position 2" in said_again) == (ExitCode.DONE, True)
     assert states_of(loads) == [("discarded", 2), ("held", None)]
@@ -587,9 +587,9 @@ def test_an_empty_selection_is_reported_clearly(two_strange, call, tmp_path):
     yaml = str(pipeline_file(two_strange, tmp_path))
 
     for arguments in (["list"], ["retry", yaml], ["discard", "--yes"], ["export", str(tmp_path / "bad.jsonl")]):
-        code, said, _ = call(*arguments, "--reason", "no such words")
+        code, messages, _ = call(*arguments, "--reason", "no such words")
         assert code is ExitCode.DONE
-        assert "no record with reason 'no such words' is held in quarantine" in said
+        assert "no record with reason 'no such words' is held in quarantine" in messages
 
     assert not (tmp_path / "bad.jsonl").exists()
     assert call("discard", "--yes")[0] is ExitCode.WRONG_USE

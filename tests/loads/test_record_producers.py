@@ -14,7 +14,7 @@ from dedup_core.names import Position
 from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
 from dedup_core.verdicts import Order
-from onceload.upkeep import let_go
+from onceload.upkeep import delete_unused
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.publish.new_rows import NewRows, new_rows
@@ -128,7 +128,7 @@ def test_upkeep_forgets_idle_devices_and_no_file_so_that_what_is_still_there_is_
     devices.load()
     devices.ask("UPDATE onceload.producer SET advanced_at = '2000-01-01' RETURNING name")
 
-    gone = let_go(devices.engine, home=tmp_path)
+    gone = delete_unused(devices.engine, home=tmp_path)
     again = devices.load()
 
     assert gone["idle_producers"] == 2
