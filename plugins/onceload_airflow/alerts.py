@@ -57,9 +57,10 @@ class _Notifier:
 def tell_failure(context: "Context") -> None:
     """Notify about a task that Airflow does not retry."""
     if notifiers(os.environ):
-        _tell(_of_failure(context), dict(context))
+        _notify(_of_failure(context), dict(context))
 
 
+# Airflow stores this function's path with each open deadline, so the name must stay.
 async def tell_late(context: Mapping[str, Any]) -> None:
     """Notify about a run that missed its deadline; the triggerer calls this."""
     run = context["dag_run"]
@@ -72,7 +73,7 @@ async def tell_late(context: Mapping[str, Any]) -> None:
         "loads nothing twice."
     )
     alert = Alert(subject=f"{run['dag_id']}: a run is late", text=text)
-    await asyncio.to_thread(_tell, alert, dict(context))
+    await asyncio.to_thread(_notify, alert, dict(context))
 
 
 def deadline(environment: Mapping[str, str]) -> DeadlineAlert | None:
@@ -106,10 +107,10 @@ def _of_failure(context: "Context") -> Alert:
     else:
         happened = f"failed at try {ti.try_number}, and may recover by itself"
         then = "wait for the next run, which retries, or clear the task"
-    said = str(error or "It reported no error: it was killed, or its worker was lost.")
+    reason = str(error or "It reported no error: it was killed, or its worker was lost.")
     lines = [
         f"Task {ti.task_id} of {ti.dag_id}, run {ti.run_id}, {happened}.",
-        str(redact(said)),
+        str(redact(reason)),
         *_where(context),
         f"What to do: {then}. No data is lost, and nothing is loaded twice.",
         f"Log: {ti.log_url}",
@@ -130,7 +131,7 @@ def _where(context: "Context") -> list[str]:
     return []
 
 
-def _tell(alert: Alert, context: dict[str, Any]) -> None:
+def _notify(alert: Alert, context: dict[str, Any]) -> None:
     for each in notifiers(os.environ):
         module, _, name = each.classpath.rpartition(".")
         try:

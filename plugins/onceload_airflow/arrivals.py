@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 _EVERY_S = 10.0
 #: News that are still not loaded by then, because a run failed or its DAG was paused, are reported again.
 _AGAIN_S = 3600.0
-_TOLD = "told"
+#: Airflow stores the news under this key and with these fields, so the names must stay.
+_REPORTED_KEY = "told"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
+class _Reported:
     news: str = ""
     at_s: float = 0.0
 
@@ -56,23 +57,23 @@ class Arrivals(BaseEventTrigger):
         return "onceload_airflow.arrivals.Arrivals", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        told = await self._recall()
+        reported = await self._recall()
         while True:
             found = await self._look()
-            is_told = found is not None and _is_worth_telling(found, told)
-            if found is not None and is_told:
-                told = _Told(news=found.news, at_s=time.time())
-                said = {"files": found.files, "bytes": found.bytes}
-                yield TriggerEvent(said)  # type: ignore[no-untyped-call] # Airflow's own.
+            is_due = found is not None and _is_due(found, reported)
+            if found is not None and is_due:
+                reported = _Reported(news=found.news, at_s=time.time())
+                payload = {"files": found.files, "bytes": found.bytes}
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's own.
             await asyncio.sleep(self.every_s)
-            if is_told and self.asset_state_store is not None:
+            if is_due and self.asset_state_store is not None:
                 # Only now, because Airflow has stored the event by this time: it may come twice, but is never lost.
-                await self.asset_state_store.aset(_TOLD, asdict(told))
+                await self.asset_state_store.aset(_REPORTED_KEY, asdict(reported))
 
-    async def _recall(self) -> _Told:
+    async def _recall(self) -> _Reported:
         """Return the news that was reported before; a waiting task has no store, and needs none."""
-        kept: Any = None if self.asset_state_store is None else await self.asset_state_store.aget(_TOLD)
-        return _Told(**kept) if kept else _Told()
+        kept: Any = None if self.asset_state_store is None else await self.asset_state_store.aget(_REPORTED_KEY)
+        return _Reported(**kept) if kept else _Reported()
 
     async def _look(self) -> "Found | None":
         """Check files and database in a thread, because all triggers share one event loop; errors are retried."""
@@ -94,6 +95,6 @@ class Arrivals(BaseEventTrigger):
             return look(declared, how_of(hook.settings, dsn))
 
 
-def _is_worth_telling(found: "Found", told: _Told) -> bool:
-    is_other = found.files > 0 and found.news != told.news
-    return is_other or (found.is_anything_new and time.time() - told.at_s >= _AGAIN_S)
+def _is_due(found: "Found", reported: _Reported) -> bool:
+    is_other = found.files > 0 and found.news != reported.news
+    return is_other or (found.is_anything_new and time.time() - reported.at_s >= _AGAIN_S)

@@ -32,10 +32,10 @@ def in_airflows_words() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
-def failure_of(outcome: Outcome | None, told: str) -> AirflowException:
+def failure_of(outcome: Outcome | None, output: str) -> AirflowException:
     """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
     if outcome is None or outcome.exit_code is ExitCode.DONE:
-        end = "; ".join(line.strip() for line in told.splitlines()[1:][-3:]) or "(empty)"
+        end = "; ".join(line.strip() for line in output.splitlines()[1:][-3:]) or "(empty)"
         return AirflowException(f"Spark ended before the load reported a result. Retry. The end of its log: {end}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)

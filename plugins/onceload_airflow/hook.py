@@ -19,7 +19,7 @@ CONNECTION = "onceload"
 #: The connection (type aws) to the object store of the files, if the environment has no credentials.
 STORE = "onceload_store"
 #: If one of these is set, the environment has credentials.
-_SAID = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN")
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN")
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ def access_of(path: str) -> Mapping[str, str]:
 
     A missing connection is an error: if the lookup only failed for a moment, another store would be read.
     """
-    if not is_of_s3(path) or any(map(os.environ.get, _SAID)):
+    if not is_of_s3(path) or any(map(os.environ.get, _CREDENTIALS)):
         return {}
     try:
         connection = BaseHook.get_connection(STORE)
@@ -93,14 +93,14 @@ def access_of(path: str) -> Mapping[str, str]:
     if connection.conn_type != "aws":
         raise SettingRefused(f"connection {STORE}", f"one of type {connection.conn_type}", "one of type aws")
     extra = connection.extra_dejson
-    said = {
+    credentials = {
         "AWS_ACCESS_KEY_ID": connection.login,
         "AWS_SECRET_ACCESS_KEY": connection.password,
         "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
         "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
         "AWS_DEFAULT_REGION": extra.get("region_name"),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in credentials.items() if value}
 
 
 def _address(conn_id: str) -> str:

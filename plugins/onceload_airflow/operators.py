@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 SPARK_CONNECTION = "onceload_spark"
 #: The XCom key of problems for which the report fails.
-_OF_PEOPLE = "needs_a_person"
+_NEEDS_A_PERSON = "needs_a_person"
 
 
 @contextmanager
 def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
     """Pass variables only to processes started in the block: later tasks of this worker may use other databases."""
     executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    told = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors, **environment}
-    before = {name: os.environ.pop(name, None) for name in told}
-    os.environ.update(told)
+    variables = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors, **environment}
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -218,7 +218,7 @@ class Load(SparkSubmitOperator):
                 outcome = find_outcome(file)
                 if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
                     # The other files are loaded; the report fails for these.
-                    context["ti"].xcom_push(key=_OF_PEOPLE, value="see the log of the task load")
+                    context["ti"].xcom_push(key=_NEEDS_A_PERSON, value="see the log of the task load")
                     return
                 raise failure_of(outcome, str(error)) from error
 
@@ -256,10 +256,10 @@ class Audit(_OfPipeline):
         from spark_jobs.quality.audit import in_words
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
-            said = audit_batch(self.declared(context), how, batch=batch_of(context))
-        for finding in said.findings:
+            audit = audit_batch(self.declared(context), how, batch=batch_of(context))
+        for finding in audit.findings:
             self.log.info(in_words(finding))
-        return {"suite": said.suite, "rows": said.rows, "passed": said.passed, "expectations": len(said.findings)}
+        return {"suite": audit.suite, "rows": audit.rows, "passed": audit.passed, "expectations": len(audit.findings)}
 
 
 class Publish(_OfPipeline):
@@ -272,8 +272,8 @@ class Publish(_OfPipeline):
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
             report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())
-        if told := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
-            context["ti"].xcom_push(key=_OF_PEOPLE, value=told)
+        if problems := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
+            context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
         return _counts(report)
 
 
@@ -297,15 +297,15 @@ class Report(_OfPipeline):
             found = look(declared, how, batch=batch_of(context))
             with opened(how.ledger.dsn) as engine:
                 self._lineage = Lineage.of(declared, report, engine)
-        told = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_OF_PEOPLE) or []
-        of_people = "; ".join(dict.fromkeys(filter(None, [*told, found.needs_a_person])))
+        reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
+        problems = "; ".join(dict.fromkeys(filter(None, [*reported, found.needs_a_person])))
         counts = _counts(report)
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = counts
         self.log.info("%s", counts)
-        _tell(counts)
-        if of_people:
-            raise AirflowFailException("all other files are loaded; these need a person: " + of_people)
+        _send_metrics(counts)
+        if problems:
+            raise AirflowFailException("all other files are loaded; these need a person: " + problems)
         return counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any] | None":  # noqa: ANN401
@@ -320,7 +320,7 @@ def read_run() -> Any:  # noqa: ANN401 - of the core.
     return read_settings(os.environ).run
 
 
-def _tell(counts: Mapping[str, Any]) -> None:
+def _send_metrics(counts: Mapping[str, Any]) -> None:
     """Send the counts to Airflow's metrics, tagged with the pipeline."""
     from airflow.providers.common.compat.sdk import Stats
 
@@ -330,8 +330,8 @@ def _tell(counts: Mapping[str, Any]) -> None:
 
 
 def _counts(report: "LoadReport") -> dict[str, Any]:
-    said = asdict(report)
+    fields = asdict(report)
     return {
-        name: said[name]
+        name: fields[name]
         for name in ("pipeline", "position", "loaded", "duplicates", "quarantined", "filtered", "bytes")
     }

@@ -61,8 +61,8 @@ def show_ledger(pipeline: Pipeline, batch: BatchName) -> Response:
     """The ledger entries of a batch, and their receipts."""
     with _database() as (engine, _):
         entries, receipts = (_rows(engine, view, pipeline, batch) for view in ("ledger", "receipts"))
-    told = _table(entries, batch, nothing="This run has committed nothing yet.")
-    return _page(f"Ledger of {pipeline}", batch, told, _table(receipts, batch))
+    table = _table(entries, batch, nothing="This run has committed nothing yet.")
+    return _page(f"Ledger of {pipeline}", batch, table, _table(receipts, batch))
 
 
 def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
@@ -72,8 +72,8 @@ def show_audit(pipeline: Pipeline, batch: BatchName) -> Response:
         is_there = _docs_of(engine, docs, pipeline, batch, findings) is not None
     link = f"docs?{urlencode({'pipeline': pipeline, 'batch': batch})}"
     more = f'<p><a href="{escape(link)}">The page of Great Expectations</a></p>' if is_there else ""
-    told = _table(findings, batch, nothing="There is no audit of this run, or it was deleted because of its age.")
-    return _page(f"Audit of {pipeline}", batch, told, more)
+    table = _table(findings, batch, nothing="There is no audit of this run, or it was deleted because of its age.")
+    return _page(f"Audit of {pipeline}", batch, table, more)
 
 
 def show_docs(pipeline: Pipeline, batch: BatchName) -> Response:

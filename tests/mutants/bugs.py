@@ -1240,7 +1240,7 @@ AIRFLOW_BUGS = (
     Bug(
         name="the same news is reported again and again",
         file="plugins/onceload_airflow/arrivals.py",
-        correct="is_other = found.files > 0 and found.news != told.news",
+        correct="is_other = found.files > 0 and found.news != reported.news",
         wrong="is_other = found.files > 0",
         tests=("tests/dags/test_arrivals.py::test_new_files_are_reported_once_also_over_a_restart",),
     ),
