@@ -16,7 +16,7 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Ledger
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
-from spark_jobs.files.addresses import told
+from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
 from spark_jobs.files.listing import Listed
@@ -131,7 +131,7 @@ class Twins:
         if not proof.records:
             # Many files begin like this: with the same header, or with nothing.
             return None
-        lay_there = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
+        marks_before = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
         try:
             end = _compared(source, listed, proof.digests, end=state.consumed.end)
         except OnceloadError:
@@ -140,8 +140,8 @@ class Twins:
             return None
         fingerprint = replace(Fingerprint.from_bytes(state.fingerprint or b""), packed=None)
         is_packed = Compression.of(listed.url) is not Compression.NONE
-        if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == lay_there:
-            fingerprint = replace(fingerprint, packed=lay_there)
+        if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == marks_before:
+            fingerprint = replace(fingerprint, packed=marks_before)
         return Shared(
             producer_id=producer_id,
             state=state,
@@ -179,7 +179,7 @@ def holds_what_was_loaded(
 @lru_cache(maxsize=10_000)
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     """Cached by ETag, so that a load every minute does not read the file each time."""
-    with told(listed.url):
+    with errors_naming(listed.url):
         found = _compared(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
         raise WrittenAnew(listed.url, "the object store reports that it was rewritten while it was compared")

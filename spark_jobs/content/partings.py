@@ -9,7 +9,7 @@ import numpy as np
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span
-from spark_jobs.files.addresses import told
+from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.fingerprints import Fingerprint, StreamMarks
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import open_stream
@@ -39,7 +39,7 @@ class Parting:
 def common_beginning(one: Listed, other: Listed) -> tuple[int, bool]:
     """How many bytes two files share, and whether the first file continues after them."""
     end = 0
-    with told(one.url), open_stream(one.url) as stream, open_stream(other.url) as beside:
+    with errors_naming(one.url), open_stream(one.url) as stream, open_stream(other.url) as beside:
         while block := stream.read(_READ_BYTES):
             there = beside.read(len(block))
             length = min(len(block), len(there))
@@ -57,7 +57,7 @@ def part_from(declared: Declared, listed: Listed, *, common: int, counted_from: 
     starts = np.sort(np.array([*_starts(declared, listed, first=first, common=common, is_stream=is_stream)], np.int64))
     end = int(starts[-1]) if len(starts) else first
     seen, digests = StreamMarks(), Digests()
-    with told(listed.url), open_stream(listed.url) as stream:
+    with errors_naming(listed.url), open_stream(listed.url) as stream:
         while seen.end < end and (block := stream.read(min(_READ_BYTES, end - seen.end))):
             seen.feed(block)
             digests.feed(block)

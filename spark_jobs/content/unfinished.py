@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import BinaryIO
 
 from dedup_core.errors import OnceloadError
-from spark_jobs.files.addresses import told
+from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.compression import Incomplete
 from spark_jobs.files.fingerprints import EDGE_BYTES
 from spark_jobs.files.listing import Listed
@@ -43,7 +43,7 @@ def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[L
 
 
 def _head(listed: Listed) -> bytes:
-    with suppress(OnceloadError), told(listed.url), open_stream(listed.url) as stream:
+    with suppress(OnceloadError), errors_naming(listed.url), open_stream(listed.url) as stream:
         return stream.read(EDGE_BYTES)
     return b""
 
@@ -68,7 +68,12 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
 
 def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
     """Whether another file contains all of this one and is loaded first: it is known, longer or sorts first."""
-    with suppress(OnceloadError), told(each.url), open_stream(each.url) as stream, open_stream(other.url) as whole:
+    with (
+        suppress(OnceloadError),
+        errors_naming(each.url),
+        open_stream(each.url) as stream,
+        open_stream(other.url) as whole,
+    ):
         for block in _blocks(stream):
             if whole.read(len(block)) != block:
                 return False

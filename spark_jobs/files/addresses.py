@@ -89,15 +89,15 @@ def _options_of(url: str) -> dict[str, Any]:
     found, access = _OF_S3.search(url), _access.get()
     if found is None or access is None:
         return {}
-    options: dict[str, Any] = {said: access[name] for name, said in _ACCESS.items() if name in access}
+    options: dict[str, Any] = {option: access[name] for name, option in _ACCESS.items() if name in access}
     if _REGION in access:
         options["client_kwargs"] = {"region_name": access[_REGION]}
     return {found[1]: options}
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
-    """Translate the errors of every backend into our own."""
+def errors_naming(url: str) -> Iterator[None]:
+    """Translate the errors of every backend into our own, which name the file."""
     try:
         yield
     except OnceloadError:

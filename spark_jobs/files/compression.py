@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from dedup_core.errors import CallAgain, NeedsAPerson, OnceloadError
-from spark_jobs.files.addresses import shown, told
+from spark_jobs.files.addresses import errors_naming, shown
 
 _PACKED_BYTES = 64 * 2**10
 
@@ -120,7 +120,7 @@ class _Unpacked(io.RawIOBase):
 
     def _next_block(self) -> bytes:
         try:
-            with told(self._url):
+            with errors_naming(self._url):
                 return self._unpack()
         except OnceloadError as failure:
             self._failure = failure

@@ -154,9 +154,9 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     return Resemblance.SAME if is_same else Resemblance.CHANGED
 
 
-def lies_there(listed: Listed, lying: bytes) -> bool:
+def still_begins_with(listed: Listed, stored: bytes) -> bool:
     """Whether a file still begins with these stored bytes, packed or not; more may follow them."""
-    marks = Fingerprint.from_bytes(lying).stream
+    marks = Fingerprint.from_bytes(stored).stream
     return listed.size >= marks.end and _find_marks(listed.url, end=marks.end) == marks
 
 

@@ -20,6 +20,7 @@ from dedup_core.ports import NAME_BYTES_MAX
 from spark_jobs.files.addresses import (
     Unreadable,
     backend_of,
+    errors_naming,
     etag_of,
     in_words,
     is_object_store,
@@ -27,7 +28,6 @@ from spark_jobs.files.addresses import (
     path_below,
     path_refused,
     shown,
-    told,
 )
 from spark_jobs.files.patterns import Pattern
 
@@ -220,13 +220,13 @@ class _Walk:
             pass
         except OSError as error:
             # A link to itself is permanent; everything else may be readable later.
-            told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable
-            told.append((repr(self.pattern.prefix + name), in_words(error)))
+            faults = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable
+            faults.append((repr(self.pattern.prefix + name), in_words(error)))
 
 
 def _list_remote(pattern: Pattern) -> Listing:
     listing = _Found()
-    with told(pattern.folder):
+    with errors_naming(pattern.folder):
         backend, base = backend_of(pattern.folder)
         # A backend caches listings for the life of the process.
         backend.invalidate_cache()
@@ -309,7 +309,7 @@ def _find_size(backend: Any, facts: dict[str, Any]) -> str | None:  # noqa: ANN4
     """Ask for a size that the listing did not include, as with web servers; return why it is unknown."""
     if facts.get("size") is None:
         try:
-            with told(facts["name"]):
+            with errors_naming(facts["name"]):
                 facts["size"] = backend.info(facts["name"]).get("size")
         except Unreadable as error:
             return error.reason

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from spark_jobs.files.addresses import backend_of, etag_of, local_path, told
+from spark_jobs.files.addresses import backend_of, errors_naming, etag_of, local_path
 from spark_jobs.files.compression import unpacked
 
 _REMOTE_BLOCK_BYTES = 8 * 2**20
@@ -14,7 +14,7 @@ _REMOTE_BLOCK_BYTES = 8 * 2**20
 
 def open_stream(url: str) -> BinaryIO:
     """Open a file at the start of its unpacked stream; `read(size)` returns fewer bytes only at the end."""
-    with told(url):
+    with errors_naming(url):
         path = local_path(url)
         opened = _open_local(path) if path else _open_remote(url)
     return unpacked(url, opened)
@@ -24,7 +24,7 @@ def read_at(url: str, *, offset: int, size: int) -> bytes:
     """Read a range of a stored file, without unpacking; fewer bytes are returned only at its end."""
     if size <= 0:
         return b""
-    with told(url):
+    with errors_naming(url):
         path = local_path(url)
         return _read_local(path, offset=offset, size=size) if path else _read_remote(url, offset=offset, size=size)
 
@@ -40,7 +40,7 @@ class Lying:
 
 def look_at(url: str) -> Lying:
     """Return the stored state of a file."""
-    with told(url):
+    with errors_naming(url):
         path = local_path(url)
         if path:
             return Lying(size=Path(path).stat().st_size)

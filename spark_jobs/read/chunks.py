@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from dedup_core.replay import Condition
 from dedup_core.spans import SEQUENCE_END
-from spark_jobs.files.addresses import Unreadable, told
+from spark_jobs.files.addresses import Unreadable, errors_naming
 from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.fingerprints import (
     EDGE_BYTES,
@@ -17,8 +17,8 @@ from spark_jobs.files.fingerprints import (
     compare_whole,
     fingerprint_of,
     is_renamed,
-    lies_there,
     read_whole,
+    still_begins_with,
 )
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
@@ -80,7 +80,7 @@ def _check_lying(chunk: Chunk) -> Listed:
     now = _look_again(chunk)
     if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
         raise WrittenAnew(chunk.url, "the object store reports that it was rewritten after this load planned it")
-    if chunk.lying is not None and not lies_there(now, chunk.lying):
+    if chunk.lying is not None and not still_begins_with(now, chunk.lying):
         raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
     return now
 
@@ -181,7 +181,7 @@ def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Rest)
             is_begun = True
         yield part
     if rest.size and not is_begun:
-        with told(chunk.url), open_stream(chunk.url) as stream:
+        with errors_naming(chunk.url), open_stream(chunk.url) as stream:
             check_text(chunk.url, stream.read(EDGE_BYTES))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
-from spark_jobs.files.addresses import Unreadable, told
+from spark_jobs.files.addresses import Unreadable, errors_naming
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import StreamMarks
 from spark_jobs.files.reading import open_stream, read_at
@@ -104,7 +104,7 @@ def _place(url: str, at: int) -> str:
     """Format a position in the stream for messages, with its line if that is quick to count."""
     if at > _COUNTED_BYTES:
         return f"byte {at}"
-    with told(url), open_stream(url) as stream:
+    with errors_naming(url), open_stream(url) as stream:
         line = stream.read(at).count(b"\n") + 1
     return f"line {line} (byte {at})"
 
@@ -138,7 +138,7 @@ class _Reader:
         self._unread = b""
 
     def seek(self) -> None:
-        with told(self.chunk.url):
+        with errors_naming(self.chunk.url):
             if self._stream.seek(0, os.SEEK_END) < self.chunk.first:
                 raise self._too_short()
             self._stream.seek(self.chunk.first)
@@ -174,7 +174,7 @@ class _Reader:
             self.marks.feed(block)
 
     def _take(self, size: int) -> bytes:
-        with told(self.chunk.url):
+        with errors_naming(self.chunk.url):
             return self._stream.read(size)
 
     def _too_short(self) -> Unreadable:

@@ -17,7 +17,7 @@ from dedup_core.names import Position, ProducerId
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
-from spark_jobs.files.addresses import local_path, told
+from spark_jobs.files.addresses import errors_naming, local_path
 from spark_jobs.files.compression import Compression, Incomplete
 from spark_jobs.files.fingerprints import Fingerprint
 from spark_jobs.files.listing import Listed, list_files, root_of
@@ -134,7 +134,7 @@ class ComparedFiles:
         with open_stream(url) as stream:
             end, settled = 0, 0
             while settled < len(checks):
-                with told(url):
+                with errors_naming(url):
                     block = memoryview(stream.read(_BLOCK_BYTES))
                 if not block:
                     yield _of_file(file, Kind.FILE_SHORTER, f"it ends at {end}")
@@ -213,7 +213,7 @@ def url_of(source: Source, name: str) -> str:
 
 def size_of(url: str) -> int:
     """The size of a file that is not compressed."""
-    with told(url), open_stream(url) as stream:
+    with errors_naming(url), open_stream(url) as stream:
         return stream.seek(0, os.SEEK_END)
 
 

@@ -906,7 +906,7 @@ CONTENT_BUGS = (
     Bug(
         name="row groups need not add up to the rows of their file",
         file="spark_jobs/formats/parquet/footers.py",
-        correct="sum(rows) != said[_Of.FILE_ROWS]",
+        correct="sum(rows) != metadata[_Of.FILE_ROWS]",
         wrong="False",
         tests=(f"{OF_FOOTERS}::test_counts_that_contradict_each_other_are_refused",),
     ),
@@ -920,7 +920,7 @@ CONTENT_BUGS = (
     Bug(
         name="the bytes that an old writer leaves out of its sizes are not held",
         file="spark_jobs/formats/parquet/footers.py",
-        correct=" + unsaid),",
+        correct=" + omitted),",
         wrong="),",
         tests=(f"{OF_FOOTERS}::test_writers_that_leave_bytes_out_of_their_sizes_have_row_groups_that_reach_further",),
     ),
@@ -1385,7 +1385,7 @@ TRY_BUGS = (
     Bug(
         name="a file that is replaced between two tries is read on",
         file="spark_jobs/read/chunks.py",
-        correct="    if chunk.lying is not None and not lies_there(now, chunk.lying):\n",
+        correct="    if chunk.lying is not None and not still_begins_with(now, chunk.lying):\n",
         wrong="    if chunk.lying is not None and not chunk.lying:\n",
         tests=(f"{OF_TRIES}::test_a_file_that_is_replaced_between_two_tries_is_loaded_of_one_content",),
     ),
@@ -1519,8 +1519,8 @@ RECORD_BUGS = (
     Bug(
         name="a file that its disk does not show is refused for good",
         file="spark_jobs/files/listing.py",
-        correct="told = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable",
-        wrong="told = self.found.refused",
+        correct="faults = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable",
+        wrong="faults = self.found.refused",
         tests=("tests/unit/files/test_listing.py::test_a_file_that_its_disk_does_not_show_may_be_readable_later",),
     ),
     Bug(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spark_jobs.files.addresses import told
+from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.reading import open_stream
 from spark_jobs.formats.csv.dialect import RecordEnds, split_record
 from spark_jobs.formats.lines import BOM
@@ -32,7 +32,7 @@ def _first_record(url: str, options: CsvOptions) -> bytes:
     ends, begun = RecordEnds(options, starts_file=True), b""
     with open_stream(url) as stream:
         while len(begun) < _HEADER_BYTES_MAX:
-            with told(url):
+            with errors_naming(url):
                 block = stream.read(_HEADER_STEP_BYTES)
             found = ends.newlines(block)
             if len(found) or not block:

@@ -64,30 +64,30 @@ def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]
         raise damaged(url, "it does not end with a Parquet footer")
     footer = tail[len(tail) - length - END_BYTES :]
     try:
-        said = _Thrift(footer[:-END_BYTES]).struct()
-        if _is_encrypted(said):
+        metadata = _Thrift(footer[:-END_BYTES]).struct()
+        if _is_encrypted(metadata):
             raise unsupported(url, "encryption")
-        return tuple(_row_groups(said, footer=footer, size=size))
+        return tuple(_row_groups(metadata, footer=footer, size=size))
     except _Contradiction as error:
         raise damaged(url, f"its footer contradicts itself: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise damaged(url, "its footer cannot be read") from error
 
 
-def _is_encrypted(said: dict[int, Any]) -> bool:
-    columns = (column for group in said[_Of.FILE_GROUPS] for column in group.get(_Of.GROUP_COLUMNS, ()))
+def _is_encrypted(metadata: dict[int, Any]) -> bool:
+    columns = (column for group in metadata[_Of.FILE_GROUPS] for column in group.get(_Of.GROUP_COLUMNS, ()))
     signs = {_Of.COLUMN_CRYPTO, _Of.COLUMN_ENCRYPTED}
-    return _Of.FILE_ENCRYPTION in said or any(not signs.isdisjoint(column) for column in columns)
+    return _Of.FILE_ENCRYPTION in metadata or any(not signs.isdisjoint(column) for column in columns)
 
 
-def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[RowGroup]:
-    is_single = tuple(_leaves(said[_Of.FILE_SCHEMA]))
-    rows = [group[_Of.GROUP_ROWS] for group in said[_Of.FILE_GROUPS]]
-    if min(rows, default=0) < 0 or sum(rows) != said[_Of.FILE_ROWS]:
-        raise _Contradiction(f"its row groups have {sum(rows)} rows, but its footer says {said[_Of.FILE_ROWS]}")
-    unsaid = _UNSAID_BYTES_MAX if _leaves_bytes_out(said.get(_Of.FILE_WRITER, b"")) else 0
+def _row_groups(metadata: dict[int, Any], *, footer: bytes, size: int) -> Iterator[RowGroup]:
+    is_single = tuple(_leaves(metadata[_Of.FILE_SCHEMA]))
+    rows = [group[_Of.GROUP_ROWS] for group in metadata[_Of.FILE_GROUPS]]
+    if min(rows, default=0) < 0 or sum(rows) != metadata[_Of.FILE_ROWS]:
+        raise _Contradiction(f"its row groups have {sum(rows)} rows, but its footer says {metadata[_Of.FILE_ROWS]}")
+    omitted = _OMITTED_BYTES_MAX if _leaves_bytes_out(metadata.get(_Of.FILE_WRITER, b"")) else 0
     first = 0
-    for number, group in enumerate(said[_Of.FILE_GROUPS]):
+    for number, group in enumerate(metadata[_Of.FILE_GROUPS]):
         end = first + rows[number]
         if first < end:
             ranges = [
@@ -101,7 +101,7 @@ def _row_groups(said: dict[int, Any], *, footer: bytes, size: int) -> Iterator[R
                 first=first,
                 end=end,
                 first_byte=min(start for start, _ in ranges),
-                end_byte=min(size, max(stop for _, stop in ranges) + unsaid),
+                end_byte=min(size, max(stop for _, stop in ranges) + omitted),
                 footer=footer,
                 file_size=size,
             )
@@ -115,7 +115,7 @@ def _leaves_bytes_out(writer: bytes) -> bool:
 
 
 _OLD_WRITER = re.compile(rb"parquet-mr(?: version (\d+)\.(\d+)\.(\d+)|$)")
-_UNSAID_BYTES_MAX = 100
+_OMITTED_BYTES_MAX = 100
 
 
 def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_jobs.files.addresses import told
+from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.fingerprints import MAGIC
 from spark_jobs.formats.casts import mask_of, one_array
 from spark_jobs.formats.parquet.footers import damaged, unsupported
@@ -36,7 +36,7 @@ def read_row_group(
 @contextmanager
 def _decoding(url: str) -> Iterator[None]:
     """Distinguish a file that is damaged, or uses an unsupported feature, from a store that fails."""
-    with told(url):
+    with errors_naming(url):
         try:
             yield
         except pa.ArrowNotImplementedError as error:

@@ -63,10 +63,10 @@ def test_row_groups_are_where_arrow_says(options):
 
 
 @pytest.mark.parametrize(
-    ("writer", "unsaid"),
+    ("writer", "omitted"),
     [("parquet-mr", 100), ("parquet-mr version 1.2.8", 100), ("parquet-mr version 1.2.9", 0), ("parquet-cpp", 0)],
 )
-def test_writers_that_leave_bytes_out_of_their_sizes_have_row_groups_that_reach_further(writer, unsaid):
+def test_writers_that_leave_bytes_out_of_their_sizes_have_row_groups_that_reach_further(writer, omitted):
     """Arrow reads them so, and what it reads must be held and digested."""
     content = written(pa.table({"a": range(1000)}), row_group_size=500)
     created = pq.read_metadata(io.BytesIO(content)).created_by.encode()
@@ -77,7 +77,7 @@ def test_writers_that_leave_bytes_out_of_their_sizes_have_row_groups_that_reach_
 
     held, plain = (read_row_groups(each, url=URL, size=len(each)) for each in (old, content))
 
-    assert [each.end_byte for each in held] == [min(len(old), each.end_byte + unsaid) for each in plain]
+    assert [each.end_byte for each in held] == [min(len(old), each.end_byte + omitted) for each in plain]
     assert [
         read_row_group(part, url=URL, names=["a"], unknown_fields=UnknownFields.IGNORE)[0].num_rows
         for part in row_groups_of(old)
