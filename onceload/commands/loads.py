@@ -130,7 +130,7 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
             how_of(settings, dsn),
             master=arguments.master,
             spark_options=pairs("--conf", arguments.conf),
-            tell=on_progress,
+            on_progress=on_progress,
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
             choice=choice_of(arguments, declared),

@@ -100,7 +100,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
                 to=None if arguments.position is None else Position(arguments.position),
                 dry_run=arguments.dry_run,
                 differences_accepted=arguments.accept_differences,
-                tell=on_terminal,
+                on_progress=on_terminal,
             )
     except StateDiffers:
         words("`onceload verify` lists the differences; --accept-differences rewinds despite lost or duplicated rows")
@@ -142,7 +142,7 @@ def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
                 ledger=LedgerSettings(dsn=dsn),
                 master=arguments.master,
                 spark_options=pairs("--conf", arguments.conf),
-                tell=on_progress,
+                on_progress=on_progress,
             ),
             batch=Batch(arguments.batch) if arguments.batch else new_batch(),
             snapshot=snapshot,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.files.notes import Note
     from spark_jobs.load.report import Report
-    from spark_jobs.work.progress import Progress, Tell, Waiting
+    from spark_jobs.work.progress import OnProgress, Progress, Waiting
 
 
 def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
@@ -47,7 +47,7 @@ def print_report(report: "Report", *, and_then: str = "") -> None:
 
 
 @contextmanager
-def watching(pipeline: str, arguments: Arguments) -> "Iterator[Tell | None]":
+def watching(pipeline: str, arguments: Arguments) -> "Iterator[OnProgress | None]":
     """Show the progress of a load, unless a program reads the JSON."""
     if arguments.json and not is_watched():
         yield None

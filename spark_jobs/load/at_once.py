@@ -55,8 +55,8 @@ class _Staged:
     def reasons(self, declared: Declared) -> Iterator[Note]:
         """Why the left-out files are not loaded."""
         for name in (replacement.name for replacement in self.broken.values()):
-            told = [note for note in self.notes if note.name == name]
-            for note in told or [Note(name=name, reason="it was not read completely")]:
+            notes = [note for note in self.notes if note.name == name]
+            for note in notes or [Note(name=name, reason="it was not read completely")]:
                 yield note.of_no_replacement()
         if self.behind:
             yield from self.behind.notes(declared)

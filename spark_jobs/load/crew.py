@@ -64,9 +64,9 @@ class Crew:
     @property
     def tasks(self) -> Tasks:
         """The tasks, with progress reports if they are wanted."""
-        if (tell := self._attempt.settings.tell) is None:
+        if (on_progress := self._attempt.settings.on_progress) is None:
             return self._tasks
-        return WatchedTasks(self._tasks, tell, after=self._attempt.before, planned=self.planned_bytes)
+        return WatchedTasks(self._tasks, on_progress, after=self._attempt.before, planned=self.planned_bytes)
 
     def work(self, job: Job | None = None) -> list[Note]:
         """Let sessions work on open deliveries of any planner, as long as they may get one."""
@@ -80,10 +80,10 @@ class Crew:
             before, left = left, attempt.left()
         return notes
 
-    def tell_waiting(self, waits_for: str) -> None:
-        if (tell := self._attempt.settings.tell) is not None:
+    def report_waiting(self, waits_for: str) -> None:
+        if (on_progress := self._attempt.settings.on_progress) is not None:
             with suppress(OSError):
-                tell(Waiting(waits_for=waits_for))
+                on_progress(Waiting(waits_for=waits_for))
 
     @cached_property
     def _tasks(self) -> Tasks:
@@ -91,7 +91,7 @@ class Crew:
             return self._given
         from spark_jobs.work.spark import SparkTasks
 
-        self.tell_waiting("Spark to start")
+        self.report_waiting("Spark to start")
         starting = time.monotonic()
         declared, settings = self._attempt.declared, self._attempt.settings
         spark = SparkTasks.started(

@@ -118,51 +118,51 @@ class _Load:
 
     def _load(self) -> tuple[Note, ...]:
         """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""
-        told: list[Note] = []
+        notes: list[Note] = []
         while True:
             self._attempt.tidy_up()
-            offered = self._offering.offer(told)
+            offered = self._offering.offer(notes)
             if self._at_once.kept is not None:
                 # Files that arrived meanwhile are for the next run.
-                return self._notes(offered.plan, told, busy=offered.busy)
-            told += self._crew.work()
+                return self._notes(offered.plan, notes, busy=offered.busy)
+            notes += self._crew.work()
             if offered.is_cut and offered.deliveries and not self._attempt.is_stopped:
                 continue
-            after, busy = self._wait(offered, told)
+            after, busy = self._wait(offered, notes)
             if after is not _Next.PLAN_AGAIN or self._attempt.is_stopped:
-                return self._notes(offered.plan, told, busy=busy)
+                return self._notes(offered.plan, notes, busy=busy)
 
-    def _wait(self, offered: Offered, told: list[Note]) -> tuple[_Next, set[str]]:
+    def _wait(self, offered: Offered, notes: list[Note]) -> tuple[_Next, set[str]]:
         """Wait until other sessions are done; return the next step, and the files that they still hold."""
         busy = offered.busy
         if self._attempt.left().of_batch:
             # Another session holds it, or it is in the line of another session.
             busy |= {file.listed.name for file in offered.plan.to_read} & self._attempt.outlook().claimed
         if self._attempt.has_own_line and busy:
-            are_done, busy = self._wait_in_line(offered.plan, busy, told)
+            are_done, busy = self._wait_in_line(offered.plan, busy, notes)
         else:
-            are_done = not busy or self._others.are_done_with(busy, told)
-        if offered.is_cut and not offered.deliveries and not self._others.leave_room(told):
-            told.append(self._no_room())
+            are_done = not busy or self._others.are_done_with(busy, notes)
+        if offered.is_cut and not offered.deliveries and not self._others.leave_room(notes):
+            notes.append(self._no_room())
             return _Next.GIVE_UP, set() if self._attempt.has_own_line else busy
         if not are_done:
             return _Next.GIVE_UP, busy
         return _Next.PLAN_AGAIN if offered.is_cut or busy else _Next.END, set()
 
-    def _wait_in_line(self, plan: Plan, busy: set[str], told: list[Note]) -> tuple[bool, set[str]]:
+    def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> tuple[bool, set[str]]:
         """Other lines are not ours to wait for, but a planner may still hand out to ours."""
         more = {note.name for note in plan.notes if note.has_more}
-        are_done = self._others.have_handed_out(more, told)
+        are_done = self._others.have_handed_out(more, notes)
         # Files that are no longer claimed, and added nothing to our line, are planned again.
         is_others = not more and busy <= self._attempt.outlook().claimed
         return are_done, set() if are_done and is_others and not self._attempt.left().of_session else busy
 
-    def _notes(self, plan: Plan, told: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
+    def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
         outlook = self._attempt.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
         notes += self._busy_notes(plan, busy)
-        notes += [*told, *set_aside_notes(outlook)]
+        notes += [*reported, *set_aside_notes(outlook)]
         notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
         return tuple(dict.fromkeys(notes))
 

@@ -57,17 +57,17 @@ class Offering:
         self._handed_out: dict[ProducerId, SpanSet] = {}
         self._sizes: dict[ProducerId, int] = {}
 
-    def offer(self, told: list[Note]) -> Offered:
+    def offer(self, notes: list[Note]) -> Offered:
         """Plan, and offer what is new to the sessions."""
         for left in reversed(range(_PLANS_MAX)):
             plan = answered(self._plan)
             # Files that failed would fail again, and might take the room of others: the next call may retry them.
-            failed = {note.name for note in (*told, *self.not_loaded(plan.outlook, known=()))}
+            failed = {note.name for note in (*notes, *self.not_loaded(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
             if not plan.to_read:
                 return Offered(plan=plan)
             try:
-                return self._offer(plan, told)
+                return self._offer(plan, notes)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
                 # Another load was faster since this was planned.
                 if not left:
@@ -93,7 +93,7 @@ class Offering:
                 reason = "some of its records were not loaded. The session that read them reports why. Load again"
                 yield Note(name=state.name, reason=reason, is_unreadable=True)
 
-    def _offer(self, plan: Plan, told: list[Note]) -> Offered:
+    def _offer(self, plan: Plan, notes: list[Note]) -> Offered:
         """Claim the planned files, and hand them out, or stage and publish them."""
         attempt, declared = self._attempt, self._attempt.declared
         ids = answered(partial(attempt.ledger.register, declared.name, _lives(plan)))
@@ -123,7 +123,7 @@ class Offering:
                 if declared.is_direct:
                     self._hand_out(some, spans, claim)
                 elif some:
-                    told += self._at_once.stage_and_publish(plan.to_read, ids, some, claim)
+                    notes += self._at_once.stage_and_publish(plan.to_read, ids, some, claim)
             finally:
                 # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
                 with suppress(OnceloadError):

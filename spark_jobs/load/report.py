@@ -10,7 +10,7 @@ from dedup_core.names import Batch, Position, SessionName, Version
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from spark_jobs.files.notes import Note
 from spark_jobs.plan.choice import EVERYTHING, Choice
-from spark_jobs.work.progress import Tell
+from spark_jobs.work.progress import OnProgress
 from spark_jobs.work.session import never
 
 
@@ -23,7 +23,7 @@ class LoadSettings:
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
     #: Called every second with the progress of the load, or what it waits for.
-    tell: Tell | None = None
+    on_progress: OnProgress | None = None
     #: How long to wait for other loads of the same files after they last made progress.
     wait_s: float = 600.0
     #: For a loader that uses one name for all its runs.

@@ -20,11 +20,11 @@ class Others:
     def __init__(self, attempt: Attempt, crew: Crew) -> None:
         self._attempt, self._crew = attempt, crew
 
-    def are_done_with(self, busy: Set[str], told: list[Note]) -> bool:
+    def are_done_with(self, busy: Set[str], notes: list[Note]) -> bool:
         """Wait until no load holds these files, or anything that decides what is new; return whether that happened."""
-        return self._wait_until(lambda outlook, _: not self._before_us(busy, outlook), told)
+        return self._wait_until(lambda outlook, _: not self._before_us(busy, outlook), notes)
 
-    def have_handed_out(self, more: Set[str], told: list[Note]) -> bool:
+    def have_handed_out(self, more: Set[str], notes: list[Note]) -> bool:
         """Wait until our line has work, or no planner that comes first may still add some."""
 
         def is_so(outlook: Outlook, left: OpenWork) -> bool:
@@ -32,19 +32,19 @@ class Others:
                 return True
             return not (more and self._before_us(more, outlook)) and not answered(self._attempt.board.is_being_planned)
 
-        return self._wait_until(is_so, told)
+        return self._wait_until(is_so, notes)
 
-    def leave_room(self, told: list[Note]) -> bool:
+    def leave_room(self, notes: list[Note]) -> bool:
         """Wait until more deliveries may be open, or some of them are for our line."""
         open_max, has_own_line = self._attempt.declared.delivery.open_max, self._attempt.has_own_line
-        return self._wait_until(lambda _, left: left.count < open_max or (has_own_line and left.of_session), told)
+        return self._wait_until(lambda _, left: left.count < open_max or (has_own_line and left.of_session), notes)
 
     def _before_us(self, names: Set[str], outlook: Outlook) -> Set[str]:
         """What others hold of these files, or of everything that decides what is new in them."""
         others = outlook.claimed - outlook.set_aside.keys()
         return others if depends_on_others(self._attempt.declared) else others & names
 
-    def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], told: list[Note]) -> bool:
+    def _wait_until(self, is_so: Callable[[Outlook, OpenWork], bool], notes: list[Note]) -> bool:
         """Wait and help until it is so, or no session makes progress for too long; return whether it is so."""
         attempt, crew = self._attempt, self._crew
         pause_s, seen, helps_at = _PAUSE_S[0], None, 0.0
@@ -57,11 +57,11 @@ class Others:
                 seen, until, helps_at = (outlook, left), time.monotonic() + attempt.settings.wait_s, 0.0
             if time.monotonic() >= until:
                 return False
-            if attempt.settings.tell is not None:
-                crew.tell_waiting(f"another load{attempt.holders()}")
+            if attempt.settings.on_progress is not None:
+                crew.report_waiting(f"another load{attempt.holders()}")
             attempt.expire()
             if left.waiting and time.monotonic() >= helps_at:
-                told += crew.work()
+                notes += crew.work()
                 # A delivery may become free when a lease ends, which does not change the outlook.
                 helps_at = time.monotonic() + attempt.beat_s
             time.sleep(pause_s)

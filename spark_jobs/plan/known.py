@@ -12,11 +12,12 @@ from spark_jobs.files.notes import Note
 def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
     """The files with a part in the dead letters."""
     return tuple(
-        Note(name=name, reason=told_dead(dead), needs_a_person=True) for name, dead in outlook.set_aside.items()
+        Note(name=name, reason=dead_letter_reason(dead), needs_a_person=True)
+        for name, dead in outlook.set_aside.items()
     )
 
 
-def told_dead(dead: DeliveryId) -> str:
+def dead_letter_reason(dead: DeliveryId) -> str:
     return (
         f"a part of it became dead letter {dead}, because it failed as often as deliveries_max allows. That part"
         f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"

@@ -9,7 +9,7 @@ from spark_jobs.files.listing import Listed, Listing
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.known import told_dead
+from spark_jobs.plan.known import dead_letter_reason
 from spark_jobs.plan.rest import FileToRead
 
 
@@ -18,7 +18,7 @@ def waiting_for_runs(found: Mapping[Listed, FileToRead | Note | None], outlook: 
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
     if outlook.set_aside:
         name, dead = next(iter(outlook.set_aside.items()))
-        reason = f"which records of this file are new depends on {name}: {told_dead(dead)}"
+        reason = f"which records of this file are new depends on {name}: {dead_letter_reason(dead)}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = (
         "which records of this file are new depends on the records that another run is loading. Nothing of this file "

@@ -18,7 +18,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.signatures import check_plain_text
 from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
-from spark_jobs.plan.known import find_known, outlook_of, told_dead
+from spark_jobs.plan.known import dead_letter_reason, find_known, outlook_of
 from spark_jobs.plan.life import Life, current_life, replacing_life
 from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.one_reader import BEGINNING, one_reader_each, waiting_rotated
@@ -189,7 +189,9 @@ class _Look:
         if life.is_done:
             return None if listed.name in self.outlook.claimed else _renamed(listed, life, sealed=sealed)
         if listed.name in self.outlook.set_aside:
-            return Note(name=listed.name, reason=told_dead(self.outlook.set_aside[listed.name]), needs_a_person=True)
+            return Note(
+                name=listed.name, reason=dead_letter_reason(self.outlook.set_aside[listed.name]), needs_a_person=True
+            )
         if listed.name in self.outlook.claimed:
             return self._claimed(listed, life, known, sealed=sealed)
         # A name that is only registered is as new as an unknown one.

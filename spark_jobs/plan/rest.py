@@ -123,8 +123,8 @@ def _expected(
 
 def _lying(source: Source, listed: Listed) -> bytes | None:
     """The stored bytes of a file whose end is only found by reading; the others have expected fingerprints."""
-    is_told = source.format is Format.PARQUET or not is_stream(source, listed.name)
-    return None if is_told else fingerprint_of(listed.url, end=listed.size).to_bytes()
+    is_end_known = source.format is Format.PARQUET or not is_stream(source, listed.name)
+    return None if is_end_known else fingerprint_of(listed.url, end=listed.size).to_bytes()
 
 
 def with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:

@@ -26,7 +26,7 @@ def rewind(
     to: Position | None = None,
     dry_run: bool,
     differences_accepted: bool = False,
-    tell: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Rewind:
     """Restore rows and state to a position, by default that of the latest snapshot."""
     _refuse_unfit(declared)
@@ -37,7 +37,7 @@ def rewind(
         to=to,
         dry_run=dry_run,
         differences_accepted=differences_accepted,
-        on_progress=tell or (lambda _: None),
+        on_progress=on_progress or (lambda _: None),
     )
 
 

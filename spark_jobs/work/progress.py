@@ -55,15 +55,15 @@ class Waiting:
     waits_for: str
 
 
-Tell: TypeAlias = Callable[[Progress | Waiting], None]
+OnProgress: TypeAlias = Callable[[Progress | Waiting], None]
 
 
 class WatchedTasks:
     """Tasks with progress reports."""
 
-    def __init__(self, tasks: Tasks, tell: Tell, *, after: Position, planned: int | None) -> None:
+    def __init__(self, tasks: Tasks, on_progress: OnProgress, *, after: Position, planned: int | None) -> None:
         self._tasks = tasks
-        self._tell = tell
+        self._on_progress = on_progress
         self._after = after
         self._planned = planned
 
@@ -98,7 +98,7 @@ class WatchedTasks:
         engine, started = connect(job.ledger), time.monotonic()
         while not ended.wait(_EVERY_S):
             with suppress(OSError):
-                self._tell(self._look(engine, job, seconds=time.monotonic() - started))
+                self._on_progress(self._look(engine, job, seconds=time.monotonic() - started))
         engine.dispose()
 
     def _look(self, engine: Engine, job: Job, *, seconds: float) -> Progress | Waiting:

@@ -29,19 +29,20 @@ class Slow(InThisProcess):
         return notes
 
 
-def told_of(loads: Loads, monkeypatch, **changes) -> list[Progress]:
+def progress_of(loads: Loads, monkeypatch, **changes) -> list[Progress]:
     monkeypatch.setattr(progress, "_EVERY_S", 0.05)
-    told: list[Progress] = []
-    settings = replace(LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), **{"tell": told.append, **changes})
+    reported: list[Progress] = []
+    changes = {"on_progress": reported.append, **changes}
+    settings = replace(LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), **changes)
     report = load(loads.declared, settings, batch=Batch("b"), tasks=Slow())
     assert report.loaded == 100
-    return told
+    return reported
 
 
 def test_committed_and_staged_records_are_reported_while_a_load_runs(loads, monkeypatch):
     written = loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
-    last = told_of(loads, monkeypatch)[-1]
+    last = progress_of(loads, monkeypatch)[-1]
 
     size = written.stat().st_size
     assert (last.bytes, last.bytes_planned, last.records, last.seconds_left) == (size, size, 100, 0)
@@ -56,12 +57,12 @@ def test_a_load_reports_what_it_waits_for(loads):
     loads.ledger.claim(
         session, {ids["a.jsonl", 1]: SpanSet.of((len(line(1)), 1000))}, batch=Batch("other"), lease_s=600
     )
-    told: list[Progress | Waiting] = []
-    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), tell=told.append, wait_s=0.1)
+    reported: list[Progress | Waiting] = []
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), on_progress=reported.append, wait_s=0.1)
 
     load(loads.declared, settings, batch=Batch("b"), tasks=InThisProcess())
 
-    last = told[-1]
+    last = reported[-1]
     assert isinstance(last, Waiting)
     assert "another load (session planner-of-another, lease until " in last.waits_for
 
@@ -73,16 +74,16 @@ def test_a_load_reports_that_the_database_does_not_answer(loads, monkeypatch):
     monkeypatch.setattr(progress.WatchedTasks, "_done", lost)
     loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
-    told: set[Progress | Waiting] = set()
-    told_of(loads, monkeypatch, tell=told.add)
+    reported: set[Progress | Waiting] = set()
+    progress_of(loads, monkeypatch, on_progress=reported.add)
 
-    assert told == {Waiting(waits_for="the database, which does not answer")}
+    assert reported == {Waiting(waits_for="the database, which does not answer")}
 
 
 def test_how_much_a_compressed_file_holds_is_not_guessed(loads, monkeypatch):
     loads.write("a.jsonl.gz", gzip.compress("".join(line(number) for number in range(100)).encode()))
 
-    last = told_of(loads, monkeypatch)[-1]
+    last = progress_of(loads, monkeypatch)[-1]
 
     assert (last.bytes_planned, last.records, last.seconds_left) == (None, 100, None)
 
@@ -93,7 +94,7 @@ def test_a_load_is_not_disturbed_by_a_terminal_that_cannot_be_written_to(loads, 
 
     loads.write("a.jsonl", "".join(line(number) for number in range(100)))
 
-    told_of(loads, monkeypatch, tell=broken)
+    progress_of(loads, monkeypatch, on_progress=broken)
 
 
 def test_the_remaining_time_assumes_the_speed_so_far():

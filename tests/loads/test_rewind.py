@@ -136,7 +136,7 @@ def test_a_dry_run_makes_no_writer_wait(grown):
         impatient.register("events", [("d.jsonl", 1)])
         impatient.commit(Commit(session=session, batch=Batch("d"), advances=(), write_rows=lambda _: 0))
 
-    found = back(grown, 0, dry_run=True, tell=commit_now)
+    found = back(grown, 0, dry_run=True, on_progress=commit_now)
 
     assert (found.entries, found.rows, found.position) == (4, 4, 4)
     assert grown.ledger.position("events") == 5

@@ -2007,7 +2007,7 @@ SESSION_BUGS = (
     Bug(
         name="a load that waits for another one does not tell it",
         file="spark_jobs/load/waiting.py",
-        correct='crew.tell_waiting(f"another load{attempt.holders()}")',
+        correct='crew.report_waiting(f"another load{attempt.holders()}")',
         wrong="attempt.holders()",
         tests=(f"{OF_PROGRESS}::test_a_load_reports_what_it_waits_for",),
     ),
