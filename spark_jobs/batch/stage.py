@@ -109,7 +109,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         finally:
             drop_stage(engine, name)
             with suppress(DBAPIError):
-                holder.execute(SQL["let_go"], {"name": name})
+                holder.execute(SQL["release"], {"name": name})
 
 
 def drop_stage(engine: Engine, name: str) -> None:
@@ -159,7 +159,7 @@ def _sweep(holder: Connection) -> int:
                 with suppress(DBAPIError):
                     _drop(holder, tables)
                     swept += 1
-            holder.execute(SQL["let_go"], {"name": name})
+            holder.execute(SQL["release"], {"name": name})
     return swept
 
 

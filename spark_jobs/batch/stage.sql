@@ -5,7 +5,7 @@ SELECT pg_advisory_lock(hashtextextended('onceload.stage ' || :name, 0));
 -- name: try_hold
 SELECT pg_try_advisory_lock(hashtextextended('onceload.stage ' || :name, 0));
 
--- name: let_go
+-- name: release
 SELECT pg_advisory_unlock(hashtextextended('onceload.stage ' || :name, 0));
 
 -- name: stages

@@ -79,7 +79,7 @@ def reading(work: str, name: str | None) -> str:
     return encode(replace(decode(_Work, work), reading=name))
 
 
-def find_file_in_hand(work: str) -> str | None:
+def find_file_being_read(work: str) -> str | None:
     """The file that a worker was reading at its last sign of life."""
     return decode(_Work, work).reading
 

@@ -134,19 +134,19 @@ def pieces_of(
         except OnceloadError as error:
             if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
                 raise
-            if _comes_again(error) and (not job.is_last_try or _is_stood_behind(job.declared, delivery)):
+            if _is_temporary(error) and (not job.is_last_try or _is_followed(job.declared, delivery)):
                 # Another worker may be able to read it, or later parts must not take effect first.
                 raise
             notes.append(Note.of(chunk.name, error))
     yield held, True
 
 
-def _comes_again(error: OnceloadError) -> bool:
+def _is_temporary(error: OnceloadError) -> bool:
     """Whether the same bytes may be readable later."""
     return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
 
 
-def _is_stood_behind(declared: Declared, delivery: Delivery) -> bool:
+def _is_followed(declared: Declared, delivery: Delivery) -> bool:
     """Whether other deliveries are ordered after this one."""
     match declared.delivery.mode:
         case Mode.SHARED:

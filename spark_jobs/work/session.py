@@ -40,7 +40,7 @@ from spark_jobs.batch.stage import Stage, StageLost
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
-from spark_jobs.read.delivery import Delivery, find_file_in_hand, parted, read_handed, reading
+from spark_jobs.read.delivery import Delivery, find_file_being_read, parted, read_handed, reading
 from spark_jobs.work.deliver import deliver
 from spark_jobs.write.patience import answered
 
@@ -159,7 +159,7 @@ class Worker:
             if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
                 looked_at = time.monotonic()
                 # The heartbeat would keep it held forever.
-                self._let_go(session)
+                self._release_held(session)
                 if expired := answered(partial(self._board.expire, is_staged=is_staged)):
                     event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
             if is_staged:
@@ -174,11 +174,11 @@ class Worker:
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             else:
                 # A session may stay open after this, and with it its heartbeat.
-                self._let_go(session)
+                self._release_held(session)
                 break
         return notes
 
-    def _let_go(self, session: Session) -> None:
+    def _release_held(self, session: Session) -> None:
         """The worker has no delivery: if one is still held, the answer that handed it out was lost."""
         answered(partial(self._board.give_back, session))
 
@@ -191,7 +191,7 @@ class Worker:
             return self._deliver(job, handed)
         except DeliveryTakenAway:
             # Its new holder loads it.
-            self._tell("delivery_taken_away", job, handed)
+            self._warn("delivery_taken_away", job, handed)
             return []
         except StageLost:
             if handed.batch == job.batch:
@@ -200,7 +200,7 @@ class Worker:
             lost.add(handed.batch)
             answered(partial(self._board.give_back, handed.claim.session))
         except SessionFenced:
-            self._tell("session_fenced", job, handed)
+            self._warn("session_fenced", job, handed)
             raise
         except _ENDS_THE_WORKER:
             raise
@@ -208,7 +208,7 @@ class Worker:
             self._nack(job, handed, error)
         return []
 
-    def _tell(self, what: str, job: Job, handed: Handed, **more: object) -> None:
+    def _warn(self, what: str, job: Job, handed: Handed, **more: object) -> None:
         session, delivery = handed.claim.session, handed.claim.delivery_id
         common = {"pipeline": job.declared.name, "session": session.name, "epoch": session.epoch}
         event(what, level=logging.WARNING, **common, delivery=delivery, tries=handed.tries, **more)
@@ -225,7 +225,7 @@ class Worker:
 
     def _without_culprit(self, handed: Handed) -> Handed | None:
         """On the last try, leave out the file that killed the previous worker."""
-        name, clean = find_file_in_hand(handed.work), replace(handed, work=reading(handed.work, None))
+        name, clean = find_file_being_read(handed.work), replace(handed, work=reading(handed.work, None))
         if name is None or handed.tries < self._board.rules.deliveries_max:
             return clean
         reason = f"the worker process died or stopped responding while it read {name!r}"
@@ -269,7 +269,7 @@ class Worker:
         if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
             # No other worker may take it meanwhile.
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
-        self._tell("delivery_failed", job, handed, reason=type(error).__name__)
+        self._warn("delivery_failed", job, handed, reason=type(error).__name__)
         with suppress(DeliveryTakenAway):
             answered(partial(self._board.nack, handed, _reason(error)))
 
@@ -278,8 +278,8 @@ def _reason(error: Exception) -> str:
     """The error message, without the values that the driver repeats."""
     if isinstance(error, OnceloadError):
         return str(error)
-    said = first_line(error) if isinstance(error, DBAPIError) else str(error)
-    return f"{type(error).__name__}: {said}"
+    message = first_line(error) if isinstance(error, DBAPIError) else str(error)
+    return f"{type(error).__name__}: {message}"
 
 
 @contextmanager

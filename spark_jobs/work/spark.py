@@ -104,7 +104,7 @@ class SparkTasks:
             context = _start(name, master, options, tries=tries)
         except (PySparkException, Py4JError, OSError) as error:
             expected = "a Spark session (check Java with `onceload doctor`, and the options --master and --conf)"
-            raise SettingRefused("Spark", _said(error), expected) from error
+            raise SettingRefused("Spark", _message_of(error), expected) from error
         try:
             yield cls(context)
         finally:
@@ -118,59 +118,59 @@ class SparkTasks:
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         """Let each session, which is a partition, take deliveries until it can get no more."""
-        told = _Told.by_tasks_of(self._context)
+        reports = _TaskReports.by_tasks_of(self._context)
         has_copies = self._context.getConf().get("spark.speculation", "false") == "true"
-        with self._in_our_words(job, told):
+        with self._in_our_words(job, reports):
             # Spark SQL is not needed here, and takes seconds to start.
             each = self._context.parallelize(sessions, len(sessions))
-            each.foreachPartition(partial(_work, job, told, has_copies))
+            each.foreachPartition(partial(_work, job, reports, has_copies))
         # Repeated reads repeat their notes.
-        return list(dict.fromkeys(told.notes.value))
+        return list(dict.fromkeys(reports.notes.value))
 
     def transform(self, job: Job, deliveries: Sequence[Delivery]) -> list[Note]:
         """Read each delivery at least once, and stage what the transform makes of all of them."""
-        told = _Told.by_tasks_of(self._context)
-        with self._in_our_words(job, told):
-            self._made(job, tuple(deliveries), told).mapInArrow(partial(_stage, job, told), _NO_ROWS).collect()
-            accept_rows(job, told.made.value)
-        if len(set(told.read.value)) < len(deliveries):
+        reports = _TaskReports.by_tasks_of(self._context)
+        with self._in_our_words(job, reports):
+            self._made(job, tuple(deliveries), reports).mapInArrow(partial(_stage, job, reports), _NO_ROWS).collect()
+            accept_rows(job, reports.made.value)
+        if len(set(reports.read.value)) < len(deliveries):
             # The proof would count unread records as loaded.
             expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that is always false)"
             raise SettingRefused("transform", "SQL that leaves records unread", expected)
         # Repeated reads repeat their notes.
-        return list(dict.fromkeys(told.notes.value))
+        return list(dict.fromkeys(reports.notes.value))
 
     def writing(self, job: Job) -> Job:
         """The job, with the columns that its transform makes."""
         if job.declared.transform is None:
             return job
-        told = _Told.by_tasks_of(self._context)
-        with self._in_our_words(job, told):
-            made = self._made(job, (), told)
+        reports = _TaskReports.by_tasks_of(self._context)
+        with self._in_our_words(job, reports):
+            made = self._made(job, (), reports)
             _refuse_limits(made)
             return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
 
-    def _made(self, job: Job, deliveries: tuple[Delivery, ...], told: "_Told") -> DataFrame:
+    def _made(self, job: Job, deliveries: tuple[Delivery, ...], reports: "_TaskReports") -> DataFrame:
         """The rows of the transform; computing only the schema reads no records."""
         shape = from_arrow_schema(spark_schema(job.columns))
         numbers = self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
-        records = numbers.mapInArrow(partial(_read, job, deliveries, told), shape)
+        records = numbers.mapInArrow(partial(_read, job, deliveries, reports), shape)
         records.createOrReplaceTempView("records")
         return self._session.sql(job.declared.transform or "")
 
     @contextmanager
-    def _in_our_words(self, job: Job, told: "_Told") -> Iterator[None]:
+    def _in_our_words(self, job: Job, reports: "_TaskReports") -> Iterator[None]:
         """Raise the errors of tasks here, and shorten Spark's messages to one sentence."""
         try:
             yield
         except AnalysisException as error:
-            raise SettingRefused("transform", _said(error), "Spark SQL over the view records") from error
+            raise SettingRefused("transform", _message_of(error), "Spark SQL over the view records") from error
         except (PySparkException, Py4JError, OSError) as error:
-            _raise_first(told)
+            _raise_first(reports)
             if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
-                raise TransformRefused(job.declared.name, _said(error)) from error
-            raise TasksFailed(job.declared.name, self._why_stopped() or _said(error)) from error
-        _raise_first(told)
+                raise TransformRefused(job.declared.name, _message_of(error)) from error
+            raise TasksFailed(job.declared.name, self._why_stopped() or _message_of(error)) from error
+        _raise_first(reports)
 
     def _why_stopped(self) -> str | None:
         """A stopped context fails at the next call, with an error about that call only."""
@@ -245,7 +245,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _TaskReports:
     """What tasks report to the driver besides rows; Spark delivers it when a task succeeds."""
 
     notes: Accumulator[tuple[Note, ...]]
@@ -257,7 +257,7 @@ class _Told:
     errors: Accumulator[tuple[bytes, ...]]
 
     @classmethod
-    def by_tasks_of(cls, context: SparkContext) -> "_Told":
+    def by_tasks_of(cls, context: SparkContext) -> "_TaskReports":
         stop = _AddingUp(context.cancelAllJobs)
         return cls(
             notes=context.accumulator((), _AddingUp()),
@@ -270,8 +270,8 @@ class _Told:
 class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
     """Collects the reports of tasks; on the driver, it may call a function for each."""
 
-    def __init__(self, heard: Callable[[], None] | None = None) -> None:
-        self._heard = heard
+    def __init__(self, on_report: Callable[[], None] | None = None) -> None:
+        self._on_report = on_report
 
     def __reduce__(self) -> tuple[object, ...]:
         return _AddingUp, ()
@@ -281,13 +281,13 @@ class _AddingUp(AccumulatorParam[tuple[Any, ...]]):
         return ()
 
     def addInPlace(self, value1: tuple[Any, ...], value2: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N802 - Spark's.
-        if value2 and self._heard:
-            self._heard()
+        if value2 and self._on_report:
+            self._on_report()
         return value1 + value2
 
 
 @contextmanager
-def _telling(job: Job, told: _Told) -> Iterator[None]:
+def _reporting(job: Job, reports: _TaskReports) -> Iterator[None]:
     """Report permanent errors to the driver, instead of failing a task that Spark would retry in vain."""
     _keep_modules()
     use_access(job.access)
@@ -297,15 +297,15 @@ def _telling(job: Job, told: _Told) -> Iterator[None]:
         is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
         if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway | StageLost):
             raise
-        told.errors.add((pickle.dumps(error),))
+        reports.errors.add((pickle.dumps(error),))
 
 
-def _raise_first(told: _Told) -> None:
-    for error in told.errors.value:
+def _raise_first(reports: _TaskReports) -> None:
+    for error in reports.errors.value:
         raise pickle.loads(error) from None  # noqa: S301 - our own task pickled it.
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """The error in one line: from the task's own traceback, or from Spark."""
     _, is_ours, trace = str(error).rpartition("Traceback (most recent call last):")
     lines = [line for line in trace.splitlines() if line.strip()]
@@ -318,39 +318,39 @@ def _said(error: Exception) -> str:
     return lines[0].strip(" :;") if lines else type(error).__name__
 
 
-def _work(job: Job, told: _Told, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
+def _work(job: Job, reports: _TaskReports, has_copies: bool, sessions: Iterator[SessionName]) -> None:  # noqa: FBT001 - by partial.
     show_events(os.environ)
     context = TaskContext.get()
     # A retried task replaces the first try, unless that may still be alive, or have another name.
     is_retry = context is not None and context.attemptNumber() > 0
     waits = has_copies or not is_retry or job.declared.delivery.mode is Mode.SESSION
     # A newer epoch that took over does the rest.
-    with _telling(job, told), suppress(SessionFenced):
+    with _reporting(job, reports), suppress(SessionFenced):
         for name in sessions:
-            told.notes.add(tuple(work(job, name, waits=waits)))
+            reports.notes.add(tuple(work(job, name, waits=waits)))
 
 
 def _read(
-    job: Job, deliveries: Sequence[Delivery], told: _Told, numbers: Iterator[pa.RecordBatch]
+    job: Job, deliveries: Sequence[Delivery], reports: _TaskReports, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    with _telling(job, told):
+    with _reporting(job, reports):
         for number in _each(numbers):
             notes: list[Note] = []
             for rows in read_delivery(job, deliveries[number], notes):
                 yield from for_spark(rows, job.columns).to_batches(max_chunksize=_BATCH_ROWS)
-            told.notes.add(tuple(notes))
-            told.read.add((number,))
+            reports.notes.add(tuple(notes))
+            reports.read.add((number,))
 
 
-def _stage(job: Job, told: _Told, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _stage(job: Job, reports: _TaskReports, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
-    with _telling(job, told):
+    with _reporting(job, reports):
         tables = (as_declared(table, job) for table in _gathered(batches))
         try:
             made = stage_rows(job, tables, partition=context.partitionId() if context else 0)
         except RowsRefused as error:
             raise TransformRefused(job.declared.name, error.reason) from error
-        told.made.add((made,) if made else ())
+        reports.made.add((made,) if made else ())
     return iter(())
 
 

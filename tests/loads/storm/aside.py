@@ -54,24 +54,24 @@ class Aside:
         assert self._process.pid
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def told(self) -> list[Note] | BaseException | None:
+    def ended_with(self) -> list[Note] | BaseException | None:
         """How it ended; nothing, if it was killed."""
         self._process.join()
         with self._reader, suppress(EOFError):
-            told: list[Note] | BaseException = self._reader.recv()
-            return told
+            result: list[Note] | BaseException = self._reader.recv()
+            return result
         return None
 
 
 def _work(job: Job, name: SessionName, strike: Strike, patience_s: float, writer: "Connection[Any, Any]") -> None:
     loading._PATIENCE_S = patience_s
-    told: Sequence[Note] | BaseException
+    result: Sequence[Note] | BaseException
     with listening(), struck(strike):
         try:
-            told = work(job, name)
+            result = work(job, name)
         except BaseException as error:  # noqa: BLE001 - the caller raises it.
-            told = error
-    writer.send(told)
+            result = error
+    writer.send(result)
 
 
 def _nothing() -> None:

@@ -508,8 +508,8 @@ class World:
         stale = list(laws.stale(self.folder, self.words, self.declared, now, compared))
         for law, broken in ((Law.LOST, lost), (Law.OTHER, stale)):
             if broken:
-                told = [f"{note.name}: {note.reason}" for note in ended.notes]
-                raise Broken(f"{broken[0]} ({len(broken)} in all), and the load said: {ended.report}, {told}", law)
+                notes = [f"{note.name}: {note.reason}" for note in ended.notes]
+                raise Broken(f"{broken[0]} ({len(broken)} in all), and the load said: {ended.report}, {notes}", law)
 
     def counted(self) -> Counted:
         """An independent look at what is there."""
@@ -630,12 +630,12 @@ class Tasks:
                     self.world.meanwhile(self.asked, name)
                 finally:
                     aside.go_on()
-        told = aside.told()
-        self.world.outcomes[f"forked: {'stopped' if was_stopped else 'killed' if told is None else 'whole'}"] += 1
-        if isinstance(told, BaseException):
-            raise told
-        if told is not None:
-            return told
+        ended_with = aside.ended_with()
+        self.world.outcomes[f"forked: {'stopped' if was_stopped else 'killed' if ended_with is None else 'whole'}"] += 1
+        if isinstance(ended_with, BaseException):
+            raise ended_with
+        if ended_with is not None:
+            return ended_with
         self.strike.is_done = True
         self.world.between_tries(self.asked, name)
         return work(job, name)
@@ -655,19 +655,19 @@ class Tasks:
 
     def _read(self, job: Job, delivery: Delivery, notes: list[Note]) -> list[pa.Table]:
         self.strike.is_in_task = True
-        told: list[Note] = []
+        of_delivery: list[Note] = []
         try:
-            tables = list(read_delivery(job, delivery, told))
+            tables = list(read_delivery(job, delivery, of_delivery))
         except TaskKilled:
             self.strike.revive()
             self.strike.is_in_task = False
             self.world.between_tries(self.asked, job.session.name)
             self.strike.is_in_task = True
-            told = []
-            tables = list(read_delivery(job, delivery, told))
+            of_delivery = []
+            tables = list(read_delivery(job, delivery, of_delivery))
         finally:
             self.strike.is_in_task = False
-        notes += told
+        notes += of_delivery
         return tables
 
     def _made(self, job: Job, rows: pa.Table) -> pa.Table:
