@@ -152,7 +152,7 @@ def retry(arguments: Arguments, engine: Engine) -> ExitCode:
         declared,
         chosen.held,
         batch=Batch(arguments.batch) if arguments.batch else new_batch(),
-        mended={quarantine_id: line.raw for quarantine_id, line in fixed.items()},
+        fixed={quarantine_id: line.raw for quarantine_id, line in fixed.items()},
     )
     _print_retried(report, json=arguments.json)
     return ExitCode.DONE

@@ -56,8 +56,8 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
     if lock_pipeline(connection, pipeline).position != before.position:
         deleted += _delete(connection, job, replaced)
         promised = rows_promised(connection, before.pipeline_id, replaced)
-    untold = rows_unattributed(connection, before.pipeline_id, replaced)
-    differing = (*_differing(promised, deleted), *map(_without_file, untold))
+    unattributed = rows_unattributed(connection, before.pipeline_id, replaced)
+    differing = (*_differing(promised, deleted), *map(_without_file, unattributed))
     if differing and not job.differences_accepted:
         raise ReplacedRowsDiffer(pipeline, table_name(job.declared.target), differing)
     return written
@@ -74,9 +74,9 @@ def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) ->
     return Counter({ProducerId(row.producer_id): row.rows for row in deleted})
 
 
-def _without_file(untold: Unattributed) -> str:
-    which = f"{untold.rows:,} rows that were loaded in the same commit, position {untold.position},"
-    return f"{untold.name!r} ({which} have no lineage, so their file is unknown)"
+def _without_file(unattributed: Unattributed) -> str:
+    which = f"{unattributed.rows:,} rows that were loaded in the same commit, position {unattributed.position},"
+    return f"{unattributed.name!r} ({which} have no lineage, so their file is unknown)"
 
 
 def _differing(promised: Mapping[ProducerId, Promise], deleted: Counter[ProducerId]) -> Iterator[str]:

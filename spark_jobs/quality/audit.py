@@ -51,10 +51,10 @@ class AuditFailed(NeedsAPerson):
     kept_s: int
 
     def __str__(self) -> str:
-        told = "".join(f"\n  {each}" for each in self.failed)
+        failed = "".join(f"\n  {each}" for each in self.failed)
         return (
             f"pipeline {self.pipeline}: batch {self.batch} failed its audit. These critical expectations of "
-            f"{self.suite} ({self.expectations} expectations in all) were not met:{told}\nNothing was published, and "
+            f"{self.suite} ({self.expectations} expectations in all) were not met:{failed}\nNothing was published, and "
             f"the files can be loaded again. The rows are kept in {self.stage} for {self.kept_s / 3600:g} h. Fix the "
             "data or the suite, and load again."
         )
@@ -104,8 +104,8 @@ def in_words(finding: Finding) -> str:
         found = [f"{finding.unexpected:,} of {finding.checked or 0:,} are unexpected", *found]
     if finding.sample:
         found.append(f"such as {finding.sample}")
-    told = "; ".join(found) or "met"
-    return f"{finding.severity}: {finding.expectation}{about}: {told}"
+    outcome = "; ".join(found) or "met"
+    return f"{finding.severity}: {finding.expectation}{about}: {outcome}"
 
 
 @contextmanager
@@ -150,13 +150,13 @@ def _ask(
         )
         definition = context.validation_definitions.add(definition)
         traced = {"unexpected_index_column_names": [field.name for field in LINEAGE]} if is_traced else {}
-        said = definition.run(
+        validation = definition.run(
             result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN, **traced},
             run_id=gx.RunIdentifier(run_name=batch),
         )
         if docs is not None:
-            write_pages(context, said, docs)
-        return tuple(_finding(engine, each.to_json_dict()) for each in said.results)
+            write_pages(context, validation, docs)
+        return tuple(_finding(engine, each.to_json_dict()) for each in validation.results)
 
 
 def _connection(engine: Engine) -> Any:  # noqa: ANN401 - the driver's own.
@@ -186,8 +186,8 @@ def _expectations(suite: Suite) -> list[Any]:
     return made
 
 
-def _finding(engine: Engine, said: Mapping[str, Any]) -> Finding:
-    config, result = said["expectation_config"], said["result"]
+def _finding(engine: Engine, evaluated: Mapping[str, Any]) -> Finding:
+    config, result = evaluated["expectation_config"], evaluated["result"]
     kwargs = config.get("kwargs", {})
     about = [kwargs[key] for key in ("column", "column_A", "column_B", "column_list", "column_set") if key in kwargs]
     observed = result.get("observed_value")
@@ -195,10 +195,10 @@ def _finding(engine: Engine, said: Mapping[str, Any]) -> Finding:
         expectation=config["type"],
         about=", ".join(map(str, about)) or None,
         severity=config.get("severity") or Severity.CRITICAL,
-        success=bool(said["success"]),
+        success=bool(evaluated["success"]),
         unexpected=result.get("unexpected_count"),
         checked=result.get("element_count"),
-        observed=_raised(said.get("exception_info") or {}) or (None if observed is None else _cut(str(observed))),
+        observed=_raised(evaluated.get("exception_info") or {}) or (None if observed is None else _cut(str(observed))),
         sample=_sample(engine, result),
     )
 
@@ -230,8 +230,8 @@ def _names(engine: Engine, producer_ids: set[int]) -> dict[int, str]:
         return {row.producer_id: row.name for row in connection.execute(SQL["names"], {"ids": list(producer_ids)})}
 
 
-def _first_line(said: object) -> str:
-    return _cut((str(said).strip().splitlines() or ["no reason given"])[0])
+def _first_line(message: object) -> str:
+    return _cut((str(message).strip().splitlines() or ["no reason given"])[0])
 
 
 def _cut(words: str) -> str:

@@ -51,16 +51,16 @@ def _folder(path: Path) -> dict[str, str]:
     return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(path.absolute())}
 
 
-def write_pages(context: Any, said: Any, docs: Path) -> None:  # noqa: ANN401 - of the library.
+def write_pages(context: Any, validation: Any, docs: Path) -> None:  # noqa: ANN401 - of the library.
     """Write the new pages of this audit, and the index."""
     from great_expectations.data_context.types.resource_identifiers import (
         ExpectationSuiteIdentifier,
         ValidationResultIdentifier,
     )
 
-    suite = ExpectationSuiteIdentifier(name=said.suite_name)
+    suite = ExpectationSuiteIdentifier(name=validation.suite_name)
     own = ValidationResultIdentifier(
-        expectation_suite_identifier=suite, run_id=said.meta["run_id"], batch_identifier=said.batch_id
+        expectation_suite_identifier=suite, run_id=validation.meta["run_id"], batch_identifier=validation.batch_id
     )
     with _alone(docs):
         context.build_data_docs(resource_identifiers=[suite, own])

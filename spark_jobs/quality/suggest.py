@@ -99,8 +99,8 @@ def suggest(engine: Engine, declared: Declared, *, batch: Batch | None, now: dat
             raise SettingRefused(f"rows of {source}", str(looked.rows), expected)
         batches = connection.execute(SQL["batches"], {"pipeline": declared.name}).one()
     suggestions = [_of_batches(batches, looked, staged=batch is not None)]
-    for column, said in zip(columns, found[1:], strict=True):
-        suggestions += _of_column(declared, column, said, looked)
+    for column, stats in zip(columns, found[1:], strict=True):
+        suggestions += _of_column(declared, column, stats, looked)
     return Draft(pipeline=declared.name, source=source, rows=looked.rows, suggestions=tuple(suggestions))
 
 
@@ -225,30 +225,30 @@ def _of_batches(batches: Record, looked: _Looked, *, staged: bool) -> Suggestion
     return _suggestion("expect_table_row_count_to_be_between", kwargs, f"{seen}, {looked.on}")
 
 
-def _of_column(declared: Declared, column: Column, said: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
-    share = 1 - said["count"] / looked.rows
+def _of_column(declared: Declared, column: Column, stats: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
+    share = 1 - stats["count"] / looked.rows
     mostly = math.floor(100 * (1 - 2 * share - _NULLS_ALLOWED)) / 100
     if not column.not_null and mostly >= 0.5:
         nulls = f"null in {f'{share:.2%}' if share else 'none'} of {looked.rows:,} rows, {looked.on}"
         kwargs = {"column": column.name, "mostly": mostly}
         yield _suggestion("expect_column_values_to_not_be_null", kwargs, nulls)
-    if said["count"] < _ROWS_MIN or column.type.is_array:
+    if stats["count"] < _ROWS_MIN or column.type.is_array:
         return
     kind = column.type.kind
     if kind in _NUMBERS:
-        yield from _of_numbers(column, said, looked)
+        yield from _of_numbers(column, stats, looked)
     elif kind in _TIMES:
-        yield from _of_times(column, said, looked)
+        yield from _of_times(column, stats, looked)
     elif kind in _TEXTS:
-        yield from _of_texts(column, said, looked)
-    if kind in (*INTEGERS, *_TEXTS) and not _is_known_unique(declared, column) and _is_unique(said, looked):
-        seen = f"all {said['count']:,} differ, {looked.on}"
+        yield from _of_texts(column, stats, looked)
+    if kind in (*INTEGERS, *_TEXTS) and not _is_known_unique(declared, column) and _is_unique(stats, looked):
+        seen = f"all {stats['count']:,} differ, {looked.on}"
         yield _suggestion("expect_column_values_to_be_unique", {"column": column.name}, seen)
 
 
-def _is_unique(said: dict[str, Any], looked: _Looked) -> bool:
-    is_many = said["count"] >= _UNIQUE_ROWS_MIN
-    return bool(looked.is_all and is_many and said["distinct"] == said["count"])
+def _is_unique(stats: dict[str, Any], looked: _Looked) -> bool:
+    is_many = stats["count"] >= _UNIQUE_ROWS_MIN
+    return bool(looked.is_all and is_many and stats["distinct"] == stats["count"])
 
 
 def _is_known_unique(declared: Declared, column: Column) -> bool:
@@ -257,29 +257,29 @@ def _is_known_unique(declared: Declared, column: Column) -> bool:
     return column.name in declared.target.key or ids == (column.name,)
 
 
-def _of_numbers(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
-    least, most = Decimal(said["min"]), Decimal(said["max"])
+def _of_numbers(column: Column, stats: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
+    least, most = Decimal(stats["min"]), Decimal(stats["max"])
     if not (least.is_finite() and most.is_finite()) or max(abs(least), abs(most)) > _BIGGEST:
         return
-    seen = f"{least:,f} … {most:,f} in {said['count']:,} rows, {looked.on}"
-    if _is_identity(column, said):
+    seen = f"{least:,f} … {most:,f} in {stats['count']:,} rows, {looked.on}"
+    if _is_identity(column, stats):
         if least >= 0:
             yield _between(column, {"min_value": 0}, f"{seen}; an id or a counter, which may grow")
         return
-    first, last = (Decimal(each) for each in said["most"])
+    first, last = (Decimal(each) for each in stats["most"])
     if (first, last) != (least, most):
         seen += f"; 98 of 100 are {first:,f} … {last:,f}"
     low, high = _with_room(least, most)
     yield _between(column, {"min_value": low, "max_value": high}, seen)
 
 
-def _is_identity(column: Column, said: dict[str, Any]) -> bool:
+def _is_identity(column: Column, stats: dict[str, Any]) -> bool:
     """Whether a number is an id or a counter, which has no final bound."""
-    grows = bool(abs(said["growth"] or 0) > 0.9)
+    grows = bool(abs(stats["growth"] or 0) > 0.9)
     if column.type.kind not in INTEGERS:
         return grows
     is_named_so = column.name.lower() == "id" or column.name.lower().endswith(("_id", "_no", "_nr"))
-    return bool(grows or is_named_so or said["distinct"] == said["count"])
+    return bool(grows or is_named_so or stats["distinct"] == stats["count"])
 
 
 def _with_room(least: Decimal, most: Decimal) -> tuple[int | float, int | float]:
@@ -303,34 +303,34 @@ def _plain(number: Decimal) -> int | float:
     return int(number) if number == number.to_integral_value() else float(number)
 
 
-def _of_times(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
-    earliest = said["earliest"]
+def _of_times(column: Column, stats: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
+    earliest = stats["earliest"]
     if earliest and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", earliest):
-        seen = f"{said['min']} … {said['max']} in {said['count']:,} rows, {looked.on}; min_value is one year earlier"
+        seen = f"{stats['min']} … {stats['max']} in {stats['count']:,} rows, {looked.on}; min_value is one year earlier"
         yield _between(column, {"min_value": earliest}, seen)
 
 
-def _of_texts(column: Column, said: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
-    of_rows = f"in {said['count']:,} rows, {looked.on}"
-    values = said["values"]
-    if _is_set(values, said):
+def _of_texts(column: Column, stats: dict[str, Any], looked: _Looked) -> Iterator[Suggestion]:
+    of_rows = f"in {stats['count']:,} rows, {looked.on}"
+    values = stats["values"]
+    if _is_set(values, stats):
         seen = f"{len(values)} values, each at least {min(each['times'] for each in values):,} times, {of_rows}"
         kwargs: dict[str, object] = {"column": column.name, "value_set": [each["value"] for each in values]}
         yield _suggestion("expect_column_values_to_be_in_set", kwargs, seen)
-    elif (pattern := _pattern(said)) is not None:
+    elif (pattern := _pattern(stats)) is not None:
         kwargs = {"column": column.name, "regex": pattern}
         yield _suggestion("expect_column_values_to_match_regex", kwargs, f"all of the same form {of_rows}")
-    elif said["longest"]:
-        kwargs = {"column": column.name, "min_value": min(said["shortest"], 1), "max_value": 2 * said["longest"]}
-        seen = f"{said['shortest']:,} … {said['longest']:,} characters {of_rows}"
+    elif stats["longest"]:
+        kwargs = {"column": column.name, "min_value": min(stats["shortest"], 1), "max_value": 2 * stats["longest"]}
+        seen = f"{stats['shortest']:,} … {stats['longest']:,} characters {of_rows}"
         yield _suggestion("expect_column_value_lengths_to_be_between", kwargs, seen)
 
 
-def _is_set(values: Sequence[dict[str, Any]], said: dict[str, Any]) -> bool:
+def _is_set(values: Sequence[dict[str, Any]], stats: dict[str, Any]) -> bool:
     """Few values, each seen often; if all contain numbers, expect a next number."""
     return bool(
         len(values) <= _VALUES_MAX
-        and said["longest"] <= _SHORT
+        and stats["longest"] <= _SHORT
         # Great Expectations fails on other characters in a set.
         and all(each["value"].isprintable() and "\\" not in each["value"] for each in values)
         and all(each["times"] >= _EACH_VALUE_SEEN_MIN for each in values)
@@ -338,14 +338,14 @@ def _is_set(values: Sequence[dict[str, Any]], said: dict[str, Any]) -> bool:
     )
 
 
-def _pattern(said: dict[str, Any]) -> str | None:
+def _pattern(stats: dict[str, Any]) -> str | None:
     """The common pattern of all values, if it is more than letters or digits."""
-    if said["longest"] > _SHORT:
+    if stats["longest"] > _SHORT:
         return None
-    if said["numbered_shapes"] == 1:
-        shape, parts = said["numbered_shape"], {"9": "[0-9]+"}
-    elif said["spelled_shapes"] == 1:
-        shape, parts = said["spelled_shape"], {"9": "[0-9]+", "a": "[A-Za-z]+"}
+    if stats["numbered_shapes"] == 1:
+        shape, parts = stats["numbered_shape"], {"9": "[0-9]+"}
+    elif stats["spelled_shapes"] == 1:
+        shape, parts = stats["spelled_shape"], {"9": "[0-9]+", "a": "[A-Za-z]+"}
     else:
         return None
     if not shape.isprintable() or not shape.isascii() or set(shape) & {"\\", "^"}:

@@ -72,7 +72,7 @@ def retry(
     asked: Sequence[KeptRecord],
     *,
     batch: Batch,
-    mended: Mapping[QuarantineId, bytes] | None = None,
+    fixed: Mapping[QuarantineId, bytes] | None = None,
     run: Run | None = None,
 ) -> RetryReport:
     """Load the records that are good now in one commit; the others stay held, with the current reason."""
@@ -92,7 +92,7 @@ def retry(
             declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
         ),
         batch=batch,
-        mended=mended or {},
+        fixed=fixed or {},
         headers=_headers(declared, ledger, asked),
         run=run,
     )
@@ -110,7 +110,7 @@ class _Job:
     columns: tuple[Column, ...]
     session: Session
     batch: Batch
-    mended: Mapping[QuarantineId, bytes]
+    fixed: Mapping[QuarantineId, bytes]
     #: The fields of each CSV file, in order.
     headers: Mapping[ProducerId, tuple[str, ...]]
     run: Run | None
@@ -295,7 +295,7 @@ def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
     """Why a record cannot be tried at all."""
     if record.is_replaced:
         return Refusal(reason="its file was replaced by a later generation, so its rows must not be loaded again")
-    if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.mended:
+    if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.fixed:
         # The kept beginning of an oversized record might look like a whole one.
         return Refusal(reason=record.reason, column=record.column)
     if job.declared.source.format is Format.CSV and record.producer_id not in job.headers:
@@ -304,7 +304,7 @@ def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
 
 
 def _text_of(job: _Job, record: KeptRecord) -> bytes:
-    return job.mended.get(record.quarantine_id, record.raw)
+    return job.fixed.get(record.quarantine_id, record.raw)
 
 
 def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:

@@ -274,7 +274,7 @@ class _Questions:
         target = declared.target
         self._columns = columns
         self._is_merge = target.write is Write.MERGE
-        self._says_lineage = target.lineage
+        self._has_lineage = target.lineage
         key = [_name(each) for each in target.key] if self._is_merge else [PRODUCER_ID, SEQUENCE]
         self._on = " AND ".join(f"expected.{each} = found.{each}" for each in key)
         self._with = f"WITH expected AS ({_expected(target, columns)}), found AS ({_found(target, columns)})"
@@ -309,18 +309,18 @@ class _Questions:
         which = f"expected.{SEQUENCE} IS NULL AND {self._is_ours} AND {_is_news('found')}"
         return self._asked("found", _NONE_AND_A_ROW, joined, which)
 
-    def _asked(self, side: str, said: str, joined: str, which: str) -> str:
+    def _asked(self, side: str, selected: str, joined: str, which: str) -> str:
         """Count all, and return the first."""
         place = f"{side}.{PRODUCER_ID} AS producer_id, {side}.{SEQUENCE} AS sequence_id"
         return (
-            f"{self._with} SELECT {place}, {said}, count(*) OVER () AS counted"
+            f"{self._with} SELECT {place}, {selected}, count(*) OVER () AS counted"
             f" FROM {joined} WHERE {which} ORDER BY 1, 2 LIMIT :at_most"
         )
 
     @property
     def _is_ours(self) -> str:
         """Exclude rows that prove nothing: merged from changed files, retried, or of another pipeline."""
-        if not self._says_lineage:
+        if not self._has_lineage:
             return "true"
         return (
             f"(found.{PRODUCER_ID} = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE"

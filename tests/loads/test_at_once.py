@@ -337,9 +337,9 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     loads.load()
     (held,) = find_records(loads.engine, Selection(pipeline="events"))
     loads.write("b.jsonl", '{"id": 1, "amount": 5}\n')
-    mended = {held.quarantine_id: b'{"id": 1, "amount": 4}'}
+    fixed = {held.quarantine_id: b'{"id": 1, "amount": 4}'}
     retrying = threading.Thread(
-        target=lambda: retry(loads.engine, loads.ledger, loads.declared, (held,), batch=Batch("retry"), mended=mended)
+        target=lambda: retry(loads.engine, loads.ledger, loads.declared, (held,), batch=Batch("retry"), fixed=fixed)
     )
 
     def merge_while_it_is_retried(*arguments):

@@ -61,11 +61,11 @@ def held(loads: Loads) -> list[QuarantineId]:
 
 
 def retry_all(
-    loads: Loads, *, ledger: PostgresLedger | None = None, mended: dict[Any, bytes] | None = None, **changes: Any
+    loads: Loads, *, ledger: PostgresLedger | None = None, fixed: dict[Any, bytes] | None = None, **changes: Any
 ) -> RetryReport:
     asked = choose(loads.engine, Selection(pipeline="events")).held
     declared = replace(loads.declared, **changes)
-    return retry(loads.engine, ledger or loads.ledger, declared, asked, batch=new_batch(), mended=mended)
+    return retry(loads.engine, ledger or loads.ledger, declared, asked, batch=new_batch(), fixed=fixed)
 
 
 def states_of(loads: Loads) -> list[tuple[Any, ...]]:
@@ -130,7 +130,7 @@ def test_a_record_that_is_still_bad_stays_held_with_its_new_reason_and_the_rest_
     loads.load(unknown_fields=UnknownFields.FAIL)
     before = loads.ask("SELECT reason FROM onceload.quarantine ORDER BY sequence_id")
 
-    report = retry_all(loads, mended={held(loads)[1]: b'{"amount": 1}'})
+    report = retry_all(loads, fixed={held(loads)[1]: b'{"amount": 1}'})
 
     assert (report.retried, len(report.still_bad)) == (2, 2)
     assert loads.rows() == [1, 2]
@@ -289,9 +289,9 @@ def test_csv_is_read_by_the_header_of_its_file_and_not_without_it(loads):
     content = path.read_text()
 
     path.write_text(content.replace("note,id", "id,note"))
-    rewritten = retry_all(loads, source=csv, mended={ids[0]: b"later,2,"})
+    rewritten = retry_all(loads, source=csv, fixed={ids[0]: b"later,2,"})
     path.write_text(content)
-    report = retry_all(loads, source=csv, mended={ids[0]: b"later,2,"})
+    report = retry_all(loads, source=csv, fixed={ids[0]: b"later,2,"})
 
     assert (rewritten.retried, "rewritten" in rewritten.still_bad[ids[0]].reason) == (0, True)
     assert report.retried == 1
@@ -312,9 +312,9 @@ def test_a_row_of_parquet_is_retried_from_the_json_that_was_kept_of_it(loads):
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
-@pytest.mark.parametrize("mended", [b'{"id": 2}\n{"id": 3}', b"", b"\n"])
-def test_a_text_that_is_not_one_record_stays_held(two_strange, mended):
-    report = retry_all(two_strange, mended=dict.fromkeys(held(two_strange), mended))
+@pytest.mark.parametrize("fixed", [b'{"id": 2}\n{"id": 3}', b"", b"\n"])
+def test_a_text_that_is_not_one_record_stays_held(two_strange, fixed):
+    report = retry_all(two_strange, fixed=dict.fromkeys(held(two_strange), fixed))
 
     assert report.retried == 0
     assert {"instead of one" in each.reason for each in report.still_bad.values()} == {True}
@@ -324,7 +324,7 @@ def test_a_text_that_is_not_one_record_stays_held(two_strange, mended):
 def test_a_blank_line_around_a_fixed_record_does_not_move_its_id(two_strange):
     ids = two_strange.ask("SELECT sequence_id FROM onceload.quarantine ORDER BY sequence_id")
 
-    retry_all(two_strange, mended=dict.fromkeys(held(two_strange), b'\n\n {"id": 9}\n'))
+    retry_all(two_strange, fixed=dict.fromkeys(held(two_strange), b'\n\n {"id": 9}\n'))
 
     assert [(sequence,) for key, sequence in two_strange.rows("id, _sequence") if key == 9] == ids
 
@@ -365,7 +365,7 @@ def test_a_record_whose_turn_is_unknown_is_not_retried(loads, setting, changes):
     (held_id,) = held(loads)
 
     with pytest.raises(SettingRefused, match=setting):
-        retry_all(loads, mended={held_id: line(1).encode()})
+        retry_all(loads, fixed={held_id: line(1).encode()})
 
     assert len(held(loads)) == 1
 

@@ -52,7 +52,7 @@ def change(loads, *statements):
             connection.execute(text(statement))
 
 
-def retry_all(loads, *, mended):
+def retry_all(loads, *, fixed):
     """As a command of its own does it, on a connection of its own."""
     asked = tuple(find_records(loads.engine, Selection(pipeline="events")))
     return retry(
@@ -61,7 +61,7 @@ def retry_all(loads, *, mended):
         loads.declared,
         asked,
         batch=new_batch(),
-        mended={each.quarantine_id: mended.encode() for each in asked},
+        fixed={each.quarantine_id: fixed.encode() for each in asked},
     )
 
 
@@ -135,7 +135,7 @@ def test_a_record_that_is_retried_while_its_file_is_replaced_is_not_there_twice(
     with gate_at(Moment.OLD_ROWS_DELETED, loads.admin_dsn) as gate, ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(load_again, loads, accepted=accepted)
         _wait_until(lambda: gate.is_reached() or replacing.done())
-        retried = retry_all(loads, mended=line(2))
+        retried = retry_all(loads, fixed=line(2))
         gate.open()
         report = replacing.result()
 
@@ -150,7 +150,7 @@ def test_retried_and_rewound_records_are_counted(loads):
     loads.write("a.jsonl", line(1) + BROKEN + line(3))
     loads.load()
     rewind(loads.declared, loads.engine, to=Position(1), dry_run=False)
-    retry_all(loads, mended=line(2))
+    retry_all(loads, fixed=line(2))
     before = loads.rows()
 
     report = load_again(loads)
@@ -214,9 +214,9 @@ def test_the_command_line_says_what_differs_and_takes_the_flag(ten, tmp_path, ca
     environment = {"ONCELOAD_DSN": loads.dsn}
 
     refused = main(["publish", str(file), "--batch", "again"], environment)
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     done = main(["publish", str(file), "--batch", "again", "--accept-differences"], environment)
 
     assert (refused, done) == (ExitCode.NEEDS_A_PERSON, ExitCode.DONE)
-    assert "'a.jsonl' (10 rows expected, 5 found)" in said
+    assert "'a.jsonl' (10 rows expected, 5 found)" in messages
     assert loads.rows() == [*range(10)]

@@ -71,8 +71,8 @@ def grown(loads):
     loads.write("b.jsonl", line(4) + "{also broken\n")
     loads.load()
     kept = [each for each in find_records(loads.engine, Selection(pipeline="events")) if b'"x"' in each.raw]
-    mended = {kept[0].quarantine_id: line(2).encode().rstrip()}
-    retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), mended=mended)
+    fixed = {kept[0].quarantine_id: line(2).encode().rstrip()}
+    retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
     return loads
 
 
@@ -554,8 +554,8 @@ def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
 
     def call(*arguments):
         code = main(["recover", "rewind", str(file), *arguments], {"ONCELOAD_DSN": grown.dsn})
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     dry = call("--position", "1", "--dry-run", "--json")
     done = call("--position", "1")
@@ -593,14 +593,14 @@ def exported(loads, tmp_path):
     return path
 
 
-def anew(loads, dsn, exported=None):
+def rebuilt(loads, dsn, exported=None):
     snapshot = read_snapshot(exported) if exported else None
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
     return rebuild(loads.declared, settings, batch=new_batch(), snapshot=snapshot, tasks=InThisProcess())
 
 
 def test_a_database_that_is_gone_is_rebuilt_from_the_same_files(loads, exported, new_dsn):
-    done = anew(loads, new_dsn, exported)
+    done = rebuilt(loads, new_dsn, exported)
 
     assert (done.report.loaded, done.report.quarantined) == (2, 2)
     assert (done.comparison.same, done.comparison.ahead, done.comparison.different) == (2, (), ())
@@ -611,7 +611,7 @@ def test_files_that_have_grown_since_the_snapshot_are_ahead_of_it(loads, exporte
         file.write(line(3))
     loads.write("c.jsonl", line(4))
 
-    found = anew(loads, new_dsn, exported).comparison
+    found = rebuilt(loads, new_dsn, exported).comparison
 
     assert (found.same, found.ahead, found.different) == (1, ("a.jsonl", "c.jsonl"), ())
 
@@ -620,7 +620,7 @@ def test_files_that_are_missing_or_cut_are_named(loads, exported, new_dsn):
     (loads.folder / "a.jsonl").unlink()
     loads.write("b.jsonl", line(2))
 
-    found = anew(loads, new_dsn, exported).comparison
+    found = rebuilt(loads, new_dsn, exported).comparison
 
     assert (found.same, found.ahead) == (0, ())
     assert [(each.producer, each.found) for each in found.different] == [
@@ -636,7 +636,7 @@ def test_an_earlier_life_that_no_file_holds_is_named(loads, exported, new_dsn):
     PostgresSnapshots(loads.engine).take("events")
     write_snapshot(PostgresSnapshots(loads.engine).get("events"), exported)
 
-    found = anew(loads, new_dsn, exported).comparison
+    found = rebuilt(loads, new_dsn, exported).comparison
 
     assert found.same == 2
     assert [(each.producer, each.generation) for each in found.different] == [("a.jsonl", 1)]
@@ -646,7 +646,7 @@ def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, ne
     whole = (loads.folder / "a.jsonl").read_text()
     loads.write("a.jsonl", whole.replace("1.50", "9.50"))
 
-    found = anew(loads, new_dsn, exported).comparison
+    found = rebuilt(loads, new_dsn, exported).comparison
 
     assert found.same == 1
     assert [(each.producer, each.found) for each in found.different] == [
@@ -668,7 +668,7 @@ def test_files_that_are_known_by_their_content_may_have_other_names(loads, new_d
     path = tmp_path / "events.snapshot"
     write_snapshot(PostgresSnapshots(loads.engine).get("events"), path)
 
-    done = anew(loads, new_dsn, path)
+    done = rebuilt(loads, new_dsn, path)
 
     assert done.report.loaded == 2
     # Names of one content are one producer.
@@ -683,23 +683,23 @@ def test_a_target_that_still_has_rows_is_not_loaded_over(loads, exported, new_ds
     engine.dispose()
 
     with pytest.raises(SettingRefused, match=r"found table .*target.* with rows.*Expected an empty target"):
-        anew(loads, new_dsn, exported)
+        rebuilt(loads, new_dsn, exported)
 
 
 def test_without_a_snapshot_nothing_is_compared(loads, exported, new_dsn):
-    assert anew(loads, new_dsn).comparison is None
+    assert rebuilt(loads, new_dsn).comparison is None
 
 
 def test_a_database_that_has_the_pipeline_is_not_rebuilt_over(loads, exported):
     with pytest.raises(SettingRefused, match="with 2 commits in this database"):
-        anew(loads, loads.dsn, exported)
+        rebuilt(loads, loads.dsn, exported)
 
 
 def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
     loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, name="others"))
 
     with pytest.raises(SettingRefused, match=r"found one of pipeline events.*Expected a snapshot of others"):
-        anew(loads, new_dsn, exported)
+        rebuilt(loads, new_dsn, exported)
 
 
 def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
@@ -714,10 +714,10 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
 
     code = main(["recover", "rebuild", str(file)], {"ONCELOAD_DSN": new_dsn})
 
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     assert code == 0
-    assert "2 loaded, 1 duplicates" in said
-    assert "records that repeat an id after its window are counted as duplicates" in said
+    assert "2 loaded, 1 duplicates" in messages
+    assert "records that repeat an id after its window are counted as duplicates" in messages
 
 
 @pytest.mark.usefixtures("exported")
@@ -728,8 +728,8 @@ def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, c
 
     code = main(["recover", "rebuild", str(file), "--snapshot", str(exported), "--json"], {"ONCELOAD_DSN": new_dsn})
 
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code == 4
-    assert json.loads(said.out)["comparison"]["different"][0]["producer"] == "a.jsonl"
-    assert "a.jsonl (generation 1): expected" in said.err
-    assert "1 producers are the same, 0 are ahead or new, 1 lack records" in said.err
+    assert json.loads(printed.out)["comparison"]["different"][0]["producer"] == "a.jsonl"
+    assert "a.jsonl (generation 1): expected" in printed.err
+    assert "1 producers are the same, 0 are ahead or new, 1 lack records" in printed.err

@@ -174,14 +174,14 @@ def test_a_deleted_and_a_duplicated_row_of_one_file_are_both_found(loads, name):
     FORMATS[name](loads)
     source = source_of(loads, name)
     loads.load(source=source)
-    ((deleted,), (doubled,)) = loads.ask("SELECT _sequence FROM target WHERE id IN (41, 42) ORDER BY id")
+    ((deleted,), (duplicated,)) = loads.ask("SELECT _sequence FROM target WHERE id IN (41, 42) ORDER BY id")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM target WHERE id = 41")
         connection.exec_driver_sql("INSERT INTO target SELECT * FROM target WHERE id = 42")
 
     for deep in (False, True):
         found = {(each.kind, each.sequence_id) for each in verified(loads, source=source, deep=deep).differences}
-        assert found == {(Kind.ROW_MISSING, deleted), (Kind.ROW_DOUBLED, doubled)}
+        assert found == {(Kind.ROW_MISSING, deleted), (Kind.ROW_DOUBLED, duplicated)}
 
 
 def test_all_are_counted_and_only_some_are_named(loads):
@@ -373,7 +373,7 @@ def test_a_table_that_is_gone_is_one_difference(loads):
     assert named(verified(loads, deep=True)) == [('"public"."target"', Kind.TABLE_MISSING, None)]
 
 
-def retried(loads, mended):
+def retried(loads, fixed):
     records = tuple(find_records(loads.engine, Selection(pipeline="events")))
     report = retry(
         loads.engine,
@@ -381,7 +381,7 @@ def retried(loads, mended):
         loads.declared,
         records,
         batch=Batch("mended"),
-        mended={record.quarantine_id: mended for record in records},
+        fixed={record.quarantine_id: fixed for record in records},
     )
     assert report.retried == len(records)
 
@@ -578,7 +578,7 @@ target: {table: public.target}
 
 
 @pytest.fixture
-def told(loads, tmp_path, capsys):
+def call(loads, tmp_path, capsys):
     """Run a command on the pipeline's file, as from a shell."""
     file = tmp_path / "events.yaml"
     file.write_text(PIPELINE.replace("landing/", f"{loads.folder}/"))
@@ -590,23 +590,23 @@ def told(loads, tmp_path, capsys):
     return run
 
 
-def test_the_command_names_what_differs_and_what_to_do(loads, told):
+def test_the_command_names_what_differs_and_what_to_do(loads, call):
     loads.write("a-rather-long-name-of-a-file-of-some-device.jsonl", line(1) + line(2))
     loads.load()
-    code, out, err = told("verify", "--deep")
+    code, out, err = call("verify", "--deep")
     assert (code, out) == (ExitCode.DONE, "")
     assert "compared 1 files" in err
     assert err.strip().endswith("compared the values of 2 rows; no differences")
     with loads.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE target SET amount = 9 WHERE id = 1; DELETE FROM target WHERE id = 2")
 
-    code, out, err = told("verify", "--deep")
+    code, out, err = call("verify", "--deep")
 
     assert code == ExitCode.NEEDS_A_PERSON
     assert "a-rather-long-name-of-a-file-of-some-device.jsonl  value changed" in out
     assert "row missing (1): " in err
     assert "onceload recover" in err
-    code, out, err = told("verify", "--deep", "--json")
+    code, out, err = call("verify", "--deep", "--json")
     document = json.loads(out)
     assert (code, document["differing"]) == (ExitCode.NEEDS_A_PERSON, 2)
     assert {each["kind"] for each in document["differences"]} == {"row missing", "value changed"}

@@ -1140,8 +1140,8 @@ BATCH_BUGS = (
     Bug(
         name="replace leaves rows that do not say their file",
         file="spark_jobs/publish/replaced_rows.py",
-        correct="    differing = (*_differing(promised, deleted), *map(_without_file, untold))\n",
-        wrong="    differing = (*_differing(promised, deleted), *map(_without_file, untold[:0]))\n",
+        correct="    differing = (*_differing(promised, deleted), *map(_without_file, unattributed))\n",
+        wrong="    differing = (*_differing(promised, deleted), *map(_without_file, unattributed[:0]))\n",
         tests=(
             "tests/loads/test_spark.py::test_rows_that_an_earlier_transform_left_without_their_file_are_not_loaded_twice",
         ),

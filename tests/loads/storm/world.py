@@ -296,10 +296,10 @@ class World:
         del strike
         held = list(find_records(self.engine, Selection(pipeline=self.name)))
         held = [each for each in held if not each.is_replaced]
-        mended = {each.quarantine_id: each.raw.replace(BAD, GOOD) for each in held}
+        fixed = {each.quarantine_id: each.raw.replace(BAD, GOOD) for each in held}
         batch = Batch(f"retry {next(self._batches)}")
         ledger, declared = PostgresLedger(self.engine), self._as_declared(self.words)
-        return retry(self.engine, ledger, declared, held, batch=batch, mended=mended)
+        return retry(self.engine, ledger, declared, held, batch=batch, fixed=fixed)
 
     def _rewind(self, back: int) -> None:
         declared = self._as_declared(self.words)
