@@ -2,7 +2,6 @@
 
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import cached_property
 
 from dedup_core.errors import SettingRefused
@@ -13,13 +12,11 @@ from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import is_of_s3, known_access
 from spark_jobs.files.notes import Note
 from spark_jobs.load.attempt import Attempt
-from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
-from spark_jobs.pipeline.declared import Declared, UnknownFields
+from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.work.progress import Waiting, WatchedTasks
 from spark_jobs.work.session import Tasks
 from spark_jobs.write.patience import answered
-from spark_jobs.write.sql import table_name
-from spark_jobs.write.target import ensure_target, undeclared_columns
+from spark_jobs.write.target import columns_to_read, ensure_target
 
 
 class Crew:
@@ -36,11 +33,7 @@ class Crew:
     def job(self) -> Job:
         """The job for all sessions; creates the target table if needed."""
         attempt, declared, settings = self._attempt, self._attempt.declared, self._attempt.settings
-        columns = _columns(declared)
-        if declared.unknown_fields is UnknownFields.ADD:
-            with attempt.engine.begin() as connection:
-                known = [column.name for column in columns]
-                columns += undeclared_columns(connection, table_name(declared.target), known=known)
+        columns = columns_to_read(attempt.engine, declared)
         job = Job(
             declared=declared,
             columns=columns,
@@ -114,9 +107,3 @@ class Crew:
         if self._attempt.declared.transform is not None:
             return False
         return left.of_session if self._attempt.has_own_line else bool(left.waiting or left.of_batch)
-
-
-def _columns(declared: Declared) -> tuple[Column, ...]:
-    """Columns that identify rows are not null: a record without them is quarantined instead of failing the batch."""
-    found_by = declared.found_by
-    return tuple(replace(column, not_null=True) if column.name in found_by else column for column in declared.columns)

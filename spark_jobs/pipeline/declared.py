@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dedup_core.delivery import Mode, Rules
@@ -233,6 +233,12 @@ class Declared:
         of_messages = self.message_id.columns if self.message_id else ()
         of_producers = (self.producer.name, self.producer.sequence) if self.producer else ()
         return frozenset((*self.target.key, *of_messages, *of_producers))
+
+    @property
+    def columns_as_read(self) -> tuple[Column, ...]:
+        """Columns that identify rows are not null: a record without them is quarantined, and fails no batch."""
+        found_by = self.found_by
+        return tuple(replace(each, not_null=True) if each.name in found_by else each for each in self.columns)
 
     @property
     def is_direct(self) -> bool:

@@ -23,9 +23,9 @@ from dedup_core.postgres.connection import Record, sqlstate, statements, transla
 from spark_jobs.batch.hand_over import word_of
 from spark_jobs.batch.stage import Stage
 from spark_jobs.pipeline.columns import INTEGERS, RESERVED, Column, Kind
-from spark_jobs.pipeline.declared import Declared, Expectation, Severity, UnknownFields
+from spark_jobs.pipeline.declared import Declared, Expectation, Severity
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import columns_there, undeclared_columns
+from spark_jobs.write.target import added_columns, columns_there, undeclared_columns
 
 _ROWS_MAX = 100_000
 #: The planner's row count of an unanalyzed table is a guess; a sample may then be this many times larger.
@@ -130,9 +130,7 @@ def _where(
         return table, [each for each in made if isinstance(each, Column)], source
     # Rows where it is true are deleted.
     columns = [column for column in declared.columns if column.name != target.deleted]
-    if declared.unknown_fields is UnknownFields.ADD:
-        columns += undeclared_columns(connection, table, known=[column.name for column in declared.columns])
-    return table, columns, source
+    return table, [*columns, *added_columns(connection, declared)], source
 
 
 def _sample(connection: Connection, table: str) -> str:

@@ -7,7 +7,7 @@ have the same result: the next look finds the settled records, and continues wit
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -38,7 +38,7 @@ from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
 from spark_jobs.formats.values import from_kept
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
-from spark_jobs.pipeline.declared import Declared, Format, Target, UnknownFields, Write
+from spark_jobs.pipeline.declared import Declared, Format, Target, Write
 from spark_jobs.plan.versions import as_declared
 from spark_jobs.publish.merge import merge_in
 from spark_jobs.read.chunks import ReadPart
@@ -47,7 +47,7 @@ from spark_jobs.work.deliver import read_adding
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.refused import is_of_rows, refused_rows
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import check_target, ensure_target, undeclared_columns
+from spark_jobs.write.target import check_target, columns_to_read, ensure_target
 from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 
@@ -81,12 +81,12 @@ def retry(
     if not asked:
         return RetryReport(pipeline=declared.name, batch=batch, position=before)
     check_target(engine, ledger, declared)
-    columns = _columns(engine, declared)
+    ensure_target(engine, declared, columns=declared.columns_as_read)
     job = _Job(
         engine=engine,
         ledger=ledger,
         declared=declared,
-        columns=columns,
+        columns=columns_to_read(engine, declared),
         # It writes rows like a load, with the current pipeline file.
         session=ledger.open_session(
             declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
@@ -131,18 +131,6 @@ def _refuse_unfit(declared: Declared) -> None:
         if is_declared:
             expected = "a pipeline without it (deliver such records again in a new file, and discard these)"
             raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
-
-
-def _columns(engine: Engine, declared: Declared) -> tuple[Column, ...]:
-    """The columns of the target, as in a load: columns that identify rows are not null."""
-    key = declared.target.key
-    columns = tuple(replace(each, not_null=True) if each.name in key else each for each in declared.columns)
-    ensure_target(engine, declared, columns=columns)
-    if declared.unknown_fields is not UnknownFields.ADD:
-        return columns
-    with engine.begin() as connection:
-        known = [column.name for column in columns]
-        return columns + undeclared_columns(connection, table_name(declared.target), known=known)
 
 
 def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, after: Position) -> RetryReport:

@@ -6,7 +6,7 @@ is rolled back; they take about as much space as the source, up to a limit, afte
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.csv.header import read_header
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
-from spark_jobs.pipeline.declared import Declared, Format, Source, Target, UnknownFields, Write
+from spark_jobs.pipeline.declared import Declared, Format, Source, Target, Write
 from spark_jobs.plan.versions import as_declared, of_rows
 from spark_jobs.read.chunks import ReadPart, read_parts
 from spark_jobs.read.parts import is_stream, pieces
@@ -31,7 +31,7 @@ from spark_jobs.verify.files import size_of, url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
-from spark_jobs.write.target import undeclared_columns
+from spark_jobs.write.target import added_columns
 from spark_jobs.write.writer import arrived, travelling
 
 #: How much of the sources is compared at once, if rows of different files are independent.
@@ -94,7 +94,7 @@ def _incomparable(declared: Declared) -> str | None:
 
 def reread_ids(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Iterator[int]:
     """The sequence ids, in order, of all records in some spans of a file that would be rows."""
-    for rows in _reread(declared, _columns(declared), name, producer_id, spans):
+    for rows in _reread(declared, declared.columns_as_read, name, producer_id, spans):
         yield from sorted(rows.column(SEQUENCE).to_pylist())
 
 
@@ -125,12 +125,6 @@ def _is_inside(ids: "np.ndarray[Any, np.dtype[np.int64]]", spans: SpanSet) -> "n
     edges = np.array([edge for span in spans for edge in (span.first, span.end)], np.int64)
     inside: np.ndarray[Any, np.dtype[np.bool_]] = np.searchsorted(edges, ids, side="right") % 2 == 1
     return inside
-
-
-def _columns(declared: Declared) -> tuple[Column, ...]:
-    """The columns as in a load: those that identify rows are not null."""
-    needed = {*declared.target.key, *(declared.message_id.columns if declared.message_id else ())}
-    return tuple(replace(each, not_null=True) if each.name in needed else each for each in declared.columns)
 
 
 def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Chunk:
@@ -173,7 +167,7 @@ class _Comparison:
     _left_out: set[ProducerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._columns = _columns(self.declared) + self._added_columns()
+        self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
         listed = f"{travelling(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
         self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
 
@@ -188,13 +182,6 @@ class _Comparison:
     @property
     def _is_merge(self) -> bool:
         return self._target.write is Write.MERGE
-
-    def _added_columns(self) -> tuple[Column, ...]:
-        """The columns that the target got for undeclared fields."""
-        if self.declared.unknown_fields is not UnknownFields.ADD:
-            return ()
-        known = [column.name for column in self.declared.columns]
-        return undeclared_columns(self._connection, table_name(self._target), known=known)
 
     def leave_out(self, file: FileReceipts) -> None:
         self._left_out.add(file.producer_id)

@@ -10,7 +10,7 @@ from dedup_core.errors import NotFound, SettingRefused
 from dedup_core.ports import Ledger
 from dedup_core.postgres.connection import Record, statements, translated
 from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
-from spark_jobs.pipeline.declared import Declared, Target, Write
+from spark_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from spark_jobs.write.binary_copy import is_cast
 from spark_jobs.write.sql import quoted, run, table_name
 
@@ -128,6 +128,22 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
             "with `onceload recover rewind FILE --position 0` and load them again)"
         )
         raise SettingRefused("target.table", found, expected)
+
+
+def columns_to_read(engine: Engine, declared: Declared) -> tuple[Column, ...]:
+    """The declared columns, and those that the target got for undeclared fields."""
+    if declared.unknown_fields is not UnknownFields.ADD:
+        return declared.columns_as_read
+    with engine.begin() as connection:
+        return declared.columns_as_read + added_columns(connection, declared)
+
+
+def added_columns(connection: Connection, declared: Declared) -> tuple[Column, ...]:
+    """The columns that the target got for undeclared fields, if the pipeline adds such columns."""
+    if declared.unknown_fields is not UnknownFields.ADD:
+        return ()
+    known = [column.name for column in declared.columns]
+    return undeclared_columns(connection, table_name(declared.target), known=known)
 
 
 def undeclared_columns(connection: Connection, table: str, *, known: Sequence[str]) -> tuple[Column, ...]:
