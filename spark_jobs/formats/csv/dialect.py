@@ -134,8 +134,8 @@ class RecordEnds:
         newlines = positions_of(b"\n", block)
         outside: Mask = (np.searchsorted(quotes, newlines) + opened) % 2 == 0
         self._place = self._place_behind(block[-1], is_quoted=(len(quotes) + opened) % 2 == 1)
-        if self._place is _Place.QUOTED:
-            # After another quote, it is the second of a pair, which opens nothing.
+        if self._place in (_Place.QUOTED, _Place.CLOSED):
+            # A quote at the start of the next block would reopen the value. The second quote of a pair opens nothing.
             opening = quotes[opens & ((quotes == 0) | (octets[quotes - 1] != self._dialect.quote))]
             self._opened = self._passed + int(opening[-1]) if len(opening) else self._opened
         ends: Indices = newlines[outside]

@@ -171,6 +171,7 @@ def test_a_file_gives_the_same_records_for_every_chunk_size(options, text):
 @example(text='a,"x""y', size=30)
 @example(text='"""x', size=2)
 @example(text='\ufeff"x', size=2)
+@example(text='x,"a""', size=5)
 def test_an_open_quote_is_found_wherever_the_blocks_are_cut(options, text, size):
     raw = text.encode()
     with patch.object(RecordEnds, "_at_once", lambda self, block: None):
