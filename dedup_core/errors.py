@@ -18,7 +18,7 @@ OnceloadError
 │   ├── AirflowUnfit         Airflow refused, or did not reach the expected state in time
 │   ├── ConnectionNotFound   Airflow has no connection for the database, or could not be asked for it
 │   ├── Unreadable           a source file is gone, or its store fails
-│   │   └── WrittenAnew        a file no longer holds what was planned
+│   │   └── FileRewritten    a file no longer holds what was planned
 │   ├── TasksFailed          Spark lost an executor, or gave up a task
 │   ├── LastLineOpen         a file was read up to its last line, which is still being written
 │   │   └── TailWentOn       that line was taken for complete, and has grown since

@@ -224,7 +224,7 @@ def _stop(server: _Server) -> None:
         return
     sockets = server.sockets()
     if _run(server, "pg_ctl", "--wait", "--mode=fast", "stop", account=_account(server)) != 0:
-        log.warning("embedded_postgres_not_stopped folder=%s said=%s", server.folder, _last_words(server))
+        log.warning("embedded_postgres_not_stopped folder=%s last_lines=%s", server.folder, _last_words(server))
     else:
         with suppress(OSError):
             sockets.rmdir()

@@ -123,7 +123,7 @@ _MEANING = {
         "rows were deleted or changed outside Onceload after they were loaded. To load them again from the file, see "
         "`onceload recover --help`"
     ),
-    "row doubled": (
+    "row duplicated": (
         "rows were duplicated outside Onceload, which writes each row once. Delete all but one of each _sequence"
     ),
     "row from nowhere": "rows were written outside Onceload. Delete them, or move them to another table",

@@ -23,7 +23,7 @@ from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.read.chunks import WrittenAnew, read_parts
+from spark_jobs.read.chunks import FileRewritten, read_parts
 from spark_jobs.read.digests import Digests, digest_of, digests_in
 
 _READ_BYTES = 2**20
@@ -182,7 +182,7 @@ def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     with errors_naming(listed.url):
         found = _compared(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
-        raise WrittenAnew(listed.url, "the object store reports that it was rewritten while it was compared")
+        raise FileRewritten(listed.url, "the object store reports that it was rewritten while it was compared")
     return found
 
 

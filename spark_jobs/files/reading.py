@@ -30,7 +30,7 @@ def read_at(url: str, *, offset: int, size: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class StoredFile:
     """The stored state of a file at this moment."""
 
     size: int
@@ -38,17 +38,17 @@ class Lying:
     etag: str | None = None
 
 
-def look_at(url: str) -> Lying:
+def look_at(url: str) -> StoredFile:
     """Return the stored state of a file."""
     with errors_naming(url):
         path = local_path(url)
         if path:
-            return Lying(size=Path(path).stat().st_size)
+            return StoredFile(size=Path(path).stat().st_size)
         backend, place = backend_of(url)
         # It may have changed since it was listed.
         backend.invalidate_cache(place)
         facts = backend.info(place)
-        return Lying(size=int(facts["size"]), etag=etag_of(backend, facts))
+        return StoredFile(size=int(facts["size"]), etag=etag_of(backend, facts))
 
 
 def _open_local(path: str) -> BinaryIO:

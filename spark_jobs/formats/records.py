@@ -93,7 +93,7 @@ class Chunk:
     #: The file's size when it was listed.
     size: int = 0
     #: The marks of its stored bytes when it was planned: everything that is read must be of that content.
-    lying: bytes | None = None
+    stored: bytes | None = None
     #: Its ETag at that time.
     etag: str | None = None
     #: The file is complete: a last line without newline is a record too.

@@ -67,7 +67,7 @@ def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
             etag=listed.etag,
             sealed=file.sealed,
             expected=file.expected,
-            lying=file.lying,
+            stored=file.stored,
             header=header,
         )
         if end is None or is_stream(source, listed.name):

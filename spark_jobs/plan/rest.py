@@ -33,7 +33,7 @@ class FileToRead:
     #: Fingerprints that it must still match when it is read.
     expected: tuple[bytes, ...] = ()
     #: The marks of its stored bytes, if only reading finds the end of its records.
-    lying: bytes | None = None
+    stored: bytes | None = None
     #: What to record about it: this much is already loaded under another name.
     twin: Twin | None = None
     #: An earlier generation, whose rows are deleted in the same commit.
@@ -104,7 +104,7 @@ def _to_read(
         sealed=sealed,
         is_new=not life.consumed,
         expected=_expected(source, listed, life, spans),
-        lying=_lying(source, listed),
+        stored=_stored_marks(source, listed),
         replaces=life.replaces,
         twin=life.twin,
     )
@@ -121,7 +121,7 @@ def _expected(
     return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
 
 
-def _lying(source: Source, listed: Listed) -> bytes | None:
+def _stored_marks(source: Source, listed: Listed) -> bytes | None:
     """The stored bytes of a file whose end is only found by reading; the others have expected fingerprints."""
     is_end_known = source.format is Format.PARQUET or not is_stream(source, listed.name)
     return None if is_end_known else fingerprint_of(listed.url, end=listed.size).to_bytes()

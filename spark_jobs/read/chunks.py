@@ -41,7 +41,7 @@ class ReadPart:
     condition: Condition = Condition.OPEN
 
 
-class WrittenAnew(Unreadable):
+class FileRewritten(Unreadable):
     """The file changed since it was planned, and must be planned again."""
 
 
@@ -64,30 +64,30 @@ def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
 
     Return its ETag if it is the same as in the plan: then everything read since was of that content.
     """
-    now = _check_lying(chunk)
+    now = _check_stored(chunk)
     for expected in map(Fingerprint.from_bytes, chunk.expected):
         if source.format is Format.PARQUET:
             resemblance = compare_whole(now, expected)
         else:
             resemblance = compare(now, expected, consumed_end=expected.stream.end)
         if resemblance not in (Resemblance.SAME, Resemblance.GROWN):
-            raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
+            raise FileRewritten(chunk.url, "it was rewritten after this load planned it")
     return now.etag if now.etag == chunk.etag else None
 
 
-def _check_lying(chunk: Chunk) -> Listed:
+def _check_stored(chunk: Chunk) -> Listed:
     """Check the stored bytes of a file, packed or not."""
     now = _look_again(chunk)
     if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:
-        raise WrittenAnew(chunk.url, "the object store reports that it was rewritten after this load planned it")
-    if chunk.lying is not None and not still_begins_with(now, chunk.lying):
-        raise WrittenAnew(chunk.url, "it was rewritten after this load planned it")
+        raise FileRewritten(chunk.url, "the object store reports that it was rewritten after this load planned it")
+    if chunk.stored is not None and not still_begins_with(now, chunk.stored):
+        raise FileRewritten(chunk.url, "it was rewritten after this load planned it")
     return now
 
 
 def _look_again(chunk: Chunk) -> Listed:
-    lying = look_at(chunk.url)
-    return Listed(name=chunk.name, url=chunk.url, size=lying.size, modified_at=None, etag=lying.etag)
+    stored = look_at(chunk.url)
+    return Listed(name=chunk.name, url=chunk.url, size=stored.size, modified_at=None, etag=stored.etag)
 
 
 def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
@@ -141,19 +141,19 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     No part is returned unless the file is still the one that the first part was read from.
     """
     seen, rest = StreamMarks(), Rest()
-    lying = chunk.lying or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
-    chunk = replace(chunk, lying=lying)
+    stored = chunk.stored or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
+    chunk = replace(chunk, stored=stored)
     held: tuple[Part, Marks] | None = None
     broken: Incomplete | Damaged | FileRefused | None = None
     try:
         for part in _text_parts(chunk, source, marks=seen, rest=rest):
-            _check_lying(chunk)
+            _check_stored(chunk)
             if held:
                 yield _packed_part(chunk, *held)
             held = (part, seen.marks)
     except (Incomplete, Damaged) as error:
         broken = error
-    now = _check_lying(chunk)
+    now = _check_stored(chunk)
     left = open_end(chunk.url, source, rest, sealed=chunk.sealed) if rest.size else None
     if isinstance(left, FileRefused):
         broken = left
@@ -165,7 +165,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         check_tail(chunk, held[0])
     # A file without new records is recorded too, so that it is not unpacked again.
     part, marks = held or (_nothing(chunk), seen.marks)
-    packed = Fingerprint.from_bytes(lying).stream
+    packed = Fingerprint.from_bytes(stored).stream
     fingerprint = Fingerprint(stream=marks, packed=packed).named(chunk.etag if now.etag == chunk.etag else None)
     yield _last_packed_part(chunk, part, fingerprint, is_consumed=left is None)
     if left:
@@ -223,4 +223,4 @@ def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:
     """Check that a row group is of the file that its footer was read from."""
     now = _look_again(chunk)
     if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
-        raise WrittenAnew(chunk.url, "it was rewritten while it was read")
+        raise FileRewritten(chunk.url, "it was rewritten while it was read")

@@ -19,7 +19,7 @@ class Kind(StrEnum):
     BYTES_CHANGED = "bytes changed"
     GAP = "gap"
     ROW_MISSING = "row missing"
-    ROW_DOUBLED = "row doubled"
+    ROW_DUPLICATED = "row duplicated"
     ROW_FROM_NOWHERE = "row from nowhere"
     VALUE_CHANGED = "value changed"
     QUARANTINE_DIFFERS = "quarantine differs"

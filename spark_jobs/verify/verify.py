@@ -145,7 +145,7 @@ class _Rows:
         distinct = counts.sequences if self._declared.transform is None else counts.rows
         all_wanted = {
             Kind.ROW_MISSING: counts.expected - distinct,
-            Kind.ROW_DOUBLED: counts.rows - distinct,
+            Kind.ROW_DUPLICATED: counts.rows - distinct,
             Kind.ROW_FROM_NOWHERE: distinct - counts.expected,
         }
         wanted = {kind: count for kind, count in all_wanted.items() if count > 0}
@@ -240,7 +240,7 @@ class _Rows:
 
 _IN_WORDS = {
     Kind.ROW_MISSING: ("a row", "none"),
-    Kind.ROW_DOUBLED: ("one row", "more than one"),
+    Kind.ROW_DUPLICATED: ("one row", "more than one"),
     Kind.ROW_FROM_NOWHERE: ("no row: no record begins here", "a row"),
 }
 
@@ -251,7 +251,7 @@ def _apart(expected: Iterator[int] | None, found: Iterator[int]) -> Iterator[tup
     before: int | None = None
     for sequence_id in found:
         if sequence_id == before:
-            yield Kind.ROW_DOUBLED, sequence_id
+            yield Kind.ROW_DUPLICATED, sequence_id
             continue
         before = sequence_id
         if expected is None:

@@ -39,7 +39,7 @@ from spark_jobs.formats.records import Chunk, FileRefused, Records
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Declared, UnknownFields
 from spark_jobs.read.advances import Prepared, prepare
-from spark_jobs.read.chunks import ReadPart, TailWentOn, WrittenAnew, check_tail, read_parts
+from spark_jobs.read.chunks import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
 from spark_jobs.read.delivery import Delivery
 from spark_jobs.read.limits import NothingGood, bad_allowed, check_piece
 from spark_jobs.read.refused import without_rows, without_strange_ids
@@ -143,7 +143,7 @@ def pieces_of(
 
 def _is_temporary(error: OnceloadError) -> bool:
     """Whether the same bytes may be readable later."""
-    return isinstance(error, Unreadable) and not isinstance(error, WrittenAnew)
+    return isinstance(error, Unreadable) and not isinstance(error, FileRewritten)
 
 
 def _is_followed(declared: Declared, delivery: Delivery) -> bool:

@@ -19,7 +19,7 @@ from spark_jobs.load.report import LoadSettings, Report
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
 from spark_jobs.publish.publish import BatchIncomplete
-from spark_jobs.read.chunks import ReadPart, WrittenAnew, read_parts
+from spark_jobs.read.chunks import FileRewritten, ReadPart, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 
 ORDERED: dict[str, Any] = {"producer": RecordProducer(name="device", sequence="seq", order=Order.ORDERED)}
@@ -144,7 +144,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     def reading(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         if chunk.name == "f1.jsonl" and 0 < chunk.first < len(content) // 2:
-            raise WrittenAnew(chunk.url, "it was rewritten since it was planned")
+            raise FileRewritten(chunk.url, "it was rewritten since it was planned")
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:

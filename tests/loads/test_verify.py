@@ -181,7 +181,7 @@ def test_a_deleted_and_a_duplicated_row_of_one_file_are_both_found(loads, name):
 
     for deep in (False, True):
         found = {(each.kind, each.sequence_id) for each in verified(loads, source=source, deep=deep).differences}
-        assert found == {(Kind.ROW_MISSING, deleted), (Kind.ROW_DOUBLED, duplicated)}
+        assert found == {(Kind.ROW_MISSING, deleted), (Kind.ROW_DUPLICATED, duplicated)}
 
 
 def test_all_are_counted_and_only_some_are_named(loads):

@@ -1385,8 +1385,8 @@ TRY_BUGS = (
     Bug(
         name="a file that is replaced between two tries is read on",
         file="spark_jobs/read/chunks.py",
-        correct="    if chunk.lying is not None and not still_begins_with(now, chunk.lying):\n",
-        wrong="    if chunk.lying is not None and not chunk.lying:\n",
+        correct="    if chunk.stored is not None and not still_begins_with(now, chunk.stored):\n",
+        wrong="    if chunk.stored is not None and not chunk.stored:\n",
         tests=(f"{OF_TRIES}::test_a_file_that_is_replaced_between_two_tries_is_loaded_of_one_content",),
     ),
     Bug(

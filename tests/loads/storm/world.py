@@ -454,7 +454,7 @@ class World:
         if not self.declared.has_one_name(self.words):
             # What counted as a duplicate by another declaration is a missing row by this one.
             return
-        rows = {Differing.ROW_MISSING, Differing.ROW_DOUBLED, Differing.ROW_FROM_NOWHERE, Differing.VALUE_CHANGED}
+        rows = {Differing.ROW_MISSING, Differing.ROW_DUPLICATED, Differing.ROW_FROM_NOWHERE, Differing.VALUE_CHANGED}
         differing = [each for each in ended.report.differences if each.kind in rows]  # type: ignore[union-attr]
         if differing and not self.declared.rewrites - {self.words.on_rewrite}:
             raise Broken(f"verify: {differing[0]}")
