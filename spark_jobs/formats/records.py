@@ -1,6 +1,6 @@
 """Common types of the formats: parts of files in, rows with sequence ids and bad records out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +60,17 @@ class FileRefused(NeedsAPerson):
             f"{shown(self.url)} was refused: {self.found}; expected {self.expected}. Nothing more of it is loaded. "
             f"{self.fix}."
         )
+
+
+_NAMES_SHOWN = 5
+
+
+def refuse_lacking(url: str, lacking: Sequence[str], *, names: Sequence[str], place: str, fix: str) -> None:
+    """Refuse a file that lacks declared columns: all of their values would be null."""
+    if lacking:
+        shown_names = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        expected = f"the declared columns in its {place}, among them {', '.join(lacking[:_NAMES_SHOWN])}"
+        raise FileRefused(url, expected, f"its {place} names {shown_names}", fix)
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.one_reader import BEGINNING, one_reader_each, waiting_rotated
 from spark_jobs.plan.order import open_ends, waiting_behind, waiting_for_runs
 from spark_jobs.plan.other_names import Others
-from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_header
+from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_columns
 from spark_jobs.read.parts import is_stream
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
@@ -221,7 +221,7 @@ def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> 
     if not isinstance(rest, FileToRead):
         # The next plan reports the rest, without comparing it again.
         rest = _renamed(listed, life, sealed=sealed) or rest
-    return with_header(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
+    return with_columns(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
 
 
 def _renamed(listed: Listed, life: Life, *, sealed: bool) -> FileToRead | None:

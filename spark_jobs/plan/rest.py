@@ -7,10 +7,11 @@ from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.content.known import Twin
 from spark_jobs.files.compression import Compression
-from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
+from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole, read_whole
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.csv.header import check_header, read_header
+from spark_jobs.formats.csv.header import read_checked_header
+from spark_jobs.formats.parquet.footers import check_columns
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.plan.life import LEFT_OPEN, Life
@@ -127,14 +128,14 @@ def _stored_marks(source: Source, listed: Listed) -> bytes | None:
     return None if is_end_known else fingerprint_of(listed.url, end=listed.size).to_bytes()
 
 
-def with_header(declared: Declared, file: FileToRead) -> FileToRead | Note:
-    """Read the field names in a file's header, which later parts of it lack."""
+def with_columns(declared: Declared, file: FileToRead) -> FileToRead | Note:
+    """Refuse a file that lacks declared columns; keep the header of a CSV file, which later parts of it lack."""
     source, listed = declared.source, file.listed
+    if source.format is Format.PARQUET:
+        check_columns(read_whole(listed.url, size=listed.size)[1], declared.columns, url=listed.url)
     if source.format is not Format.CSV or not source.csv.header:
         return file
-    header = read_header(listed.url, source.csv, sealed=file.sealed)
+    header = read_checked_header(listed.url, declared.columns, source.csv, sealed=file.sealed)
     if header is None:
         return Note(name=listed.name, reason="its header line has no newline yet. It is loaded once it is complete")
-    if header:
-        check_header(listed.url, header, declared.columns, source.csv)
     return replace(file, header=header)

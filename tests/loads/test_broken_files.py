@@ -21,7 +21,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns
+from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns, OnRewrite, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 
 pytestmark = pytest.mark.usually_staged
@@ -412,6 +412,39 @@ def test_a_parquet_value_beyond_all_calendars_is_one_bad_record(loads):
     ]
 
 
+@pytest.mark.parametrize("publish", [Publish.STAGED], indirect=True)
+@pytest.mark.parametrize("columns", [{"uid": [1], "text": ["a"]}, {"id": [1]}, {"note": ["a"]}, {"uid": []}])
+def test_a_parquet_file_that_lacks_a_declared_column_is_a_note_and_replaces_no_row(loads, columns):
+    parquet_of(loads, id="bigint", note="text")
+    loads.write("a.parquet", parquet(1, 2))
+    loads.load()
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table(columns), loads.folder / name)
+    loads.write("c.parquet", parquet(5, 1))
+
+    report = loads.load(on_rewrite=OnRewrite.REPLACE)
+
+    assert (counts(report), notes(report)) == ((1, 0, 0), [("a.parquet", True), ("b.parquet", True)])
+    lacking = ", ".join(name for name in ("id", "note") if name not in columns)
+    assert f"names '{next(iter(columns))}'" in report.notes[0].reason
+    assert f"among them {lacking}. Nothing more of it is loaded." in report.notes[0].reason
+    assert "by a pipeline file of their own" in report.notes[0].reason
+    assert loads.rows("id, note") == [(1, "p"), (2, "p"), (5, "p")]
+
+
+def test_parquet_files_without_a_new_column_are_loaded_by_a_pipeline_of_their_own(loads):
+    parquet_of(loads, id="bigint", note="text")
+    older = replace(loads.declared.source, path=str(loads.folder / "older" / "*.parquet"))
+    loads.write("older/a.parquet", parquet(1, 2))
+    pq.write_table(pa.table({"id": [5], "note": ["b"], "price": [1]}), loads.folder / "b.parquet")
+
+    loads.load(columns=(*loads.declared.columns, parse_column("price", "integer")))
+    pipeline = replace(loads.declared.pipeline, name="older_events")
+    loads.load(pipeline=pipeline, source=older)
+
+    assert loads.rows("id, note, price") == [(1, "p", None), (2, "p", None), (5, "b", 1)]
+
+
 def test_two_parquet_columns_of_one_name_are_a_note(loads):
     parquet_of(loads, id="bigint not null", note="text")
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array(["x"])], names=["id", "id", "note"])
@@ -428,10 +461,12 @@ def test_parquet_files_without_rows_are_done_after_one_look(loads):
     parquet_of(loads, id="bigint not null", note="text")
     loads.write("a.parquet", parquet(0, 0))
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as writer:
-        writer.write_table(pa.table({"id": pa.array([7], pa.int64())}))
-        writer.write_table(pa.table({"id": pa.array([], pa.int64())}))
+    schema = pa.schema([("id", pa.int64()), ("note", pa.string())])
+    with pq.ParquetWriter(sink, schema) as writer:
+        writer.write_table(pa.table({"id": [7], "note": ["a"]}))
+        writer.write_table(schema.empty_table())
     loads.write("b.parquet", sink.getvalue())
+    pq.write_table(pa.table({}), loads.folder / "c.parquet")
 
     assert counts(loads.load()) == (1, 0, 0)
     assert load_without_tasks(loads).notes == ()

@@ -363,7 +363,7 @@ def test_a_load_that_could_read_no_file_at_all_is_called_again(loads, file_of, o
 
 
 def test_a_parquet_file_that_is_packed_stops_no_other(loads):
-    table = pa.table({"id": [1, 2], "note": ["p", "q"]})
+    table = pa.table({"id": [1, 2], "amount": pa.nulls(2), "note": ["p", "q"]})
     pq.write_table(table, loads.folder / "a.parquet")
     loads.write("b.parquet.gz", gzip.compress((loads.folder / "a.parquet").read_bytes()))
     source = replace(loads.declared.source, path=str(loads.folder / "*.parquet*"), format=Format.PARQUET)
@@ -381,10 +381,14 @@ def test_a_parquet_file_that_is_packed_stops_no_other(loads):
 def _write_wide(loads, name, *, seed):
     """A file of 200 columns, so that the last bytes do not show the values; its size does not depend on them."""
     random = np.random.default_rng(seed)
-    columns = {f"c{number}": random.random(2_000) for number in range(200)}
+    columns = {f"c{number}": random.random(2_000) for number in range(200)} | _without_values(2_000)
     path = loads.folder / name
     pq.write_table(pa.table({"id": range(2_000), **columns}), path)
     return path
+
+
+def _without_values(rows):
+    return {name: pa.nulls(rows) for name in ("amount", "note")}
 
 
 def _edges(path):
@@ -408,9 +412,9 @@ def test_a_parquet_file_with_the_same_statistics_of_other_values_is_not_a_copy(l
     """Without statistics, not even the footer shows it."""
 
     def write(name, value):
-        columns = {"id": range(1_000), **{f"c{number}": [value + number] * 1_000 for number in range(100)}}
+        columns = {f"c{number}": [value + number] * 1_000 for number in range(100)} | _without_values(1_000)
         options = {"use_dictionary": False, "compression": "none", "write_statistics": False}
-        pq.write_table(pa.table(columns), loads.folder / name, **options)
+        pq.write_table(pa.table({"id": range(1_000), **columns}), loads.folder / name, **options)
 
     write("a.parquet", 1)
     source = by_content(loads, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)

@@ -332,7 +332,7 @@ def test_csv_and_parquet_are_read_too(loads):
         file.write("more,3,\n")
     assert counts(loads.load(source=csv)) == (1, 0, 0)
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
-    table = pa.table({"id": list(range(10, 20)), "note": ["p"] * 10})
+    table = pa.table({"id": list(range(10, 20)), "amount": pa.nulls(10), "note": ["p"] * 10})
     pq.write_table(table, loads.folder / "a.parquet", row_group_size=3)
     other = {"source": parquet, "pipeline": replace(loads.declared.pipeline, name="of parquet")}
     assert counts(loads.load(**other)) == (10, 0, 0)

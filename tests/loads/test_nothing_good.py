@@ -231,7 +231,8 @@ def test_csv_and_parquet_are_refused_alike(loads):
     assert "line 2 (byte 15): amount: '1;50'" in note.reason
 
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
-    pq.write_table(pa.table({"id": ["x"] * NOTHING_GOOD_MIN}), loads.folder / "a.parquet")
+    others = {name: pa.nulls(NOTHING_GOOD_MIN) for name in ("amount", "note")}
+    pq.write_table(pa.table({"id": ["x"] * NOTHING_GOOD_MIN, **others}), loads.folder / "a.parquet")
     (note,) = loads.load(source=parquet).notes
     assert (note.name, note.needs_a_person) == ("a.parquet", True)
     assert "row 0: id: 'x' is not a valid bigint" in note.reason

@@ -304,7 +304,8 @@ def test_a_row_of_parquet_is_retried_from_the_json_that_was_kept_of_it(loads):
     import pyarrow.parquet as pq
 
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
-    pq.write_table(pa.table({"id": [1, 2], "note": ["a", "é"], "surprise": [1, 2]}), loads.folder / "a.parquet")
+    table = pa.table({"id": [1, 2], "amount": pa.nulls(2), "note": ["a", "é"], "surprise": [1, 2]})
+    pq.write_table(table, loads.folder / "a.parquet")
     loads.load(source=parquet, unknown_fields=UnknownFields.FAIL)
 
     assert retry_all(loads, source=parquet).retried == 2

@@ -45,7 +45,7 @@ def named(verification):
 
 
 def write_parquet(loads):
-    table = pa.table({"id": list(range(100)), "amount": ["1.50"] * 100})
+    table = pa.table({"id": list(range(100)), "amount": ["1.50"] * 100, "note": pa.nulls(100)})
     pq.write_table(table, loads.folder / "a.parquet", row_group_size=30)
 
 

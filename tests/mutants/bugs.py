@@ -59,6 +59,7 @@ OF_SCHEMA = "tests/migrations/test_schema.py"
 OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
+OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
@@ -1920,6 +1921,13 @@ FILE_BUGS = (
         correct="        *_became_folders(looked.listing, known),\n",
         wrong="",
         tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
+    ),
+    Bug(
+        name="null is loaded for a declared column that a Parquet file lacks",
+        file="spark_jobs/formats/parquet/footers.py",
+        correct="if column.name not in names] if names else []",
+        wrong="if column.name not in names and column.not_null] if names else []",
+        tests=(f"{OF_BROKEN_FILES}::test_a_parquet_file_that_lacks_a_declared_column_is_a_note_and_replaces_no_row",),
     ),
 )
 

@@ -6,7 +6,7 @@ from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.reading import open_stream
 from spark_jobs.formats.csv.dialect import RecordEnds, split_record
 from spark_jobs.formats.lines import BOM
-from spark_jobs.formats.records import FileRefused, RecordRefused
+from spark_jobs.formats.records import FileRefused, RecordRefused, refuse_lacking
 from spark_jobs.formats.signatures import check_text
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import CsvOptions, MissingColumns
@@ -52,19 +52,24 @@ def split_header(first_record: bytes, options: CsvOptions) -> tuple[str, ...]:
     return tuple(name or "" for name in split_record(line.decode(), replace(options, null="")))
 
 
+def read_checked_header(
+    url: str, columns: tuple[Column, ...], options: CsvOptions, *, sealed: bool
+) -> tuple[str, ...] | None:
+    """The field names of a file, which is refused if they do not include the declared columns."""
+    header = read_header(url, options, sealed=sealed)
+    if header:
+        check_header(url, header, columns, options)
+    return header
+
+
 def check_header(url: str, header: tuple[str, ...], columns: tuple[Column, ...], options: CsvOptions) -> None:
-    """Refuse a file whose header does not name the columns: all of its values would be null."""
     missing = [column for column in columns if column.name not in header]
     may_miss = options.missing_columns is MissingColumns.IGNORE and len(missing) < len(columns)
     lacking = [column.name for column in missing if column.not_null or not may_miss]
-    if lacking:
-        names = ", ".join(map(repr, header[:_NAMES_SHOWN])) + (", ..." if len(header) > _NAMES_SHOWN else "")
-        raise FileRefused(
-            url,
-            f"the declared columns in its header line, among them {', '.join(lacking[:_NAMES_SHOWN])}",
-            f"its header line names {names}",
-            "Fix that line or the delimiter, or set missing_columns: ignore to load missing nullable columns as null",
-        )
+    refuse_lacking(url, lacking, names=header, place="header line", fix=_FIX_HEADER)
 
 
-_NAMES_SHOWN = 5
+_FIX_HEADER = (
+    "Fix that line, or the columns or delimiter in the pipeline file, or set missing_columns: ignore to load missing "
+    "nullable columns as null"
+)

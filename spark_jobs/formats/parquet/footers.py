@@ -7,12 +7,14 @@ of them, and all of their bytes are inside the file.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from spark_jobs.files.fingerprints import ENCRYPTED, END_BYTES, MAGIC
-from spark_jobs.formats.records import FileRefused, RowGroup
+from spark_jobs.formats.records import FileRefused, RowGroup, refuse_lacking
+from spark_jobs.pipeline.columns import Column
 
 _REPEATED = 2
 _VARINT_BYTES_MAX = 10
@@ -28,6 +30,7 @@ class _Of(IntEnum):
     FILE_ENCRYPTION = 8
     ELEMENT_TYPE = 1
     ELEMENT_REPETITION = 3
+    ELEMENT_NAME = 4
     ELEMENT_CHILDREN = 5
     GROUP_COLUMNS = 1
     GROUP_ROWS = 3
@@ -57,17 +60,47 @@ def unsupported(url: str, what: str) -> FileRefused:
 
 def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]:
     """The row groups with rows, from the last bytes of a file, which must include the whole footer."""
+    footer = _footer(tail, url=url)
+    with _reading(url):
+        return tuple(_row_groups(_metadata(footer, url=url), footer=footer, size=size))
+
+
+def check_columns(tail: bytes, columns: tuple[Column, ...], *, url: str) -> None:
+    """Refuse a file that lacks declared columns, from its last bytes."""
+    footer = _footer(tail, url=url)
+    with _reading(url):
+        names = tuple(_names(_metadata(footer, url=url)[_Of.FILE_SCHEMA]))
+    # A file of no columns has no rows either, like an empty file.
+    lacking = [column.name for column in columns if column.name not in names] if names else []
+    refuse_lacking(url, lacking, names=names, place="schema", fix=_FIX_COLUMNS)
+
+
+_FIX_COLUMNS = (
+    "Fix the columns in the pipeline file. Load older files without a column by a pipeline file of their own that does "
+    "not declare it"
+)
+
+
+def _footer(tail: bytes, *, url: str) -> bytes:
     length, magic = int.from_bytes(tail[-END_BYTES:-4], "little"), tail[-4:]
     if magic == ENCRYPTED:
         raise unsupported(url, "encryption")
     if magic != MAGIC or len(tail) < length + END_BYTES:
         raise damaged(url, "it does not end with a Parquet footer")
-    footer = tail[len(tail) - length - END_BYTES :]
+    return tail[len(tail) - length - END_BYTES :]
+
+
+def _metadata(footer: bytes, *, url: str) -> dict[int, Any]:
+    metadata = _Thrift(footer[:-END_BYTES]).struct()
+    if _is_encrypted(metadata):
+        raise unsupported(url, "encryption")
+    return metadata
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
     try:
-        metadata = _Thrift(footer[:-END_BYTES]).struct()
-        if _is_encrypted(metadata):
-            raise unsupported(url, "encryption")
-        return tuple(_row_groups(metadata, footer=footer, size=size))
+        yield
     except _Contradiction as error:
         raise damaged(url, f"its footer contradicts itself: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -131,6 +164,16 @@ def _range_of(column: dict[int, Any], *, is_single: bool, rows: int, bytes_end: 
     return start, end
 
 
+def _names(schema: Sequence[dict[int, Any]]) -> Iterator[str]:
+    """The names of the columns, without those inside of them."""
+    elements = iter(schema)
+    for _ in range(next(elements).get(_Of.ELEMENT_CHILDREN, 0)):
+        element = next(elements)
+        yield element[_Of.ELEMENT_NAME].decode()
+        for _ in _leaves_below(element, elements, is_single=True):
+            pass
+
+
 def _leaves(schema: Sequence[dict[int, Any]]) -> Iterator[bool]:
     """For each column in order, whether a row has exactly one value of it."""
     elements = iter(schema)
@@ -143,6 +186,10 @@ def _leaves_of(elements: Iterator[dict[int, Any]], *, is_single: bool) -> Iterat
     is_single = is_single and element.get(_Of.ELEMENT_REPETITION) != _REPEATED
     if _Of.ELEMENT_TYPE in element:
         yield is_single
+    yield from _leaves_below(element, elements, is_single=is_single)
+
+
+def _leaves_below(element: dict[int, Any], elements: Iterator[dict[int, Any]], *, is_single: bool) -> Iterator[bool]:
     for _ in range(element.get(_Of.ELEMENT_CHILDREN, 0)):
         yield from _leaves_of(elements, is_single=is_single)
 

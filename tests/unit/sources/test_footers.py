@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.parquet.footers import check_columns, read_row_groups
 from spark_jobs.formats.parquet.row_groups import read_row_group
 from spark_jobs.formats.records import FileRefused
+from spark_jobs.pipeline.columns import Column, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
@@ -44,6 +45,18 @@ def zigzag(number: int) -> bytes:
         written.append(number & 127 | 128)
         number >>= 7
     return bytes([*written, number])
+
+
+def test_only_columns_of_the_file_itself_count_as_there():
+    check_columns(written(), columns_of("a", "maps", "lists", "structs"), url=URL)
+
+    for inner in ("x", "y", "z", "key", "element", "schema"):
+        with pytest.raises(FileRefused, match=f"among them {inner}\\."):
+            check_columns(written(), columns_of("a", inner), url=URL)
+
+
+def columns_of(*names: str) -> tuple[Column, ...]:
+    return tuple(parse_column(name, "text") for name in names)
 
 
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"use_dictionary": False, "write_statistics": False}])
