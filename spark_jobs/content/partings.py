@@ -95,5 +95,5 @@ def _header(declared: Declared, source: Source, listed: Listed) -> tuple[str, ..
     if source.format is not Format.CSV:
         return ()
     if not source.csv.header:
-        return tuple(column.name for column in declared.columns)
+        return declared.column_names
     return read_header(listed.url, source.csv, sealed=True) or ()

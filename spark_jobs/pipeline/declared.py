@@ -228,6 +228,10 @@ class Declared:
         return self.pipeline.name
 
     @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
     def found_by(self) -> frozenset[str]:
         """The columns that identify rows: none of them may be null."""
         of_messages = self.message_id.columns if self.message_id else ()

@@ -148,7 +148,7 @@ def _header(declared: Declared, url: str) -> tuple[str, ...]:
     if declared.source.format is not Format.CSV:
         return ()
     if not declared.source.csv.header:
-        return tuple(column.name for column in declared.columns)
+        return declared.column_names
     return read_header(url, declared.source.csv, sealed=True) or ()
 
 

@@ -134,6 +134,7 @@ def of_json(values: Sequence[str], declared: str) -> Records:
     return read_jsonl(
         [part([f'{{"a":{value}}}' for value in values])],
         (parse_column("a", declared),),
+        declared=["a"],
         unknown_fields=UnknownFields.IGNORE,
         record_bytes_max=2**20,
     )

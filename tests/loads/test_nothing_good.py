@@ -13,13 +13,26 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import ExitCode
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.quarantine import Selection, choose
 from onceload.commands.reports import code_of, print_report
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish, QuarantineLimit, Target, Write
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import (
+    CsvOptions,
+    Format,
+    OnRewrite,
+    Publish,
+    QuarantineLimit,
+    Target,
+    UnknownFields,
+    Write,
+)
 from spark_jobs.read.limits import NOTHING_GOOD_MIN
+from spark_jobs.recover.retry import retry
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 
@@ -236,6 +249,47 @@ def test_csv_and_parquet_are_refused_alike(loads):
     (note,) = loads.load(source=parquet).notes
     assert (note.name, note.needs_a_person) == ("a.parquet", True)
     assert "row 0: id: 'x' is not a valid bigint" in note.reason
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED], indirect=True)
+@pytest.mark.parametrize("unknown_fields", UnknownFields)
+def test_a_file_of_json_lines_of_another_kind_is_refused_and_replaces_no_row(loads, unknown_fields):
+    loads.declared = replace(
+        loads.declared,
+        columns=tuple(parse_column(name, "bigint") for name in ("id", "price")),
+        on_rewrite=OnRewrite.REPLACE,
+        unknown_fields=unknown_fields,
+    )
+    loads.write("a.jsonl", '{"id": 1, "price": 5}\n{"id": 2}\n{"price": null}\n')
+    loads.load()
+    loads.write("a.jsonl", '{"uid": 7, "cost": 8}\n' * NOTHING_GOOD_MIN)
+
+    report = loads.load()
+
+    assert (counts(report), refused(report)) == ((0, 0, 0), ["a.jsonl"])
+    assert "line 1 (byte 0): the record has none of the declared fields" in report.notes[0].reason
+    assert loads.rows("id, price") == [(1, 5), (2, None), (None, None)]
+    assert loads.ask("SELECT count(*) FROM information_schema.columns WHERE column_name IN ('uid', 'cost')") == [(0,)]
+
+
+@pytest.mark.parametrize("unknown_fields", UnknownFields)
+def test_records_with_none_of_the_declared_fields_are_not_loaded_verified_or_retried(loads, unknown_fields):
+    loads.declared = replace(
+        loads.declared,
+        columns=(parse_column("id", "bigint"), parse_column("note", "text")),
+        unknown_fields=unknown_fields,
+    )
+    loads.write("a.jsonl", '{"id": 1}\n{"uid": 2}\n{}\n{"note": null}\n')
+
+    assert counts(loads.load()) == (2, 0, 2)
+    assert verify(loads.declared, loads.engine, deep=True).differences == ()
+    asked = choose(loads.engine, Selection(pipeline="events")).held
+    again = retry(loads.engine, loads.ledger, loads.declared, asked, batch=new_batch())
+    assert (again.retried, {each.reason for each in again.still_bad.values()}) == (
+        0,
+        {"the record has none of the declared fields"},
+    )
+    assert loads.rows("id, note") == [(1, None), (None, None)]
 
 
 def test_a_file_of_which_the_server_refuses_every_row_is_refused(loads):

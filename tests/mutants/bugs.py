@@ -60,6 +60,7 @@ OF_PARQUET = "tests/unit/sources/test_parquet.py"
 OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
+OF_JSON_LINES = f"{OF_SOURCES}/test_jsonl.py"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
@@ -1928,6 +1929,20 @@ FILE_BUGS = (
         correct="if column.name not in names] if names else []",
         wrong="if column.name not in names and column.not_null] if names else []",
         tests=(f"{OF_BROKEN_FILES}::test_a_parquet_file_that_lacks_a_declared_column_is_a_note_and_replaces_no_row",),
+    ),
+    Bug(
+        name="a line of JSON with none of the declared fields becomes a row of nulls",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="if found.keys().isdisjoint(self.declared):",
+        wrong="if not self.declared:",
+        tests=(f"{OF_NOTHING_GOOD}::test_a_file_of_json_lines_of_another_kind_is_refused_and_replaces_no_row",),
+    ),
+    Bug(
+        name="a line of JSON with none of the declared fields becomes a row of nulls in the fast tier",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="doubted=settled.doubted | self._without_value(settled))",
+        wrong="doubted=settled.doubted)",
+        tests=(f"{OF_JSON_LINES}::test_a_line_with_none_of_the_declared_fields_is_bad_alone",),
     ),
 )
 

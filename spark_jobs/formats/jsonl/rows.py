@@ -6,7 +6,7 @@ are passed to it, and the number of rows must match. Then every line was one obj
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from spark_jobs.formats.casts import DIGITS_MAX, Settled, one_array, settle
+from spark_jobs.formats.casts import DIGITS_MAX, Settled, mask_of, one_array, settle
 from spark_jobs.formats.jsonl.fields import fields_of
 from spark_jobs.formats.jsonl.unknown import Unknown
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
@@ -54,14 +54,17 @@ def read_jsonl(
     parts: Sequence[Part],
     columns: tuple[Column, ...],
     *,
+    declared: Collection[str],
     unknown_fields: UnknownFields,
     record_bytes_max: int,
     read_value: Callable[[str, ColumnType], object] = from_json,
 ) -> Records:
-    """Read the lines of all parts, except blank ones."""
+    """Read the lines of all parts, except blank ones; a record has at least one of the `declared` fields."""
     whole = [part for part in parts if not part.too_long]
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
-    reader = _Reader(lines=lines, columns=columns, unknown_fields=unknown_fields, read_value=read_value)
+    reader = _Reader(
+        lines=lines, columns=columns, declared=declared, unknown_fields=unknown_fields, read_value=read_value
+    )
     suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
     if fractions := [column.type.element for column in columns if column.type.kind in (Kind.NUMERIC, *_HALF_WAY)]:
         suspects |= _may_be_too_small(lines, fractions)
@@ -118,6 +121,8 @@ def _number_at(block: bytes, at: int) -> int:
 class _Reader:
     lines: Lines
     columns: tuple[Column, ...]
+    #: The names of the columns that were not added for undeclared fields.
+    declared: Collection[str]
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
@@ -153,7 +158,18 @@ class _Reader:
         table = _parse(block, self._schema, unexpected=unexpected)
         if table is None or table.num_rows != count:
             return None
-        return settle(self._arrays(table), self._without_scanned(), count=count)
+        settled = settle(self._arrays(table), self._without_scanned(), count=count)
+        # The scan finds them too.
+        return settled if self._has_raw else replace(settled, doubted=settled.doubted | self._without_value(settled))
+
+    def _without_value(self, settled: Settled) -> Mask:
+        """The lines in which each declared field is missing or null, which Arrow does not distinguish."""
+        empty = np.ones(len(settled.doubted), np.bool_)
+        for name in self.declared:
+            if not empty.any():
+                break
+            empty &= mask_of(settled.rows.column(name).is_null())
+        return empty
 
     @cached_property
     def _has_raw(self) -> bool:
@@ -174,7 +190,7 @@ class _Reader:
         ]
 
     @cached_property
-    def _declared(self) -> frozenset[str]:
+    def _names(self) -> frozenset[str]:
         return frozenset(column.name for column in self.columns)
 
     def _without_scanned(self) -> tuple[Column, ...]:
@@ -202,9 +218,12 @@ class _Reader:
 
     def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
         try:
-            return fields_of(self.lines.text(index))
+            found, twice = fields_of(self.lines.text(index))
         except ValueRefused as refused:
             raise RecordRefused(str(refused)) from None
+        if found.keys().isdisjoint(self.declared):
+            raise RecordRefused("the record has none of the declared fields")
+        return found, twice
 
     def _value(self, column: Column, found: dict[str, str], twice: set[str]) -> object:
         if column.name in twice:
@@ -214,7 +233,7 @@ class _Reader:
     def _note_unknown(self, found: dict[str, str]) -> None:
         if self.unknown_fields is UnknownFields.IGNORE:
             return
-        unknown = {name: raw for name, raw in found.items() if name not in self._declared}
+        unknown = {name: raw for name, raw in found.items() if name not in self._names}
         for name in unknown:
             if self.unknown_fields is UnknownFields.FAIL:
                 raise RecordRefused(f"the field {name!r} is not declared", column=name)

@@ -44,10 +44,18 @@ def part(raw: bytes, *, first: int = 0, producer_id: int = 1) -> Part:
 
 
 def read(
-    *parts: Part, unknown_fields: UnknownFields = UnknownFields.IGNORE, declared=None, record_bytes_max: int = 2**20
+    *parts: Part,
+    unknown_fields: UnknownFields = UnknownFields.IGNORE,
+    declared=None,
+    record_bytes_max: int = 2**20,
+    added: dict[str, str] | None = None,
 ) -> Records:
     return read_jsonl(
-        parts, columns(**(declared or {})), unknown_fields=unknown_fields, record_bytes_max=record_bytes_max
+        parts,
+        columns(**(declared or {}), **(added or {})),
+        declared=list(declared or DECLARED),
+        unknown_fields=unknown_fields,
+        record_bytes_max=record_bytes_max,
     )
 
 
@@ -300,7 +308,24 @@ def test_null_and_missing_are_bad_where_not_null_is_declared():
     records = read(part(b'{"a":null}\n{}\n{"a":1}\n{"a":"x"}'), declared={"a": "integer not null"})
 
     assert records.rows.num_rows == 1
-    assert [bad.column for bad in records.bad] == ["a", "a", "a"]
+    assert [bad.column for bad in records.bad] == ["a", None, "a"]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("declared", [{"i": "integer", "t": "text"}, {"i": "integer", "x": "jsonb"}, {"x": "jsonb"}])
+@pytest.mark.parametrize("rule", UnknownFields)
+def test_a_line_with_none_of_the_declared_fields_is_bad_alone(rule, declared, count):
+    """A column that was added for another record does not make it good."""
+    name = next(iter(declared))
+    lines = [f'{{"{name}":1}}', "{}", '{"uid":1}', '{"z":1}', '{"z":1,"uid":[{"i":1}]}', f'{{"{name}":null}}']
+    raw = "".join(f"{line}\n" for line in lines * count).encode()
+    added = {"z": "bigint"} if rule is UnknownFields.ADD else {}
+
+    records = read(part(raw), unknown_fields=rule, declared=declared, added=added)
+
+    assert (records.rows.num_rows, records.rows.column(name).null_count, records.unknown) == (2 * count, count, ())
+    assert {(bad.reason, bad.column) for bad in records.bad} == {("the record has none of the declared fields", None)}
+    assert by_sequence_id(records) == by_sequence_id(slowly(raw, unknown_fields=rule, declared=declared, added=added))
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -365,7 +390,7 @@ def test_undeclared_fields_are_offered_with_a_type_that_takes_all_their_values()
     ],
 )
 def test_no_digit_of_an_undeclared_number_is_lost(values, expected):
-    lines = "\n".join(f'{{"z":{value}}}' for value in values)
+    lines = "\n".join(f'{{"i":1,"z":{value}}}' for value in values)
 
     records = read(part(lines.encode()), unknown_fields=UnknownFields.ADD)
 

@@ -41,7 +41,13 @@ def part(text: str) -> Part:
 
 def of_json(lines: list[str], declared: str) -> Records:
     columns = (parse_column("a", declared),)
-    return read_jsonl([part("\n".join(lines))], columns, unknown_fields=UnknownFields.IGNORE, record_bytes_max=2**20)
+    return read_jsonl(
+        [part("\n".join(lines))],
+        columns,
+        declared=["a"],
+        unknown_fields=UnknownFields.IGNORE,
+        record_bytes_max=2**20,
+    )
 
 
 def of_csv(numbers: list[str], declared: str) -> Records:

@@ -42,7 +42,7 @@ OF_LINES = [
     (b'{"x": 1,,}', b'{"x": 1, "yy": 2,,}', "invalid JSON at character …"),
     (b'{"x": 1} 2', b'{"x": 100} 2', "the line continues after its object, at character …"),
     (b'{"x": "\xff"}', b'{"x": "aaa\xff"}', "invalid UTF-8 at byte … of the record"),
-    (b'{"a": 1}', b'{"b": 1}', "the field … is not declared"),
+    (b'{"x": "", "a": 1}', b'{"x": "", "b": 1}', "the field … is not declared"),
     (b'{"x": "' + b"z" * 300 + b'"}', b'{"x": "' + b"z" * 400 + b'"}', "… bytes are more than record_bytes_max"),
 ]
 
@@ -53,7 +53,8 @@ def part(raw: bytes) -> Part:
 
 def kinds_of_json(raw: bytes, declared: str) -> list[str]:
     columns, fail = (parse_column("x", declared),), UnknownFields.FAIL
-    records = read_jsonl([part(raw)], columns, unknown_fields=fail, record_bytes_max=200)
+    names = [column.name for column in columns]
+    records = read_jsonl([part(raw)], columns, declared=names, unknown_fields=fail, record_bytes_max=200)
     return [kind_of(each.reason) for each in records.bad]
 
 
