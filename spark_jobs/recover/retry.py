@@ -7,7 +7,7 @@ have the same result: the next look finds the settled records, and continues wit
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -31,9 +31,6 @@ from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Se
 from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind, Run
 from spark_jobs.batch.stage import Stage, open_stage
-from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare
-from spark_jobs.files.listing import list_files
-from spark_jobs.formats.csv.header import read_header
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
 from spark_jobs.formats.values import from_kept
@@ -43,6 +40,7 @@ from spark_jobs.plan.versions import as_declared
 from spark_jobs.publish.merge import merge_in
 from spark_jobs.read.chunks import ReadPart
 from spark_jobs.read.rows import read_records
+from spark_jobs.recover.stored_fields import find_lacking, headers_of
 from spark_jobs.work.deliver import read_adding
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.refused import is_of_rows, refused_rows
@@ -93,7 +91,7 @@ def retry(
         ),
         batch=batch,
         fixed=fixed or {},
-        headers=_headers(declared, ledger, asked),
+        headers=headers_of(declared, ledger, asked),
         run=run,
     )
     with _door(job) as door:
@@ -111,8 +109,8 @@ class _Job:
     session: Session
     batch: Batch
     fixed: Mapping[QuarantineId, bytes]
-    #: The fields of each CSV file, in order.
-    headers: Mapping[ProducerId, tuple[str, ...]]
+    #: The fields of each CSV file, in order, or why its records cannot be retried.
+    headers: Mapping[ProducerId, tuple[str, ...] | Refusal]
     run: Run | None
 
 
@@ -286,8 +284,10 @@ def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
     if record.raw_bytes == KEPT_BYTES and record.quarantine_id not in job.fixed:
         # The kept beginning of an oversized record might look like a whole one.
         return Refusal(reason=record.reason, column=record.column)
-    if job.declared.source.format is Format.CSV and record.producer_id not in job.headers:
-        return Refusal(reason="its file is gone or was rewritten, so the columns of its values are unknown")
+    if isinstance(header := job.headers.get(record.producer_id), Refusal):
+        return header
+    if job.declared.source.format is Format.PARQUET:
+        return find_lacking(job.declared, _text_of(job, record))
     return None
 
 
@@ -298,8 +298,9 @@ def _text_of(job: _Job, record: KeptRecord) -> bytes:
 def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
     raw = _text_of(job, record)
     first, end, reader_id = record.sequence_id, record.sequence_id + len(raw), ProducerId(number)
-    header = job.headers.get(record.producer_id, ())
-    chunk = Chunk(producer_id=reader_id, name=record.file, url="", first=first, end=end, header=header)
+    chunk = Chunk(producer_id=reader_id, name=record.file, url="", first=first, end=end)
+    if isinstance(header := job.headers.get(record.producer_id), tuple):
+        chunk = replace(chunk, header=header)
     return ReadPart(chunk=chunk, part=Part(producer_id=reader_id, first=first, end=end, raw=raw), fingerprint=b"")
 
 
@@ -330,27 +331,3 @@ def _refusals_of(read: Records, tried: set[ProducerId]) -> dict[int, Refusal]:
     return refusals | {
         number: Refusal(reason=f"its text contains {count} records instead of one") for number, count in several.items()
     }
-
-
-def _headers(
-    declared: Declared, ledger: PostgresLedger, records: Sequence[KeptRecord]
-) -> dict[ProducerId, tuple[str, ...]]:
-    """The fields of each CSV file that still begins with its loaded content."""
-    source = declared.source
-    if source.format is not Format.CSV:
-        return {}
-    if not source.csv.header:
-        return dict.fromkeys((each.producer_id for each in records), tuple(each.name for each in declared.columns))
-    listed = {each.name: each for each in list_files(source.path, root=source.root).files}
-    known = ledger.find(declared.name, sorted({each.file for each in records}))
-    headers = {}
-    for name, (producer_id, knowledge) in known.items():
-        state = knowledge.state
-        if name not in listed or state.fingerprint is None:
-            continue
-        fingerprint = Fingerprint.from_bytes(state.fingerprint)
-        found = compare(listed[name], fingerprint, consumed_end=state.consumed.end)
-        if found in (Resemblance.SAME, Resemblance.GROWN):
-            its = knowledge.shared[0] if knowledge.shared else producer_id
-            headers[its] = read_header(listed[name].url, source.csv, sealed=True) or ()
-    return headers

@@ -5,9 +5,12 @@ import json
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
@@ -24,11 +27,21 @@ from onceload.quarantined import readable
 from spark_jobs.formats.records import KEPT_BYTES
 from spark_jobs.load.report import new_batch
 from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Publish, QuarantineLimit, Target, UnknownFields, Write
+from spark_jobs.pipeline.declared import (
+    CsvOptions,
+    Format,
+    MissingColumns,
+    Publish,
+    QuarantineLimit,
+    Target,
+    UnknownFields,
+    Write,
+)
 from spark_jobs.recover.retry import RetryReport, retry
 from tests.contract.conftest import Crash, crashing_at
 from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line
+from tests.servers import execute
 
 pytestmark = pytest.mark.usually_staged
 
@@ -298,11 +311,75 @@ def test_csv_is_read_by_the_header_of_its_file_and_not_without_it(loads):
     assert loads.rows("id, note") == [(1, "hello"), (2, "later")]
 
 
+RENAMED = {"id": "bigint", "price": "numeric(12,2)", "note": "text"}
+WIDENED = {"id": "bigint", "amount": "numeric(12,2)", "note": "text", "price": "numeric(12,2)"}
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+@pytest.mark.parametrize(
+    ("columns", "delimiter"), [(RENAMED, ","), (WIDENED, ","), (WIDENED, ";")], ids=["renamed", "added", "delimiter"]
+)
+def test_a_csv_record_without_a_column_that_is_declared_now_stays_held_as_a_load_refuses_it(loads, columns, delimiter):
+    narrow = tuple(parse_column(*each) for each in {"id": "bigint", "note": "varchar(3)"}.items())
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
+    content = "id,amount,note\n1,5,abc\n2,6,abcdef\n"
+    loads.write("a.csv", content)
+    loads.load(source=csv, columns=narrow)
+    execute(
+        loads.admin_dsn, "ALTER TABLE target ALTER note TYPE text, ADD amount numeric(12,2), ADD price numeric(12,2)"
+    )
+    edited = {
+        "source": replace(csv, csv=CsvOptions(delimiter=delimiter)),
+        "columns": tuple(parse_column(*each) for each in columns.items()),
+    }
+
+    report = retry_all(loads, **edited)
+    loads.write("b.csv", content)
+    (note,) = loads.load(**edited).notes
+
+    ((quarantine_id, refusal),) = report.still_bad.items()
+    assert refusal.reason.partition(". ")[0] in note.reason
+    assert "set missing_columns: ignore" in refusal.reason
+    assert loads.ask("SELECT quarantine_id, state, reason FROM onceload.quarantine") == [
+        (quarantine_id, "held", refusal.reason)
+    ]
+    assert loads.rows() == [1]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_csv_record_is_retried_with_null_for_a_column_that_may_be_missing(loads):
+    csv = replace(loads.declared.source, path=str(loads.folder / "*.csv"), format=Format.CSV)
+    loads.write("a.csv", "id,amount,note\n1,5,a\nx2,6,b\n")
+    loads.load(source=csv)
+    (quarantine_id,) = held(loads)
+    columns = (*loads.declared.columns, parse_column("price", "integer"))
+    execute(loads.admin_dsn, "ALTER TABLE target ADD price integer")
+    lenient = replace(csv, csv=CsvOptions(missing_columns=MissingColumns.IGNORE))
+
+    assert retry_all(loads, source=lenient, columns=columns, fixed={quarantine_id: b"2,6,b"}).retried == 1
+    assert loads.rows("id, price") == [(1, None), (2, None)]
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until_it_has_a_value(loads):
+    parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
+    narrow = tuple(parse_column(*each) for each in {"id": "bigint", "note": "varchar(3)"}.items())
+    pq.write_table(pa.table({"id": [1, 2], "amount": [5, 6], "note": ["a", "long"]}), loads.folder / "a.parquet")
+    loads.load(source=parquet, columns=narrow)
+    execute(loads.admin_dsn, "ALTER TABLE target ALTER note TYPE text, ADD amount numeric(12,2)")
+    (quarantine_id,) = held(loads)
+
+    (refusal,) = retry_all(loads, source=parquet).still_bad.values()
+    assert "stored without a value for 'amount', a column that is declared now" in refusal.reason
+    assert loads.rows("id, amount") == [(1, None)]
+
+    fixed = {quarantine_id: b'{"id": 2, "amount": 6, "note": "long"}'}
+    assert retry_all(loads, source=parquet, fixed=fixed).retried == 1
+    assert loads.ask("SELECT id, amount FROM target ORDER BY id") == [(1, None), (2, Decimal(6))]
+
+
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
 def test_a_row_of_parquet_is_retried_from_the_json_that_was_kept_of_it(loads):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
     table = pa.table({"id": [1, 2], "amount": pa.nulls(2), "note": ["a", "é"], "surprise": [1, 2]})
     pq.write_table(table, loads.folder / "a.parquet")

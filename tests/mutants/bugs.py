@@ -2010,6 +2010,25 @@ QUARANTINE_BUGS = (
         wrong='f"{batch} discard by {_user()}"',
         tests=(f"{OF_QUARANTINE}::test_the_sessions_of_retries_and_discards_go_like_those_of_loads",),
     ),
+    Bug(
+        name="a CSV record is retried though a load refuses its file for a column that it lacks",
+        file="spark_jobs/recover/stored_fields.py",
+        correct="read_checked_header(listed.url, declared.columns, declared.source.csv, sealed=True)",
+        wrong="read_checked_header(listed.url, (), declared.source.csv, sealed=True)",
+        tests=(
+            f"{OF_QUARANTINE}::test_a_csv_record_without_a_column_that_is_declared_now_stays_held_as_a_load_refuses_it",
+        ),
+    ),
+    Bug(
+        name="a row of Parquet is retried though it was stored without a column that is declared now",
+        file="spark_jobs/recover/stored_fields.py",
+        correct="if name not in stored]",
+        wrong="if name not in stored and not stored]",
+        tests=(
+            f"{OF_QUARANTINE}"
+            "::test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until_it_has_a_value",
+        ),
+    ),
 )
 
 SESSION_BUGS = (
