@@ -30,6 +30,7 @@ from dedup_core.postgres.connection import first_line, translated
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind, Run
+from dedup_core.verdicts import Order
 from spark_jobs.batch.stage import Stage, open_stage
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
@@ -127,8 +128,14 @@ def _refuse_unfit(declared: Declared) -> None:
         ("merge without target.lineage", is_merge and not target.lineage),
     ):
         if is_declared:
-            expected = "a pipeline without it (deliver such records again in a new file, and discard these)"
+            expected = f"a pipeline without it (load such records {_loaded_instead(declared)}, and discard these)"
             raise SettingRefused(f"retrying pipeline {declared.name}", f"a declared {setting}", expected)
+
+
+def _loaded_instead(declared: Declared) -> str:
+    if declared.producer is not None and declared.producer.order is Order.ORDERED:
+        return "by a pipeline file of its own with order: any, because this one counts their ids as duplicates"
+    return "again from a new file"
 
 
 def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, after: Position) -> RetryReport:

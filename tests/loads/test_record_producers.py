@@ -13,11 +13,15 @@ from dedup_core.errors import SettingRefused
 from dedup_core.names import Position
 from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.quarantine import Selection, choose
 from dedup_core.verdicts import Order
 from onceload.upkeep import delete_unused
+from spark_jobs.load.report import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.publish.new_rows import NewRows, new_rows
+from spark_jobs.recover.retry import retry
+from spark_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
 from tests.servers import execute
 
@@ -236,6 +240,34 @@ def test_records_without_a_usable_id_are_quarantined(devices):
 
     assert (report.loaded, report.quarantined) == (0, 4)
     assert devices.load().quarantined == 0
+
+
+def test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_own(loads):
+    """Its id is before the last one, so that its own pipeline counts it as a duplicate."""
+    loads.declared = with_devices(loads.declared, Order.ORDERED)
+    loads.write("a.jsonl", record("d1", 1) + record("d1", 2, "bad") + record("d1", 3) + record("d1", 4, "bad"))
+    loads.load()
+    fixed = loads.folder.parent / "fixed"
+    fixed.mkdir()
+    (fixed / "late.jsonl").write_text(record("d1", 4))
+    (fixed / "later.jsonl").write_text(record("d1", 2))
+
+    asked = choose(loads.engine, Selection(pipeline="events")).held
+    with pytest.raises(SettingRefused, match="load such records by a pipeline file of its own with order: any"):
+        retry(loads.engine, loads.ledger, loads.declared, asked, batch=new_batch())
+    of_its_own = replace(
+        with_devices(loads.declared, Order.ANY),
+        pipeline=replace(loads.declared.pipeline, name="events_fixed"),
+        source=replace(loads.declared.source, path=str(fixed / "*.jsonl")),
+    )
+    loads.declared, before = of_its_own, loads.declared
+    assert loads.load().loaded == 2
+
+    loads.declared = before
+    loads.write("b.jsonl", record("d1", 3) + record("d1", 5))
+    assert (loads.load().loaded, loads.rows("seq")) == (1, [1, 2, 3, 4, 5])
+    for declared in (before, of_its_own):
+        assert verify(declared, loads.engine, deep=True).differences == ()
 
 
 def test_a_business_id_takes_effect_once_in_its_window(loads):

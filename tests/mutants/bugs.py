@@ -2029,6 +2029,15 @@ QUARANTINE_BUGS = (
             "::test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until_it_has_a_value",
         ),
     ),
+    Bug(
+        name="a retry sends fixed records of an ordered producer to a file that counts them as duplicates",
+        file="spark_jobs/recover/retry.py",
+        correct="declared.producer.order is Order.ORDERED",
+        wrong="declared.producer.order is None",
+        tests=(
+            f"{OF_RECORD_PRODUCERS}::test_a_fixed_record_of_an_ordered_producer_is_loaded_by_a_pipeline_of_its_own",
+        ),
+    ),
 )
 
 SESSION_BUGS = (
