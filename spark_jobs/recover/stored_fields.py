@@ -73,5 +73,6 @@ def find_lacking(declared: Declared, text: bytes) -> Refusal | None:
 
 _LACKING = (
     "the record was stored without a value for {}, a column that is declared now. Load its file again with "
-    "`--only FILE --replace`, or add the value with `onceload quarantine export` and retry `--from` that file"
+    "`--only FILE --replace` and discard the record, or add the value with `onceload quarantine export` and retry "
+    "`--from` that file"
 )

@@ -41,6 +41,7 @@ from spark_jobs.recover.retry import RetryReport, retry
 from tests.contract.conftest import Crash, crashing_at
 from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line
+from tests.loads.test_choice import load_chosen
 from tests.servers import execute
 
 pytestmark = pytest.mark.usually_staged
@@ -376,6 +377,22 @@ def test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until
     fixed = {quarantine_id: b'{"id": 2, "amount": 6, "note": "long"}'}
     assert retry_all(loads, source=parquet, fixed=fixed).retried == 1
     assert loads.ask("SELECT id, amount FROM target ORDER BY id") == [(1, None), (2, Decimal(6))]
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED], indirect=True)
+def test_a_file_of_parquet_that_is_loaded_again_brings_the_column_that_its_stored_rows_lack(loads):
+    parquet = replace(loads.declared.source, path=str(loads.folder / "*.parquet"), format=Format.PARQUET)
+    narrow = tuple(parse_column(*each) for each in {"id": "bigint", "note": "varchar(3)"}.items())
+    pq.write_table(pa.table({"id": [1, 2], "amount": [5, 6], "note": ["a", "long"]}), loads.folder / "a.parquet")
+    loads.load(source=parquet, columns=narrow)
+    execute(loads.admin_dsn, "ALTER TABLE target ALTER note TYPE text, ADD amount numeric(12,2)")
+    loads.declared = replace(loads.declared, source=parquet)
+
+    load_chosen(loads, "a.parquet", replaces=True)
+
+    assert loads.ask("SELECT id, amount FROM target ORDER BY id") == [(1, Decimal(5)), (2, Decimal(6))]
+    (refusal,) = retry_all(loads).still_bad.values()
+    assert "its file was replaced by a later generation" in refusal.reason
 
 
 @pytest.mark.parametrize("publish", [Publish.DIRECT])
