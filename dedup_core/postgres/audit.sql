@@ -134,7 +134,9 @@ SELECT record.producer_id, record.sequence_id, record.position
 -- The bytes read of each file up to a position. The ledger is append-only, so the result does not change later, except
 -- if the file gets a new generation or is rewound.
 SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
-       coalesce(live.generation, max(receipt.generation)) AS generation, max(receipt.size) AS size,
+       coalesce(live.generation, max(receipt.generation)) AS generation,
+       -- As last recorded: content that continues under another name may be packed in another way.
+       (array_agg(receipt.size ORDER BY receipt.position DESC))[1] AS size,
        coalesce(string_agg(receipt.digest, CAST('' AS bytea) ORDER BY receipt.position), '') AS digests,
        array_agg(CAST(receipt.spans AS text) ORDER BY receipt.position) AS spans,
        array_agg(receipt.position ORDER BY receipt.position) AS positions,
@@ -150,6 +152,8 @@ SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
   LEFT JOIN onceload.producer AS live ON live.producer_id = receipt.producer_id
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
    AND ledger.kind = 'load'
+   -- A copy is compared with the receipts of its original. Those of its own consume nothing.
+   AND live.copy_of IS NULL
  GROUP BY receipt.producer_id, live.name, live.generation
 -- A compressed file that was read to its end without consuming anything has a size and no digest.
 HAVING sum(length(receipt.digest)) > 0 OR max(receipt.size) IS NOT NULL

@@ -192,7 +192,7 @@ def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceip
         file,
         name=copy.name,
         generation=copy.generation,
-        size=copy.size if source.format is Format.PARQUET else None,
+        size=copy.size,
         digests=digests_up_to(file.digests, end=end),
         spans=tuple((position, spans & held) for position, spans in file.spans),
     )

@@ -1,6 +1,7 @@
 """Verification accounts for every byte of a file that was loaded, and names what no commit took and nothing holds."""
 
 import gzip
+from dataclasses import replace
 
 import psycopg2
 import pytest
@@ -9,7 +10,7 @@ from dedup_core.delivery import Mode
 from dedup_core.errors import ExitCode
 from dedup_core.postgres.by_hand import abandon
 from onceload.cli import main
-from spark_jobs.pipeline.declared import Publish
+from spark_jobs.pipeline.declared import Identity, Publish
 from spark_jobs.read.chunks import read_parts
 from spark_jobs.verify.findings import Kind
 from spark_jobs.work import deliver as loading
@@ -102,6 +103,51 @@ def test_a_file_that_was_noted_as_read_and_of_which_nothing_is_loaded_is_a_gap(l
     cut(loads, 0, end)
 
     assert [(kind, span) for _, kind, span in named(verified(loads, source=source))] == [(Kind.GAP, f"[0,{end})")]
+
+
+def packed_copies(loads):
+    """One content under a plain name and two packed ones."""
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+    loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    copies = [loads.write(f"{name}.jsonl.gz", gzip.compress((line(1) + line(2)).encode())) for name in "bc"]
+    loads.load()
+    return copies
+
+
+@STAGED
+def test_packed_copies_that_were_read_to_their_end_have_no_gap(loads):
+    packed_copies(loads)
+
+    verification = verified(loads)
+
+    assert (named(verification), notes(verification)) == ([], {})
+
+
+@STAGED
+def test_content_that_goes_on_under_a_packed_name_was_read_to_its_end(loads):
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+    plain = loads.write("a.jsonl", line(1) + line(2))
+    loads.load()
+    plain.unlink()
+    loads.write("b.jsonl.gz", gzip.compress((line(1) + line(2)).encode()))
+    loads.load()
+
+    verification = verified(loads)
+
+    assert (named(verification), [*notes(verification)]) == ([], ["a.jsonl"])
+
+
+@STAGED
+def test_records_missing_at_the_end_of_a_packed_copy_that_was_noted_as_read_to_its_end_are_a_gap(loads):
+    b, _ = packed_copies(loads)
+    b.write_bytes(gzip.compress((line(1) + line(2) + line(3)).encode()))
+    with psycopg2.connect(loads.admin_dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE onceload.producer SET size = %s WHERE name = 'b.jsonl.gz'", (b.stat().st_size,))
+    connection.close()
+    first, end = len(line(1) + line(2)), len(line(1) + line(2) + line(3))
+
+    assert named(verified(loads)) == [("b.jsonl.gz", Kind.GAP, f"[{first},{end})")]
 
 
 @STAGED
