@@ -94,6 +94,16 @@ class RowsFound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadedAgain:
+    """Records of a producer that were loaded more than once, and two of the commits that loaded them."""
+
+    producer: str
+    spans: SpanSet
+    first: Position
+    again: Position
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReceiptOfRows:
     """The parts of one receipt that determine its rows."""
 
@@ -159,6 +169,18 @@ class AuditView:
                 for row in rows
                 if row.rows is not None
             ),
+        )
+
+    def loaded_again(self) -> tuple[LoadedAgain, ...]:
+        """Producers with records that were loaded more than once without `at_least_once`."""
+        return tuple(
+            LoadedAgain(
+                producer=row.name,
+                spans=SpanSet.parse(row.spans),
+                first=row.first_position,
+                again=row.again_position,
+            )
+            for row in self.connection.execute(SQL["loaded_again"], {"pipeline_id": self.pipeline_id})
         )
 
     def declarations(self) -> Mapping[Version, Declaration]:

@@ -65,6 +65,35 @@ SELECT total.rows AS rows_expected, total.repeated, differing.*
   LEFT JOIN differing ON true
  ORDER BY differing.producer_id, differing.position;
 
+-- name: loaded_again
+-- Records that a commit consumed although an earlier one had, and although its version of the pipeline file did not
+-- allow it: by producer, with the positions of both. Only damaged state lets such a commit pass.
+WITH receipt AS MATERIALIZED (
+    SELECT ledger_span.producer_id, ledger_span.position, ledger_span.producer AS name, ledger_span.spans
+      FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+     WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind = 'load'
+       AND ledger_span.producer_id NOT IN (
+           SELECT producer_id FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND condition = 'replaced')
+), repeated AS (
+    SELECT producer_id FROM receipt CROSS JOIN LATERAL unnest(spans) AS part GROUP BY producer_id
+    HAVING sum(upper(part) - lower(part))
+           <> (SELECT sum(upper(each) - lower(each)) FROM unnest(range_agg(part)) AS each)
+), exact AS (
+    SELECT ledger.position
+      FROM onceload.ledger JOIN onceload.pipeline USING (pipeline_id)
+      LEFT JOIN onceload.declaration AS declared
+           ON declared.pipeline_id = ledger.pipeline_id AND declared.version = ledger.version
+     WHERE ledger.pipeline_id = :pipeline_id
+       AND coalesce(declared.rest ->> 'guarantee', pipeline.guarantee, '') <> 'at_least_once'
+)
+SELECT max(later.name) AS name, CAST(range_agg(part) AS text) AS spans, min(earlier.position) AS first_position,
+       min(later.position) AS again_position
+  FROM repeated JOIN receipt AS later USING (producer_id) JOIN exact USING (position)
+  JOIN receipt AS earlier ON earlier.producer_id = later.producer_id AND earlier.position < later.position
+   AND earlier.spans && later.spans
+ CROSS JOIN LATERAL unnest(earlier.spans * later.spans) AS part
+ GROUP BY later.producer_id ORDER BY 1;
+
 -- name: receipt_at
 SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, digest, fingerprint, size, condition
   FROM onceload.ledger_span

@@ -166,8 +166,9 @@ def _refuse_unattributed(connection: Connection, way: _Way, sums: Record) -> Non
     """Refuse rows that do not show which entry loaded them."""
     repeated = tuple(connection.execute(SQL["repeated_producers"]).scalars())
     if repeated:
-        found = f"{', '.join(repeated)}, loaded more than once as at_least_once allows"
-        raise _refused(way, found, f"rows of one entry each; otherwise {REBUILD}")
+        found = f"{', '.join(repeated)}, loaded more than once, so the rows do not show which entry loaded them"
+        expected = "rows of one entry each. `onceload load` with `--only FILE --replace` loads such a file once"
+        raise _refused(way, found, f"{expected}; otherwise {REBUILD}")
     if sums.loaded != sums.rows_of_receipts:
         found = f"{sums.loaded} loaded rows, of which {sums.rows_of_receipts} name their producer"
         raise _refused(way, found, f"_producer_id and _sequence in all rows; otherwise {REBUILD}")

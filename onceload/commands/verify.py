@@ -119,6 +119,12 @@ _MEANING = {
         "Run `onceload load`, and verify again. If the gap stays, run `onceload load` with `--only FILE --replace`, "
         "or see `onceload recover --help`"
     ),
+    "loaded again": (
+        "records were loaded although they were loaded before, so their rows are duplicated. That happens if the "
+        "producer state was damaged. Check it with `onceload recover state --dry-run`, then run `onceload load` with "
+        "`--only FILE --replace`, which deletes all rows of the file and loads it once. If the pipeline cannot replace "
+        "rows, use `onceload recover rebuild` on a new database"
+    ),
     "row missing": (
         "rows were deleted or changed outside Onceload after they were loaded. To load them again from the file, see "
         "`onceload recover --help`"

@@ -12,10 +12,13 @@ import zstandard
 from dedup_core.errors import ExitCode
 from dedup_core.names import Batch, Position
 from dedup_core.pipeline import Guarantee
+from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.commands.verify import _MEANING
+from spark_jobs.load.load import load
+from spark_jobs.load.report import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     Format,
@@ -27,11 +30,12 @@ from spark_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
+from spark_jobs.plan.choice import Choice
 from spark_jobs.recover.retry import retry
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.findings import Kind
 from spark_jobs.verify.verify import verify
-from tests.loads.conftest import line
+from tests.loads.conftest import InThisProcess, line
 
 pytestmark = pytest.mark.usually_staged
 
@@ -567,6 +571,44 @@ def test_parts_that_were_loaded_twice_are_not_counted(loads):
 
     assert named(verification) == []
     assert "at_least_once" in verification.not_compared[0].reason
+
+
+def test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced(loads):
+    """Every row matches a receipt, but without at_least_once no two receipts cover one record."""
+    loads.declared = replace(loads.declared, publish=Publish.STAGED)
+    for name in ("a.jsonl", "b.jsonl"):
+        loads.write(name, line(1) + line(2))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE onceload.producer SET consumed = '{}' WHERE name = 'a.jsonl'")
+    loads.load()
+    assert loads.rows() == [1, 1, 1, 2, 2, 2]
+
+    verification = verified(loads, deep=True)
+
+    assert named(verification) == [("a.jsonl", Kind.LOADED_AGAIN, None)]
+    assert verification.not_compared == ()
+    chosen = Choice(files=("a.jsonl",), replaces=True)
+    how = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=chosen)
+    load(loads.declared, how, batch=new_batch(), tasks=InThisProcess())
+    assert (loads.rows(), named(verified(loads, deep=True))) == ([1, 1, 2, 2], [])
+
+
+@pytest.mark.parametrize("is_allowed_then", [True, False])
+def test_loads_that_were_repeated_count_by_the_guarantee_of_their_time(loads, is_allowed_then):
+    with_repeats = replace(loads.declared.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
+    guarantees = [loads.declared.pipeline, with_repeats]
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE onceload.producer SET consumed = '{}', fingerprint = NULL")
+    loads.load(pipeline=guarantees[is_allowed_then])
+    loads.write("b.jsonl", line(2))
+    loads.load(pipeline=guarantees[not is_allowed_then])
+
+    verification = verified(loads, pipeline=guarantees[not is_allowed_then])
+
+    assert named(verification) == ([] if is_allowed_then else [("a.jsonl", Kind.LOADED_AGAIN, None)])
 
 
 PIPELINE = """

@@ -31,6 +31,7 @@ OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
+OF_VERIFY = "tests/loads/test_verify.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
 OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
 OF_CHOICES = "tests/loads/test_choice.py"
@@ -1131,6 +1132,29 @@ BATCH_BUGS = (
         correct="        if end > file.end:\n            yield self._gap(",
         wrong="        if end < file.end:\n            yield self._gap(",
         tests=(f"{OF_GAPS}::test_records_missing_at_the_end_of_a_file_that_was_noted_as_read_to_its_end_are_a_gap",),
+    ),
+    Bug(
+        name="verify takes the note of a packed copy for a file of which nothing is loaded",
+        file="dedup_core/postgres/audit.sql",
+        correct="   AND live.copy_of IS NULL\n",
+        wrong="",
+        tests=(f"{OF_GAPS}::test_packed_copies_that_were_read_to_their_end_have_no_gap",),
+    ),
+    Bug(
+        name="verify does not look past the loaded end of a packed copy",
+        file="spark_jobs/verify/files.py",
+        correct="        size=copy.size,\n",
+        wrong="        size=None,\n",
+        tests=(
+            f"{OF_GAPS}::test_records_missing_at_the_end_of_a_packed_copy_that_was_noted_as_read_to_its_end_are_a_gap",
+        ),
+    ),
+    Bug(
+        name="verify takes a file that was loaded twice for one that at_least_once allows",
+        file="spark_jobs/verify/verify.py",
+        correct="        again = _compare_receipts(view, findings)\n",
+        wrong="        again = 0\n",
+        tests=(f"{OF_VERIFY}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
     ),
     Bug(
         name="replace deletes without counting",
