@@ -206,8 +206,8 @@ CREATE TABLE onceload.ledger_span (
     condition    text NOT NULL,
     -- How many records a load read in a file's spans, whatever became of them; of other receipts, none.
     records      bigint NOT NULL DEFAULT 0,
-    -- The producer that loaded the records of these spans, where they are the beginning that a former copy shares with
-    -- it.
+    -- The producer that loaded these records, where they are the beginning that a former copy shares with it. Without
+    -- spans: the producer that this name is a copy of.
     shares_with  bigint,
     CONSTRAINT ledger_span_producers_have_no_twins PRIMARY KEY (pipeline_id, position, producer_id),
     CONSTRAINT ledger_span_rows_are_not_negative CHECK (rows >= 0 AND records >= 0)

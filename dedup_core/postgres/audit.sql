@@ -181,11 +181,11 @@ SELECT receipt.producer_id, coalesce(live.name, max(receipt.producer)) AS name,
   LEFT JOIN onceload.producer AS live ON live.producer_id = receipt.producer_id
  WHERE receipt.pipeline_id = :pipeline_id AND receipt.position <= :position AND receipt.producer_id > :after
    AND ledger.kind = 'load'
-   -- A copy is compared with the receipts of its original. Those of its own consume nothing.
-   AND live.copy_of IS NULL
  GROUP BY receipt.producer_id, live.name, live.generation
--- A compressed file that was read to its end without consuming anything has a size and no digest.
-HAVING sum(length(receipt.digest)) > 0 OR max(receipt.size) IS NOT NULL
+-- A compressed file that was read to its end without consuming anything has a size and no digest. So has the receipt
+-- of a copy, which is compared with its original instead.
+HAVING sum(length(receipt.digest)) > 0
+    OR (array_agg(receipt.size IS NOT NULL AND receipt.shares_with IS NULL ORDER BY receipt.position DESC))[1]
  ORDER BY receipt.producer_id LIMIT :at_most;
 
 -- name: copies

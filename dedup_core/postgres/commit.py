@@ -196,7 +196,7 @@ def _swap_names(
         {**its, "producer_id": other_id},
     ):
         connection.execute(SQL["rename_producer"], named)
-    connection.execute(SQL["keep_name"], ids)
+    connection.execute(SQL["keep_name"], {**binds, "position": turn.position})
 
 
 def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:

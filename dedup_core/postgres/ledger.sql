@@ -199,11 +199,18 @@ SELECT producer_id, name, generation, isempty(consumed) AS is_empty FROM onceloa
 UPDATE onceload.producer SET name = :name, generation = :generation WHERE producer_id = :producer_id;
 
 -- name: keep_name
--- The old name becomes a copy with all that was known of the producer.
-UPDATE onceload.producer AS kept
-   SET copy_of = shared.producer_id, fingerprint = shared.fingerprint, size = shared.size, condition = shared.condition
-  FROM onceload.producer AS shared
- WHERE kept.producer_id = :other_id AND shared.producer_id = :producer_id;
+-- The old name becomes a copy with all that was known of the producer, and gets a receipt that proves it.
+WITH kept AS (
+    UPDATE onceload.producer AS kept
+       SET copy_of = shared.producer_id, fingerprint = shared.fingerprint, size = shared.size,
+           condition = shared.condition
+      FROM onceload.producer AS shared
+     WHERE kept.producer_id = :other_id AND shared.producer_id = :producer_id
+    RETURNING kept.*
+)
+INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows, fingerprint,
+                                  size, condition, shares_with)
+SELECT :pipeline_id, :position, producer_id, name, generation, '{}', 0, fingerprint, size, condition, copy_of FROM kept;
 
 -- name: offered_in_arrays
 SELECT * FROM unnest(
@@ -244,7 +251,9 @@ WITH offered AS (
        -- A producer that has consumed anything cannot become a copy.
        AND (offered.copy_of IS NULL OR isempty(producer.consumed))
     RETURNING producer.name, producer.generation, producer.consumed, offered.producer_id, offered.spans, offered.rows,
-              offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition, offered.shares_with
+              offered.records, offered.digest, producer.fingerprint, producer.size, producer.condition,
+              -- The receipt of a copy has no spans. It names the producer that consumes them.
+              coalesce(offered.shares_with, offered.copy_of) AS shares_with
 ), receipts AS (
     INSERT INTO onceload.ledger_span (pipeline_id, position, producer_id, producer, generation, spans, rows,
                                       records, digest, fingerprint, size, condition, shares_with)

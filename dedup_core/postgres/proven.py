@@ -33,6 +33,11 @@ def rebuild_states(connection: Connection, pipeline: str, *, pipeline_id: int, a
     return producers
 
 
+def add_copies(connection: Connection, pipeline_id: int) -> None:
+    """Add the copies that the whole ledger proves to the states in `rebuilt`. No snapshot has them."""
+    connection.execute(SQL["add_copies"], {"pipeline_id": pipeline_id})
+
+
 def _hold_snapshot(connection: Connection, pipeline: str, binds: dict[str, int]) -> None:
     """Lock the snapshot against deletion, and refuse it if a part of it is missing."""
     expected = connection.execute(SQL["hold_snapshot"], binds).scalar_one_or_none()

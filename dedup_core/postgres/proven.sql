@@ -47,7 +47,7 @@ SELECT * FROM (
            END AS consumed,
            CASE WHEN latest.name IS NULL THEN base.fingerprint ELSE latest.fingerprint END AS fingerprint,
            CASE WHEN latest.name IS NULL THEN base.size ELSE latest.size END AS size,
-           coalesce(latest.condition, base.condition) AS condition
+           coalesce(latest.condition, base.condition) AS condition, CAST(NULL AS bigint) AS copy_of
       FROM base FULL JOIN latest USING (producer_id) FULL JOIN moved USING (producer_id)
      WHERE latest.kind IS DISTINCT FROM 'forget'
 ) AS summed WHERE NOT isempty(consumed)
@@ -58,12 +58,29 @@ CREATE TEMPORARY TABLE rebuilt ON COMMIT DROP AS {proven};
 -- name: index_rebuilt
 ALTER TABLE rebuilt ADD PRIMARY KEY (producer_id);
 
+-- name: add_copies
+-- The names that are copies of a proven producer by their last receipt. A rewind of that producer makes copies unknown.
+INSERT INTO rebuilt (producer_id, name, generation, consumed, fingerprint, size, condition, copy_of)
+SELECT note.producer_id, note.producer, note.generation, '{}', note.fingerprint, note.size, note.condition,
+       note.shares_with
+  FROM onceload.ledger_span AS note JOIN rebuilt AS shared ON shared.producer_id = note.shares_with
+ WHERE note.pipeline_id = :pipeline_id AND isempty(note.spans)
+   AND NOT EXISTS (
+       SELECT FROM onceload.ledger_span AS later JOIN onceload.ledger USING (pipeline_id, position)
+        WHERE later.pipeline_id = :pipeline_id AND later.position > note.position
+          AND ((later.producer_id = note.producer_id AND ledger.kind = 'load')
+               OR (later.producer_id = note.shares_with AND ledger.kind = 'rewind')))
+   AND NOT EXISTS (
+       SELECT FROM rebuilt AS other
+        WHERE other.producer_id = note.producer_id
+           OR (other.name = note.producer AND other.generation = note.generation));
+
 -- name: differing_producers
--- The producers whose live state differs from the proven one.
+-- The producers whose live state differs from the proven one. Names without consumed spans may be unproven.
 SELECT coalesce(proven.name, live.name) AS name
   FROM {proven} AS proven
-  FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id AND NOT isempty(consumed)) AS live
-       USING (producer_id)
- WHERE (proven.name, proven.generation, proven.consumed, proven.fingerprint, proven.size, proven.condition)
-       IS DISTINCT FROM (live.name, live.generation, live.consumed, live.fingerprint, live.size, live.condition)
+  FULL JOIN (SELECT * FROM onceload.producer WHERE pipeline_id = :pipeline_id) AS live USING (producer_id)
+ WHERE (proven.name IS NOT NULL OR NOT isempty(live.consumed))
+   AND (proven.name, proven.generation, proven.consumed, proven.fingerprint, proven.size, proven.condition, proven.copy_of)
+       IS DISTINCT FROM (live.name, live.generation, live.consumed, live.fingerprint, live.size, live.condition, live.copy_of)
  ORDER BY 1;

@@ -15,7 +15,14 @@ from dedup_core.names import Position
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
 from dedup_core.postgres.connection import Record, at_once, statements, translated
 from dedup_core.postgres.ledger import one_view
-from dedup_core.postgres.proven import BEGINNING, differing_from_rebuilt, get_reach, rebuild_states, use_memory
+from dedup_core.postgres.proven import (
+    BEGINNING,
+    add_copies,
+    differing_from_rebuilt,
+    get_reach,
+    rebuild_states,
+    use_memory,
+)
 from dedup_core.postgres.snapshots import get_summary
 
 SQL = statements("recovery.sql")
@@ -104,6 +111,7 @@ def _compare(connection: Connection, pipeline: str, found: Record, snapshot_posi
     producers = rebuild_states(
         connection, pipeline, pipeline_id=found.pipeline_id, after=snapshot_position, up_to=Position(reach.position)
     )
+    add_copies(connection, found.pipeline_id)
     return Recovery(
         pipeline=pipeline,
         snapshot_position=snapshot_position,

@@ -13,14 +13,15 @@ DELETE FROM onceload.producer
         OR (by_id.producer_id IS NULL AND NOT isempty(live.consumed)));
 
 -- name: swap_in
-INSERT INTO onceload.producer (producer_id, pipeline_id, name, generation, consumed, fingerprint, size, condition)
-SELECT producer_id, :pipeline_id, name, generation, consumed, fingerprint, size, condition FROM rebuilt
+INSERT INTO onceload.producer (producer_id, pipeline_id, name, generation, consumed, fingerprint, size, condition, copy_of)
+SELECT producer_id, :pipeline_id, name, generation, consumed, fingerprint, size, condition, copy_of FROM rebuilt
 ON CONFLICT (producer_id) DO UPDATE
    SET name = excluded.name, generation = excluded.generation, consumed = excluded.consumed,
-       fingerprint = excluded.fingerprint, size = excluded.size, condition = excluded.condition
- WHERE (producer.name, producer.generation, producer.consumed, producer.fingerprint, producer.size, producer.condition)
+       fingerprint = excluded.fingerprint, size = excluded.size, condition = excluded.condition, copy_of = excluded.copy_of
+ WHERE (producer.name, producer.generation, producer.consumed, producer.fingerprint, producer.size, producer.condition,
+        producer.copy_of)
        IS DISTINCT FROM (excluded.name, excluded.generation, excluded.consumed, excluded.fingerprint, excluded.size,
-                         excluded.condition);
+                         excluded.condition, excluded.copy_of);
 
 -- name: forget_copies
 -- Before the state is set: their originals may be loaded differently from here on, so copies are compared again.

@@ -34,6 +34,7 @@ DAMAGES = {
     "consumed set ahead": "UPDATE onceload.producer SET consumed = '{[0,500)}'",
     "fingerprint changed": "UPDATE onceload.producer SET fingerprint = 'x' WHERE name = 'c'",
     "never loaded, yet consumed": "UPDATE onceload.producer SET consumed = '{[0,9)}' WHERE name = 'only registered'",
+    "turned into a copy": "UPDATE onceload.producer SET consumed = '{}', copy_of = 2 WHERE name = 'a'",
     "registered again": "UPDATE onceload.producer SET producer_id = 1000, consumed = '{}' WHERE name = 'a'",
     "the position set back": "UPDATE onceload.pipeline SET position = 2",
     "the position set ahead": "UPDATE onceload.pipeline SET position = 50",

@@ -12,6 +12,7 @@ from dedup_core.postgres.by_hand import abandon
 from onceload.cli import main
 from spark_jobs.pipeline.declared import Identity, Publish
 from spark_jobs.read.chunks import read_parts
+from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.findings import Kind
 from spark_jobs.work import deliver as loading
 from tests.loads.conftest import line
@@ -122,6 +123,18 @@ def test_packed_copies_that_were_read_to_their_end_have_no_gap(loads):
     verification = verified(loads)
 
     assert (named(verification), notes(verification)) == ([], {})
+
+
+@STAGED
+def test_packed_copies_of_a_file_that_was_rewound_have_no_gap(loads):
+    """They are compared again by the next load. Until then nothing of them is loaded."""
+    packed_copies(loads)
+    at = loads.ledger.position("events")
+    loads.write("a.jsonl", line(1) + line(2) + line(3))
+    loads.load()
+    rewind(loads.declared, loads.engine, to=at, dry_run=False)
+
+    assert named(verified(loads)) == []
 
 
 @STAGED

@@ -834,6 +834,27 @@ CONTENT_BUGS = (
         tests=(f"{OF_CONTENT}::test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays",),
     ),
     Bug(
+        name="recovery loses which files are copies",
+        file=RECOVERY,
+        correct="    add_copies(connection, found.pipeline_id)\n",
+        wrong="",
+        tests=(f"{OF_CONTENT}::test_a_copy_stays_one_when_the_state_is_recovered",),
+    ),
+    Bug(
+        name="recovery does not find that a copy has become a file of its own",
+        file=RECOVERY_SQL,
+        correct="condition = excluded.condition, copy_of = excluded.copy_of\n",
+        wrong="condition = excluded.condition\n",
+        tests=(f"{OF_CONTENT}::test_state_from_before_a_copy_parted_is_recovered",),
+    ),
+    Bug(
+        name="the name that a producer had before is a copy without a receipt",
+        file=LEDGER_SQL,
+        correct="generation, '{}', 0, fingerprint, size, condition, copy_of FROM kept;",
+        wrong="generation, '{}', 0, fingerprint, size, condition, NULL FROM kept;",
+        tests=(f"{OF_CONTENT}::test_the_name_that_a_producer_had_before_is_recovered_as_its_copy",),
+    ),
+    Bug(
         name="a rewind sets a copy back that stays one",
         file="dedup_core/postgres/rewind.sql",
         correct="producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;",
@@ -1136,8 +1157,8 @@ BATCH_BUGS = (
     Bug(
         name="verify takes the note of a packed copy for a file of which nothing is loaded",
         file="dedup_core/postgres/audit.sql",
-        correct="   AND live.copy_of IS NULL\n",
-        wrong="",
+        correct="receipt.size IS NOT NULL AND receipt.shares_with IS NULL ORDER",
+        wrong="receipt.size IS NOT NULL ORDER",
         tests=(f"{OF_GAPS}::test_packed_copies_that_were_read_to_their_end_have_no_gap",),
     ),
     Bug(
