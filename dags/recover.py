@@ -49,7 +49,7 @@ with DAG(
             default=False,
             type="boolean",
             description="rewind: continue even if rows are lost or duplicated, so that the deleted rows differ from "
-            "the receipts.",
+            "the receipts, or if the business ids are forgotten by which rewound commits found duplicates.",
         ),
         "snapshot_file": Param(
             None,

@@ -39,4 +39,4 @@ def rewind_in_words(found: Rewind) -> str:
         f"{found.producers:,} producers {undone}, with {found.rows:,} rows, {found.quarantined:,} quarantined records "
         f"and {found.message_ids:,} business ids; {found.held_again:,} settled records are held again"
     )
-    return "\n".join((what, *(f"differs from its receipts: {each}" for each in found.differing[:_NAMES_SHOWN])))
+    return "\n".join((what, *(f"differs: {each}" for each in found.differing[:_NAMES_SHOWN])))

@@ -147,7 +147,7 @@ def _look(connection: Connection, way: _Way, target: TargetRows) -> Rewind:
         quarantined=sums.kept,
         held_again=sums.held_again,
         message_ids=sums.message_ids,
-        differing=_differing(connection, sums),
+        differing=(*_differing(connection, sums), *_forgotten_messages(connection, way)),
     )
 
 
@@ -179,6 +179,17 @@ def _differing(connection: Connection, sums: Record) -> tuple[str, ...]:
     if sums.quarantined == sums.kept:
         return differing
     return (*differing, f"the quarantine ({sums.kept} records instead of {sums.quarantined})")
+
+
+def _forgotten_messages(connection: Connection, way: _Way) -> tuple[str, ...]:
+    """Business ids that the next load needs to find the duplicates of rewound commits, and that are forgotten."""
+    row = connection.execute(SQL["forgotten_messages"], way.binds).one_or_none()
+    if row is None:
+        return ()
+    return (
+        f"the business ids (those of {row.commits} commits up to position {row.last} are no longer remembered, so up "
+        f"to {row.duplicates} records that were skipped as duplicates would be loaded)",
+    )
 
 
 def _in_words(row: Record) -> str:

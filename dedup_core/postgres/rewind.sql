@@ -96,6 +96,29 @@ SELECT coalesce(rebuilt.name, live.name) AS name
        IS DISTINCT FROM (live.name, live.generation, live.consumed, live.fingerprint, live.size, live.condition)
  ORDER BY 1;
 
+-- name: forgotten_messages
+-- The kept commits whose business ids are no longer remembered, although rewound commits may have found duplicates by
+-- them: these would be loaded again. All ids of a commit are forgotten on the same day.
+WITH window_now AS (
+    SELECT message_keep_days AS days, CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - message_keep_days AS first
+      FROM onceload.pipeline WHERE pipeline_id = :pipeline_id AND message_keep_days > 0
+), entries AS (
+    SELECT position, ledger.loaded, ledger.duplicate, CAST(ledger.committed_at AT TIME ZONE 'UTC' AS date) AS day
+      FROM onceload.ledger_in_force JOIN onceload.ledger USING (pipeline_id, position)
+      JOIN onceload.declaration USING (pipeline_id, version)
+     WHERE pipeline_id = :pipeline_id AND ledger.kind = 'load' AND declaration.rest ->> 'message_id.keep' <> ''
+), rewound AS (
+    SELECT sum(duplicate) AS duplicates, min(day) AS first_day FROM entries WHERE position > :to AND duplicate > 0
+)
+SELECT rewound.duplicates, count(*) AS commits, max(kept.position) AS last
+  FROM window_now CROSS JOIN rewound
+  JOIN entries AS kept ON kept.position <= :to AND kept.loaded > 0 AND kept.day >= rewound.first_day - window_now.days
+ WHERE NOT EXISTS (
+       SELECT FROM onceload.message
+        WHERE message.pipeline_id = :pipeline_id AND message.position = kept.position
+          AND message.day >= window_now.first)
+ GROUP BY rewound.duplicates;
+
 -- name: differing_rows
 -- Producers with more or fewer rows than their receipts count.
 SELECT going.name, going.rows AS expected, coalesce(rows_there.rows, 0) AS found

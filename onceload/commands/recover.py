@@ -103,7 +103,10 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
                 on_progress=on_terminal,
             )
     except StateDiffers:
-        words("`onceload verify` lists the differences; --accept-differences rewinds despite lost or duplicated rows")
+        words(
+            "`onceload verify` lists rows that differ; --accept-differences rewinds despite lost or duplicated rows, "
+            "or forgotten business ids"
+        )
         raise
     if arguments.json:
         show_json(asdict(found))
@@ -192,7 +195,8 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
             command.add_argument(
                 "--accept-differences",
                 action="store_true",
-                help="rewind even if rows are lost or duplicated (default: refuse)",
+                help="rewind even if rows are lost or duplicated, or business ids are forgotten by which rewound "
+                "commits found duplicates (default: refuse)",
             )
         case "rebuild":
             load_arguments(command)

@@ -4,6 +4,7 @@ import json
 import random
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -402,6 +403,55 @@ def test_rewound_business_ids_are_new_again(loads):
     assert (again.loaded, again.duplicates) == (1, 1)
     assert everything(loads)["rows"] == before["rows"]
     assert everything(loads)["messages"] == before["messages"]
+
+
+@pytest.fixture
+def with_ids(loads):
+    """Two commits: the second one found a duplicate by its business id."""
+    keep = replace(loads.declared.pipeline, message_keep_days=2)
+    loads.declared = replace(
+        loads.declared, pipeline=keep, publish=Publish.STAGED, message_id=MessageId(columns=("id",), keep_days=2)
+    )
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("b.jsonl", line(1) + line(2))
+    loads.load()
+    assert loads.rows() == [1, 2]
+    return loads
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_rewind_of_duplicates_whose_business_ids_are_forgotten_is_asked_for_explicitly(with_ids, is_dropped):
+    """The id is remembered no longer, so the duplicate would be loaded. Upkeep may have deleted its day or not yet."""
+    if is_dropped:
+        execute(with_ids.admin_dsn, "DELETE FROM onceload.message")
+    else:
+        today = datetime.now(UTC).date()
+        execute(
+            with_ids.admin_dsn,
+            "CREATE TABLE onceload.message_19990101 PARTITION OF onceload.message"
+            f" FOR VALUES FROM ('{today - timedelta(9)}') TO ('{today - timedelta(2)}');"
+            "UPDATE onceload.message SET day = day - 3",
+        )
+    before = everything(with_ids)
+
+    looked = back(with_ids, 1, dry_run=True)
+    with pytest.raises(StateDiffers, match="up to 1 records that were skipped as duplicates would be loaded"):
+        back(with_ids, 1)
+
+    assert "those of 1 commits up to position 1 are no longer remembered" in looked.differing[0]
+    assert everything(with_ids) == before
+    assert back(with_ids, 1, differences_accepted=True).applied
+
+
+def test_a_rewind_that_brings_back_no_duplicate_is_not_asked_for(with_ids):
+    """All is loaded again, or the rewound commits found no duplicate."""
+    with_ids.write("c.jsonl", line(3))
+    with_ids.load()
+    execute(with_ids.admin_dsn, "DELETE FROM onceload.message")
+
+    assert back(with_ids, 2).differing == ()
+    assert back(with_ids, 0).differing == ()
 
 
 @pytest.mark.parametrize("order", Order)

@@ -855,6 +855,16 @@ CONTENT_BUGS = (
         tests=(f"{OF_CONTENT}::test_the_name_that_a_producer_had_before_is_recovered_as_its_copy",),
     ),
     Bug(
+        name="a rewind does not look for business ids that are forgotten",
+        file="dedup_core/postgres/rewind.py",
+        correct="        differing=(*_differing(connection, sums), *_forgotten_messages(connection, way)),\n",
+        wrong="        differing=_differing(connection, sums),\n",
+        tests=(
+            "tests/loads/test_rewind.py"
+            "::test_a_rewind_of_duplicates_whose_business_ids_are_forgotten_is_asked_for_explicitly",
+        ),
+    ),
+    Bug(
         name="a rewind sets a copy back that stays one",
         file="dedup_core/postgres/rewind.sql",
         correct="producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;",
