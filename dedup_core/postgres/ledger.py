@@ -172,10 +172,10 @@ class PostgresLedger:
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return receipts.all_bad(connection, pipeline, batch, after=after)
 
-    def loaded_by(self, pipeline: str, batch: Batch) -> frozenset[str]:
-        """The producers with a commit of a batch that is still in force."""
+    def done_by(self, pipeline: str, batch: Batch, *, after: Position | None = None) -> dict[str, Position]:
+        """The files that a batch has replaced, or loaded since a position, each with its last position."""
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
-            return receipts.loaded_by(connection, pipeline, batch)
+            return receipts.done_by(connection, pipeline, batch, after=after)
 
     def forget_idle(self, pipeline: str) -> tuple[str, ...]:
         """Delete producers that records name, never files, if idle for the declared time. Returns their names."""

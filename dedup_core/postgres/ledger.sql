@@ -411,10 +411,13 @@ SELECT read.producer, count(*) AS records
   JOIN onceload.quarantine ON quarantine.producer_id = read.producer_id AND position = ANY (positions)
  GROUP BY read.producer ORDER BY read.producer;
 
--- name: loaded_by
-SELECT DISTINCT producer
+-- name: done_by
+-- The files that a batch has replaced, and those that it has loaded since a position, each with its last position.
+SELECT producer, max(position) AS position
   FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger_span USING (pipeline_id, position)
- WHERE pipeline_id = :pipeline_id AND batch = :batch AND ledger.kind = 'load';
+ WHERE pipeline_id = :pipeline_id AND batch = :batch AND ledger.kind = 'load'
+   AND (ledger_span.condition = 'replaced' OR position > CAST(:after AS bigint))
+ GROUP BY producer;
 
 -- name: ledger_receipts
 SELECT position, producer_id, producer, generation, CAST(spans AS text) AS spans, rows, records, digest, fingerprint,

@@ -35,10 +35,10 @@ def all_bad(connection: Connection, pipeline: str, batch: Batch, *, after: Posit
     return {row.producer: row.records for row in rows}
 
 
-def loaded_by(connection: Connection, pipeline: str, batch: Batch) -> frozenset[str]:
-    """The producers with a commit of a batch that is still in force."""
-    binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch}
-    return frozenset(connection.execute(SQL["loaded_by"], binds).scalars())
+def done_by(connection: Connection, pipeline: str, batch: Batch, *, after: Position | None) -> dict[str, Position]:
+    """The files that a batch has replaced, or loaded since a position, each with its last position."""
+    binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "batch": batch, "after": after}
+    return {row.producer: Position(row.position) for row in connection.execute(SQL["done_by"], binds)}
 
 
 @dataclass(frozen=True, kw_only=True)

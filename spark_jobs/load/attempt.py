@@ -104,7 +104,8 @@ class Attempt:
         return self.settings.is_stopped()
 
     def choice(self) -> Choice:
-        return what_is_left_of(self.settings.choice, self.ledger, self.declared.name, self.batch)
+        choice, name = self.settings.choice, self.declared.name
+        return what_is_left_of(choice, self.ledger, name, self.batch, begun_at=self.before)
 
     def left(self) -> OpenWork:
         look = partial(self.board.open_work, self.batch, is_staged=self.is_staged, session=self.settings.session)

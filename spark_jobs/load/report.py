@@ -103,6 +103,20 @@ def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: 
     )
 
 
-def what_is_left_of(choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch) -> Choice:
-    """Leave out what this batch has already replaced, so that repeated calls replace it once."""
-    return replace(choice, replaced=ledger.loaded_by(pipeline, batch)) if choice.replaces else choice
+def what_is_left_of(
+    choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch, *, begun_at: Position | None = None
+) -> Choice:
+    """Do not replace again what this batch has replaced, or what this call of it has loaded."""
+    if not choice.replaces:
+        return choice
+    done = ledger.done_by(pipeline, batch, after=begun_at)
+    notes = (
+        Note(
+            name=name,
+            reason=f"batch {batch} has already replaced it, at position {position}. This call does not replace it "
+            "again. To replace it again, use another batch name",
+        )
+        for name, position in sorted(done.items())
+        if choice.means(name) and (begun_at is None or position <= begun_at)
+    )
+    return replace(choice, done=frozenset(done), notes=tuple(notes))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from spark_jobs.files.listing import Listing
+from spark_jobs.files.notes import Note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +15,10 @@ class Choice:
     files: tuple[str, ...] = ()
     #: Reload them, and replace their rows.
     replaces: bool = False
-    #: Files that this batch has already replaced.
-    replaced: frozenset[str] = frozenset()
+    #: Files that are not replaced again, because this batch has done it.
+    done: frozenset[str] = frozenset()
+    #: Why they are not.
+    notes: tuple[Note, ...] = ()
 
     def means(self, name: str) -> bool:
         return not self.files or any(name == each or fnmatchcase(name, each) for each in self.files)

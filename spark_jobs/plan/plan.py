@@ -65,6 +65,7 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
         looked = _one_of_each_content(declared, looked, known, choice)
     found = looked.found | _waiting_for_others(declared, outlook, looked)
     notes = (
+        *choice.notes,
         *_notes_of(declared.source, looked.listing, choice=choice if there.files else EVERYTHING),
         *_became_folders(looked.listing, known),
         *(each for each in found.values() if isinstance(each, Note)),
@@ -199,7 +200,7 @@ class _Look:
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
 
     def _life_of(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Life | Note:
-        if self.choice.replaces and listed.name not in self.choice.replaced and known and known[1].state.consumed:
+        if self.choice.replaces and listed.name not in self.choice.done and known and known[1].state.consumed:
             return replacing_life(listed, known[0], known[1].state)
         return current_life(self.declared, listed, known, proven=self.proven, sealed=sealed)
 

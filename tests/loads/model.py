@@ -218,8 +218,10 @@ class Model:
     commits: int = 0
     effects: Effects = field(init=False)
     _named: dict[Life, SpanSet] = field(default_factory=dict)
-    #: The files of which a batch has committed anything.
-    _loaded_by: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: The files that a batch has replaced.
+    _replaced_by: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: The files that the call which is looked at has loaded.
+    _loaded_now: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.effects = Effects(kind=self.kind)
@@ -244,7 +246,8 @@ class Model:
     def _is_replaced(self, life: Life, offered: Offered, told: Told) -> bool:
         """Whether the next life of a file comes in place of this one."""
         is_rewritten = not self.taken[life].may_go_on_as(offered)
-        is_asked = told.replaces and bool(self.taken[life].consumed) and life.file not in self._loaded_by[told.batch]
+        is_done = life.file in self._replaced_by[told.batch] | self._loaded_now
+        is_asked = told.replaces and bool(self.taken[life].consumed) and not is_done
         return is_asked or (is_rewritten and self.kind.on_rewrite is OnRewrite.REPLACE)
 
     def _needs_a_person(self, name: str, offered: Offered, told: Told) -> bool:
@@ -282,6 +285,8 @@ class Model:
         for commit in commits:
             ways = self._ways_of(commit, files, loads, handed_out)
             faults += self._take(commit, files, ways, is_whole=is_whole)
+            if len(loads) == 1:
+                self._loaded_now |= {life.file for life in commit.spans}
             of_files = [(life, spans) for life, spans in commit.spans.items() if life in self.taken]
             self.effects.add(
                 commit, [each for life, spans in of_files for each in self.taken[life].records(life, spans)]
@@ -294,6 +299,7 @@ class Model:
                 faults.append(f"{life}: consumed only {self._consumed(life)} of {offered.all_of_it}")
             if life in self.taken:
                 self.taken[life] = replace(self.taken[life], offered=offered)
+        self._loaded_now.clear()
         return [*faults, *self._faults_of_names(commits)]
 
     def _is_behind(self, life: Life, files: dict[str, Offered]) -> bool:
@@ -341,7 +347,7 @@ class Model:
                 yield f"{found}: only {spans} of {all_of_it} came in the commit in which the old rows went"
         if instead_of:
             yield f"{instead_of} is replaced by nothing"
-        self._loaded_by[commit.batch] |= {life.file for life in (*commit.spans, *commit.replaced)}
+        self._replaced_by[commit.batch] |= {life.file for life in commit.replaced}
 
     def _consumed(self, life: Life) -> SpanSet:
         return self.taken[life].consumed if life in self.taken else SpanSet()

@@ -7,17 +7,20 @@ import pytest
 from sqlalchemy import text
 
 from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import SettingRefused
+from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import LedgerSettings
 from dedup_core.replay import replay
 from onceload.choices import chosen
+from onceload.commands.reports import code_of
 from onceload.runs import look
+from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
+from spark_jobs.plan.plan import make_plan
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 
@@ -141,6 +144,44 @@ def test_a_batch_replaces_once_however_often_it_is_called(two_days):
 
     assert (first.loaded, second.records) == (2, 0)
     assert (found.is_anything_new, other.is_anything_new) == (False, True)
+    assert loads.rows() == [1, 2, 3, 4]
+
+
+@STAGED
+def test_a_batch_replaces_what_an_earlier_call_of_it_loaded(two_days):
+    loads = two_days
+    load_chosen(loads, batch="today")
+    with loads.engine.begin() as connection:
+        connection.execute(text("UPDATE target SET note = 'damaged' WHERE id = 1"))
+
+    first = load_chosen(loads, "2026-03-01/*", replaces=True, batch="today")
+    second = load_chosen(loads, "2026-03-01/*", replaces=True, batch="today")
+
+    assert (first.loaded, first.notes, second.records) == (2, (), 0)
+    assert loads.rows("id, note") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+    ((name, reason, code),) = ((note.name, note.reason, code_of(second.notes)) for note in second.notes)
+    assert (name, code) == ("2026-03-01/a.jsonl", ExitCode.DONE)
+    assert "batch today has already replaced it, at position 2" in reason
+    assert "use another batch name" in reason
+    assert is_sound(loads)
+
+
+@STAGED
+def test_a_new_file_is_not_replaced_by_the_call_that_loads_it(two_days, monkeypatch):
+    loads = two_days
+    # Another load ends meanwhile.
+    busy = Note(name="another", reason="another run is loading it", is_busy=True)
+    plans = []
+
+    def planned(*arguments, **named):
+        plans.append(make_plan(*arguments, **named))
+        return plans[-1] if len(plans) > 1 else replace(plans[-1], notes=(busy,))
+
+    monkeypatch.setattr("spark_jobs.load.offering.make_plan", planned)
+
+    report = load_chosen(loads, replaces=True)
+
+    assert (len(plans), report.loaded, report.notes) == (2, 4, ())
     assert loads.rows() == [1, 2, 3, 4]
 
 

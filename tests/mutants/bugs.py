@@ -694,9 +694,16 @@ LOAD_BUGS = (
     Bug(
         name="a batch replaces again what it has replaced",
         file="spark_jobs/load/report.py",
-        correct="replaced=ledger.loaded_by(pipeline, batch)",
-        wrong="replaced=frozenset()",
+        correct="done=frozenset(done)",
+        wrong="done=frozenset()",
         tests=(KILLED_REPLACING,),
+    ),
+    Bug(
+        name="a batch replaces nothing that it has loaded",
+        file=LEDGER_SQL,
+        correct="ledger_span.condition = 'replaced' OR position > CAST(:after AS bigint)",
+        wrong="true",
+        tests=(f"{OF_CHOICES}::test_a_batch_replaces_what_an_earlier_call_of_it_loaded",),
     ),
     Bug(
         name="a life whose rows went is not known to be replaced",
