@@ -158,8 +158,8 @@ def differences_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--accept-differences",
         action="store_true",
-        help="replace a file's old rows even if the target holds more or fewer of them than were loaded "
-        "(default: refuse)",
+        help="replace a file's old rows even if the target holds more or fewer of them than were loaded; a load also "
+        "replaces the rows of a file that has no good record any more (default: refuse)",
     )
 
 

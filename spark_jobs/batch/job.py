@@ -41,12 +41,9 @@ class Replacement:
     planned: SpanSet
 
     def is_whole(self, advance: Advance) -> bool:
-        """Whether all of the later one was read; a reader that was stopped records no size.
-
-        An empty file replaces nothing: a compressed file without content deletes no rows, as a plain one does not.
-        """
+        """Whether all of the later one was read; a reader that was stopped records no size."""
         is_read = advance.spans.covers(self.planned) if self.planned else advance.spans.is_without_holes
-        return advance.size is not None and bool(advance.spans) and is_read
+        return advance.size is not None and is_read
 
 
 @dataclass(frozen=True, kw_only=True)

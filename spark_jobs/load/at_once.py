@@ -22,6 +22,7 @@ from spark_jobs.load.turns import Overtaking, overtaking
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.rest import FileToRead
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
+from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.delivery import Bundle, Delivery, offers_of, read_work
 from spark_jobs.write.patience import answered
@@ -38,8 +39,8 @@ class _Staged:
     notes: Sequence[Note]
     #: Every piece of every delivery is staged.
     is_there: bool
-    #: New generations that were not read completely, and must not replace loaded rows.
-    broken: Mapping[ProducerId, Replacement]
+    #: New generations that must not replace loaded rows, and why.
+    broken: Mapping[ProducerId, Sequence[Note]]
     #: The starts of chunks that became dead letters.
     dead: Set[tuple[ProducerId, int]]
     behind: Overtaking | None
@@ -54,10 +55,8 @@ class _Staged:
 
     def reasons(self, declared: Declared) -> Iterator[Note]:
         """Why the left-out files are not loaded."""
-        for name in (replacement.name for replacement in self.broken.values()):
-            notes = [note for note in self.notes if note.name == name]
-            for note in notes or [Note(name=name, reason="it was not read completely")]:
-                yield note.of_no_replacement()
+        for notes in self.broken.values():
+            yield from notes
         if self.behind:
             yield from self.behind.notes(declared)
 
@@ -126,10 +125,11 @@ class AtOnce:
         notes = self._let_stage(job, stage, some, claim)
         parts = answered(partial(self._parts, stage))
         notes += [note for part in parts for note in part.notes]
-        broken = half_read(job, parts, notes)
+        half = {new: _why_half(each.name, notes) for new, each in half_read(job, parts, notes).items()}
+        broken = {new: [note] for new, note in without_records(job, self._attempt.ledger, parts).items()} | half
         dead = self._set_aside(claim)
         is_there = not dead and is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
-        noted = {note.name for note in notes} | {each.name for each in broken.values()}
+        noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
         behind = overtaking(self._declared, some, parts, noted=noted) if is_there else None
         return _Staged(parts=parts, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
 
@@ -175,6 +175,11 @@ class AtOnce:
         elif any(part.advances for part in parts):
             keep(engine, job, stage, claim, deliveries=deliveries, notes=notes)
             self.kept = sum(part.rows for part in parts)
+
+
+def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
+    of_file = [note for note in notes if note.name == name]
+    return [each.of_no_replacement() for each in of_file or [Note(name=name, reason="it was not read completely")]]
 
 
 def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:

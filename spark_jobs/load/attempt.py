@@ -1,7 +1,7 @@
 """The shared state of one load: its batch, its planning session, its ledger and its board."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sqlalchemy import Engine
@@ -104,7 +104,8 @@ class Attempt:
         return self.settings.is_stopped()
 
     def choice(self) -> Choice:
-        choice, name = self.settings.choice, self.declared.name
+        choice = replace(self.settings.choice, takes_empty_files=self.settings.differences_accepted)
+        name = self.declared.name
         return what_is_left_of(choice, self.ledger, name, self.batch, begun_at=self.before)
 
     def left(self) -> OpenWork:

@@ -53,6 +53,9 @@ def current_life(
         return Life()
     producer_id, knowledge = known
     state = knowledge.state
+    if state.condition is Condition.REPLACED:
+        # The generation that replaced it has consumed nothing.
+        return Life(generation=state.generation + 1)
     if knowledge.shared is not None:
         return _life_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
     if state.fingerprint is None and state.consumed and declared.producer:
@@ -147,15 +150,7 @@ def _next_life(
         case OnRewrite.NEW_GENERATION:
             return Life(generation=state.generation + 1)
         case OnRewrite.REPLACE:
-            return replacing_life(listed, producer_id, state)
-
-
-def replacing_life(listed: Listed, producer_id: ProducerId, state: ProducerState) -> Life | Note:
-    """A new generation that replaces the loaded one."""
-    if not listed.size:
-        what = f"it is empty, so its loaded rows (up to {state.consumed.end}) stay and are not replaced"
-        return Note(name=listed.name, reason=f"{what}. Write it again, or delete its rows", needs_a_person=True)
-    return Life(generation=state.generation + 1, replaces=producer_id)
+            return Life(generation=state.generation + 1, replaces=producer_id)
 
 
 _REWRITTEN = {

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger, Outlook
+from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SpanSet
 from spark_jobs.content.known import Twins, holds_what_was_loaded
 from spark_jobs.content.unfinished import copies_under_way
@@ -19,7 +20,7 @@ from spark_jobs.formats.signatures import check_plain_text
 from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
 from spark_jobs.plan.known import dead_letter_reason, find_known, outlook_of
-from spark_jobs.plan.life import Life, current_life, replacing_life
+from spark_jobs.plan.life import Life, current_life
 from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.one_reader import BEGINNING, one_reader_each, waiting_rotated
 from spark_jobs.plan.order import open_ends, waiting_behind, waiting_for_runs
@@ -200,9 +201,18 @@ class _Look:
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
 
     def _life_of(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Life | Note:
-        if self.choice.replaces and listed.name not in self.choice.done and known and known[1].state.consumed:
-            return replacing_life(listed, known[0], known[1].state)
-        return current_life(self.declared, listed, known, proven=self.proven, sealed=sealed)
+        life: Life | Note
+        if known and self._is_to_be_replaced(listed, known[1].state):
+            life = Life(generation=known[1].state.generation + 1, replaces=known[0])
+        else:
+            life = current_life(self.declared, listed, known, proven=self.proven, sealed=sealed)
+        if isinstance(life, Life) and life.replaces and not (listed.size or self.choice.takes_empty_files):
+            return Note.of_nothing_to_load(listed.name, "it is empty")
+        return life
+
+    def _is_to_be_replaced(self, listed: Listed, state: ProducerState) -> bool:
+        is_chosen = self.choice.replaces and listed.name not in self.choice.done
+        return is_chosen and bool(state.consumed) and state.condition is not Condition.REPLACED
 
     def _claimed(self, listed: Listed, life: Life, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Note:
         # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and

@@ -70,7 +70,7 @@ def rest_of_stream(source: Source, listed: Listed, life: Life, *, sealed: bool) 
     if life.is_all_in and life.consumed == SpanSet([Span(0, first)] if first else []):
         return _to_read(source, listed, life, spans=(), sealed=sealed)
     if is_plain and not life.twin:
-        if first >= size and life.consumed.is_without_holes:
+        if first >= size and life.consumed.is_without_holes and life.replaces is None:
             return None
         left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
         if left and not (sealed and isinstance(left, LastLineOpen)):
@@ -89,6 +89,9 @@ def rest_of_plain(source: Source, listed: Listed, life: Life, *, sealed: bool) -
     is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
     if life.replaces is not None and end < listed.size:
         return is_open.of_no_replacement()
+    if life.replaces is not None and not end:
+        # Its end is found by reading, as in a compressed file without content.
+        return _to_read(source, listed, life, spans=((0, None),), sealed=sealed)
     if new or life.twin:
         spans = tuple((span.first, span.end) for span in new)
         return _to_read(source, listed, life, spans=spans, sealed=sealed)

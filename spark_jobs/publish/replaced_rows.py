@@ -12,10 +12,15 @@ from sqlalchemy import Connection
 
 from dedup_core.errors import NeedsAPerson
 from dedup_core.names import ProducerId
+from dedup_core.ports import Advance
+from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline
 from dedup_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from spark_jobs.batch.job import Job
+from spark_jobs.batch.parts import StagedPart
+from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import PRODUCER_ID
+from spark_jobs.publish.merge import merged
 from spark_jobs.write.sql import run, table_name
 
 _NAMES_SHOWN = 5
@@ -40,6 +45,26 @@ class ReplacedRowsDiffer(NeedsAPerson):
             "differ, and repair the table. To go ahead despite the difference and replace only the rows that are "
             "found, retry with --accept-differences."
         )
+
+
+def without_records(job: Job, ledger: PostgresLedger, parts: Sequence[StagedPart]) -> dict[ProducerId, Note]:
+    """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
+    if job.differences_accepted:
+        return {}
+    # The rows of an advance are its good records, even if a transform makes no row of them.
+    without = [advance for advance in merged(parts) if advance.producer_id in job.replaced and not advance.rows]
+    return {
+        advance.producer_id: Note.of_nothing_to_load(job.replaced[advance.producer_id].name, _why_none(advance, parts))
+        for advance in without
+        if ledger.proof_of(job.declared.name, job.replaced[advance.producer_id].old).records
+    }
+
+
+def _why_none(advance: Advance, parts: Sequence[StagedPart]) -> str:
+    bad = (record for part in parts for record in part.quarantined if record.producer_id == advance.producer_id)
+    if (first := next(bad, None)) is None:
+        return "its new content has no record"
+    return f"its new content has no good record ({advance.records:,} bad, the first because {first.reason})"
 
 
 def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId], write: Callable[[], int]) -> int:

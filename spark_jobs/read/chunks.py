@@ -99,6 +99,11 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         chunk = replace(chunk, first=chunk.begins, begins=None)
     if chunk.first == chunk.end:
         return
+    if not chunk.size:
+        # An empty file that replaces loaded rows is recorded too.
+        empty = fingerprint_of(chunk.url, end=0).to_bytes()
+        yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=empty, size=0)
+        return
     left = Rest()
     for part in pieces(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)

@@ -110,6 +110,12 @@ class Offered:
         except ValueError:
             return True
 
+    @property
+    def has_row(self) -> bool:
+        """Whether any record of it becomes a row."""
+        records = records_in(Life("", 1), self.stream, sealed=self.sealed, contract=self.contract)
+        return any(record.is_row for record in records)
+
     def has_grown_behind(self, earlier: "Offered", *, end: int) -> bool:
         """Each byte of a packed file counts while it is the same file, packed in the same way."""
         if self.raw.startswith(earlier.raw):
@@ -255,8 +261,10 @@ class Model:
         if life is None or offered.is_refused:
             return offered.is_refused
         if self._is_replaced(life, offered, told):
-            # An empty file replaces nothing.
-            return not offered.raw
+            # A file without a good record does not replace records.
+            is_read = offered.is_whole and offered.end == len(offered.stream)
+            taken = self.taken[life]
+            return not offered.raw or (is_read and not offered.has_row and bool(taken.records(life, taken.consumed)))
         return self.kind.on_rewrite is OnRewrite.STOP and not self.taken[life].may_go_on_as(offered)
 
     def conflicted(self, files: dict[str, Offered], told: Told) -> set[str]:

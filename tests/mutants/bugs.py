@@ -34,6 +34,7 @@ OF_KEPT = "tests/loads/test_kept.py"
 OF_VERIFY = "tests/loads/test_verify.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
 OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
+OF_REPLACED_BY_NOTHING = "tests/loads/test_replaced_by_nothing.py"
 OF_CHOICES = "tests/loads/test_choice.py"
 OF_TRIES = "tests/loads/test_tries.py"
 OF_VERSIONS = "tests/loads/test_versions.py"
@@ -683,6 +684,20 @@ LOAD_BUGS = (
         correct="        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))\n",
         wrong="        if False\n",
         tests=("tests/loads/test_refused.py::test_a_file_that_breaks_off_does_not_replace_what_was_loaded_of_it",),
+    ),
+    Bug(
+        name="a rewritten file without a good record deletes all loaded rows",
+        file="spark_jobs/publish/replaced_rows.py",
+        correct="    if job.differences_accepted:\n        return {}\n",
+        wrong="    return {}\n",
+        tests=(f"{OF_REPLACED_BY_NOTHING}::test_a_file_without_a_good_record_replaces_nothing",),
+    ),
+    Bug(
+        name="a file is compared with a generation whose rows were deleted",
+        file="spark_jobs/plan/life.py",
+        correct="    if state.condition is Condition.REPLACED:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_REPLACED_BY_NOTHING}::test_a_file_whose_rows_were_deleted_is_loaded_again_after_a_rewind",),
     ),
     Bug(
         name="the old rows of a file go in a transaction of their own",
