@@ -45,6 +45,7 @@ OnceloadError
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded
     ├── RowsDiffer           the database wrote fewer or more rows than the receipts of the commit state
     ├── RowsRefused          a constraint of the target refuses rows of a staged batch
+    ├── SealedLineContinued  a last line that counted as sealed has grown since its batch was staged
     ├── SnapshotDamaged      a snapshot is truncated, edited or of a newer format
     ├── StateDiffers         the ledger and the live state disagree
     │   └── SnapshotRefused    the same, found when a snapshot was due

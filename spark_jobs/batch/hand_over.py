@@ -24,6 +24,18 @@ from spark_jobs.write.patience import answered
 
 
 @dataclass(frozen=True, kw_only=True)
+class SealedEnd:
+    """Where a local file ended when its last line counted as sealed."""
+
+    name: str
+    url: str
+    #: In its unpacked content.
+    end: int
+    #: The size of the file.
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Word:
     """What the planner of a batch leaves for the process that publishes it."""
 
@@ -33,9 +45,19 @@ class Word:
     has_lineage: bool
     replaced: Mapping[ProducerId, Replacement]
     notes: tuple[Note, ...]
+    sealed: tuple[SealedEnd, ...] = ()
 
 
-def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: int, notes: Sequence[Note]) -> None:
+def keep(
+    engine: Engine,
+    job: Job,
+    stage: Stage,
+    claim: Claim,
+    *,
+    deliveries: int,
+    notes: Sequence[Note],
+    sealed: Sequence[SealedEnd],
+) -> None:
     """Store the word, and keep the stage with the claim of the batch."""
     word = Word(
         deliveries=deliveries,
@@ -43,6 +65,7 @@ def keep(engine: Engine, job: Job, stage: Stage, claim: Claim, *, deliveries: in
         has_lineage=job.has_lineage,
         replaced=job.replaced,
         notes=tuple(notes),
+        sealed=tuple(sealed),
     )
     batches = PostgresBatches(engine, job.declared.name)
 

@@ -18,7 +18,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
 from spark_jobs.load.attempt import Attempt
 from spark_jobs.load.crew import Crew
-from spark_jobs.load.turns import Overtaking, overtaking
+from spark_jobs.load.turns import Overtaking, overtaking, sealed_ends
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.rest import FileToRead
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
@@ -104,7 +104,7 @@ class AtOnce:
                 staged = self._stage(replace(job, stage=stage), stage, some, claim)
                 if staged.is_to_be_published:
                     notes = [*left_out, *staged.notes]
-                    self._publish_or_keep(job, stage, staged.parts, claim, deliveries=len(some), notes=notes)
+                    self._publish_or_keep(job, stage, staged.parts, claim, some=some, notes=notes)
                     return notes
                 if self._attempt.is_stopped:
                     return left_out
@@ -163,7 +163,7 @@ class AtOnce:
         parts: Sequence[StagedPart],
         claim: Claim,
         *,
-        deliveries: int,
+        some: Sequence[Bundle],
         notes: Sequence[Note],
     ) -> None:
         engine, ledger, settings = self._attempt.engine, self._attempt.ledger, self._attempt.settings
@@ -173,7 +173,8 @@ class AtOnce:
                 check(audit, job, stage)
             publish(engine, ledger, job, stage, parts, claim=claim)
         elif any(part.advances for part in parts):
-            keep(engine, job, stage, claim, deliveries=deliveries, notes=notes)
+            sealed = tuple(sealed_ends(self._declared.source, some, parts))
+            keep(engine, job, stage, claim, deliveries=len(some), notes=notes, sealed=sealed)
             self.kept = sum(part.rows for part in parts)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, SettingRefused, WrongUse
+from dedup_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, NeedsAPerson, SettingRefused, WrongUse
 from dedup_core.names import Batch, Position
 from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
@@ -24,6 +24,7 @@ from spark_jobs.batch.parts import StagedPart, is_whole, staged_parts
 from spark_jobs.batch.stage import Stage, StageLost, drop_stage
 from spark_jobs.load.load import snapshot_if_due
 from spark_jobs.load.report import LoadSettings, Report, what_came_of
+from spark_jobs.load.turns import goes_on
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.versions import as_declared
 from spark_jobs.publish.publish import publish
@@ -66,6 +67,23 @@ class NotAudited(WrongUse):
         )
 
 
+@dataclass(eq=False)
+class SealedLineContinued(NeedsAPerson):
+    """A last line that counted as sealed when its batch was staged has grown since."""
+
+    pipeline: str
+    batch: str
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} was not published, because files have grown since it was "
+            f"staged, in a last line that counted as sealed (source.sealed): {', '.join(self.files)}. The staged rows "
+            "hold only the beginning of that line, and nothing of the batch was loaded. Give the batch up with "
+            f"`onceload publish FILE --batch {self.batch} --give-up`, and load again."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
     """A kept batch with everything needed to publish it."""
@@ -86,6 +104,8 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
             with _waiting(engine, declared, settings, batch, run=run) as waiting:
                 if declared.suite is not None and not waiting.kept.has_passed:
                     raise NotAudited(declared.name, batch, declared.suite.name)
+                if continued := sorted(end.name for end in waiting.word.sealed if goes_on(end, declared.source)):
+                    raise SealedLineContinued(declared.name, batch, tuple(continued))
                 before = ledger.position(declared.name)
                 publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
         except (NothingKept, DeliveryTakenAway, AlreadyConsumed):

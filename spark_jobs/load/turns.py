@@ -6,17 +6,17 @@ this, it leaves the file out. If only reading finds it, the batch leaves it out 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.spans import Span, SpanSet
+from spark_jobs.batch.hand_over import SealedEnd
 from spark_jobs.batch.parts import StagedPart
 from spark_jobs.content.known import ends_a_line
 from spark_jobs.files.addresses import Unreadable, local_path
-from spark_jobs.files.compression import Compression
+from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at
 from spark_jobs.formats.records import Chunk
@@ -56,7 +56,8 @@ def overtaking(
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in merged(parts)}
-    gone_on = {chunk for chunk in in_order if _is_read_to_end(chunk, read) and _goes_on(chunk, declared.source)}
+    ends = {chunk: _sealed_end(chunk, read, declared.source) for chunk in in_order}
+    gone_on = {chunk for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}
     noted = noted | {chunk.name for chunk in gone_on}
     behind, waiting = set(gone_on), dict[str, str]()
     for line in _lines(declared, in_order):
@@ -108,17 +109,29 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
-def _goes_on(chunk: Chunk, source: Source) -> bool:
-    """Whether a file has grown in a last line that counted as sealed; objects in stores never grow."""
-    if source.format is Format.PARQUET or not (chunk.sealed and chunk.end in (None, chunk.size)):
+def sealed_ends(source: Source, some: Sequence[Bundle], parts: Sequence[StagedPart]) -> Iterator[SealedEnd]:
+    """The ends of files whose last line counts as sealed, to be checked when the batch is published."""
+    read = {advance.producer_id: advance for advance in merged(parts)}
+    ends = (_sealed_end(chunk, read, source) for chunks in some for chunk in chunks)
+    yield from (end for end in ends if end is not None)
+
+
+def _sealed_end(chunk: Chunk, read: Mapping[ProducerId, Advance], source: Source) -> SealedEnd | None:
+    """The end of a file that was read to a last line that counts as sealed; objects in stores never grow."""
+    is_sealed = chunk.sealed and chunk.end in (None, chunk.size) and source.format is not Format.PARQUET
+    if not (is_sealed and local_path(chunk.url) and _is_read_to_end(chunk, read)):
+        return None
+    return SealedEnd(name=chunk.name, url=chunk.url, end=read[chunk.producer_id].spans.end, size=chunk.size)
+
+
+def goes_on(sealed: SealedEnd, source: Source) -> bool:
+    """Whether a file has grown in a last line that counted as sealed; one that cannot be read shows nothing."""
+    try:
+        return look_at(sealed.url).size > sealed.size and not ends_a_line(source, sealed.url, sealed.end)
+    except Unreadable:
         return False
-    if not local_path(chunk.url):
-        return False
-    with suppress(Unreadable):
-        # For a compressed file, only reading it again would show where its last line ended.
-        is_more = not (_is_plain(chunk) and ends_a_line(source, chunk.url, chunk.size))
-        return is_more and look_at(chunk.url).size > chunk.size
-    return False
+    except (Incomplete, Damaged):
+        return True
 
 
 def _is_plain(chunk: Chunk) -> bool:

@@ -175,20 +175,23 @@ def test_a_sealed_last_line_that_goes_on_before_its_commit_is_left_out(loads, mo
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
-def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_out(loads, monkeypatch):
+@pytest.mark.parametrize(("more", "noted", "rows"), [(" \n", ["a.jsonl.gz"], [2]), ("\n", [], [1, 2])])
+def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_out(
+    loads, monkeypatch, more, noted, rows
+):
     source = replace(loads.declared.source, sealed_after_s=0)
     path = loads.write("a.jsonl.gz", gzip.compress(line(1).encode()[:-1]))
     loads.write("b.jsonl", line(2))
 
     def grown(*arguments, **named):
-        path.write_bytes(gzip.compress(line(1).encode()[:-1]) + gzip.compress(b"\n" + line(3).encode()))
+        path.write_bytes(gzip.compress(line(1).encode()[:-1]) + gzip.compress((more + line(3)).encode()))
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr("spark_jobs.load.at_once.is_whole", grown)
         report = loads.load(source=source)
 
-    assert ([note.name for note in report.notes], loads.rows()) == (["a.jsonl.gz"], [2])
+    assert ([note.name for note in report.notes], loads.rows()) == (noted, rows)
     assert loads.load(source=source).notes == ()
     assert loads.rows() == [1, 2, 3]
 

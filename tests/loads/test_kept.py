@@ -1,5 +1,6 @@
 """A batch that one call stages and another publishes: once, by the first process that publishes it, or not at all."""
 
+import gzip
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,11 +15,11 @@ from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
 from spark_jobs.batch import parts as stage_module
 from spark_jobs.batch.stage import OPENED, sweep
-from spark_jobs.load.kept_batch import NothingKept, give_up, publish_batch
+from spark_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings
-from spark_jobs.pipeline.columns import LINEAGE
-from spark_jobs.pipeline.declared import OnRewrite, Publish, RecordProducer, Target, Write
+from spark_jobs.pipeline.columns import LINEAGE, parse_column
+from spark_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line
 
 STAGES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
@@ -134,6 +135,39 @@ def test_nothing_new_keeps_nothing(loads):
     assert staged.staged is None
     with pytest.raises(NothingKept, match="batch one cannot be published"):
         publish_now(loads)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("more", "is_refused"), [("es\n3,z\n", True), ("\n3,z\n", False), ("", False), (None, False)], ids=repr
+)
+def test_a_kept_batch_with_a_sealed_last_line_that_went_on_is_not_published(loads, packed, more, is_refused):
+    def write(content):
+        return loads.write("a.csv.gz" if packed else "a.csv", gzip.compress(content.encode()) if packed else content)
+
+    source = replace(loads.declared.source, format=Format.CSV, path=str(loads.folder / "*"), sealed_after_s=0)
+    loads.declared = replace(
+        loads.declared, source=source, columns=(parse_column("id", "bigint"), parse_column("note", "text"))
+    )
+    path = write("id,note\n1,x\n2,y")
+    stage(loads)
+    if more is None:
+        # Whether it grew cannot be seen from here.
+        path.unlink()
+    else:
+        write(f"id,note\n1,x\n2,y{more}")
+
+    if is_refused:
+        with pytest.raises(SealedLineContinued, match=r"a\.csv.*Give the batch up with `onceload publish"):
+            publish_now(loads)
+        assert loads.rows() == []
+        assert give_up(loads.declared, settings_of(loads), batch=Batch("one"))
+    else:
+        assert publish_now(loads).loaded == 2
+    loads.load()
+
+    expected = [(1, "x"), (2, "yes" if is_refused else "y"), *([(3, "z")] if more else [])]
+    assert loads.rows("id, note") == expected
 
 
 def test_a_batch_that_is_given_up_is_planned_again(loads):

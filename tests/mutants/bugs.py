@@ -1907,6 +1907,13 @@ FILE_BUGS = (
         tests=(OF_CHANGED_FILES,),
     ),
     Bug(
+        name="a kept batch is published though a sealed last line went on since it was staged",
+        file="spark_jobs/load/kept_batch.py",
+        correct="for end in waiting.word.sealed if goes_on(end, declared.source)",
+        wrong="for end in waiting.word.sealed if False",
+        tests=(f"{OF_KEPT}::test_a_kept_batch_with_a_sealed_last_line_that_went_on_is_not_published",),
+    ),
+    Bug(
         name="a quote that is open at the end of a sealed file swallows the lines behind it",
         file="spark_jobs/read/parts.py",
         correct='    is_open = ends.open_quote is not None and b"\\n" in held\n',
@@ -1923,8 +1930,8 @@ FILE_BUGS = (
     Bug(
         name="a sealed last line is published though it went on since it was staged",
         file="spark_jobs/load/turns.py",
-        correct="        return is_more and look_at(chunk.url).size > chunk.size\n",
-        wrong="        return False\n",
+        correct="for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}",
+        wrong="for chunk, end in ends.items() if False}",
         tests=(
             "tests/loads/test_changed_meanwhile.py"
             "::test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_out",
