@@ -141,6 +141,10 @@ _MEANING = {
         "quarantined records were deleted or moved outside Onceload. Their raw bytes are still in the files"
     ),
     "table missing": "the target was dropped or renamed. Restore it, or see `onceload recover --help`",
+    "column differs": (
+        "the table was altered, or the pipeline file declares other types. No values were compared, and the next load "
+        "is refused. Make the types of the table and of the pipeline file the same, and verify again"
+    ),
 }
 
 

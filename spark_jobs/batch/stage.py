@@ -26,7 +26,7 @@ from spark_jobs.pipeline.columns import LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.binary_copy import is_cast, travels_as
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import columns_there
+from spark_jobs.write.target import check_copy, columns_there
 from spark_jobs.write.writer import Writer
 
 SCHEMA = "onceload_stage"
@@ -130,6 +130,7 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
         holder,
         f"CREATE UNLOGGED TABLE {stage.rows} (LIKE {table_name(target)} INCLUDING GENERATED INCLUDING CONSTRAINTS)",
     )
+    check_copy(holder, target, stage.rows, columns=stage.columns)
     staged = {*(column.name for column in stage.columns), *(field.name for field in LINEAGE)}
     there = columns_there(holder, stage.rows)
     changes = [f"DROP COLUMN {quoted(name)} CASCADE" for name in there if name not in staged]

@@ -16,7 +16,7 @@ from spark_jobs.batch.parts import StagedPart
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.sql import filled, quoted, table_name
-from spark_jobs.write.target import count_written
+from spark_jobs.write.target import count_written, refuse_altered
 from spark_jobs.write.writer import Writer, arrived
 
 SQL = statements("merge.sql", package=__package__)
@@ -57,6 +57,8 @@ def merge_in(
 
     Return how many rows of the source are merged; a trigger of the target may have discarded some.
     """
+    # Keys of two types could not be compared.
+    refuse_altered(connection, table_name(target), columns=columns, lineage=target.lineage)
     merge = _Merge(connection=connection, target=target, source=source, late=late)
     merge.run("make_latest")
     undeleted = merge.delete(marked=target.deleted) if target.deleted else 0
@@ -102,7 +104,8 @@ class _Merge:
             changes=", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changing),
             is_newer=self.is_newer("excluded"),
         )
-        return count_written(self.connection, table_name(self.target), lambda: write().rowcount)
+        table, lineage = table_name(self.target), self.target.lineage
+        return count_written(self.connection, table, lambda: write().rowcount, columns=columns, lineage=lineage)
 
     def is_newer(self, row: str) -> str:
         """Whether a row is newer than the one of its key in the target, as SQL."""

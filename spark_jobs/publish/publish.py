@@ -226,5 +226,9 @@ def _append(connection: Connection, target: Target, source: str, columns: tuple[
     names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
     table, arriving = table_name(target), f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
     return count_written(
-        connection, table, lambda: run(connection, f"INSERT INTO {table} ({names}) {arriving}").rowcount
+        connection,
+        table,
+        lambda: run(connection, f"INSERT INTO {table} ({names}) {arriving}").rowcount,
+        columns=columns,
+        lineage=target.lineage,
     )

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     VALUE_CHANGED = "value changed"
     QUARANTINE_DIFFERS = "quarantine differs"
     TABLE_MISSING = "table missing"
+    COLUMN_DIFFERS = "column differs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from spark_jobs.verify.files import size_of, url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
-from spark_jobs.write.target import added_columns
+from spark_jobs.write.target import added_columns, differing_columns
 from spark_jobs.write.writer import arrived, travelling
 
 #: How much of the sources is compared at once, if rows of different files are independent.
@@ -54,7 +54,7 @@ def compare_values(
         findings.notes.append(Note(name=table_name(declared.target), reason=f"its values are not compared: {reason}"))
         return 0
     with audit_view(engine, declared.name, only_read=False) as view:
-        if not view.columns_of(table_name(declared.target)):
+        if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
             return 0
         comparison = _Comparison(declared, view, findings, differing=differing)
         others = _of_other_versions(declared, view)
@@ -72,6 +72,22 @@ def compare_values(
                 comparison.take(file)
         comparison.settle()
         return comparison.rows
+
+
+def _has_other_columns(declared: Declared, view: AuditView, findings: Findings) -> bool:
+    """Whether columns of the table have other types than the declared ones, whose values cannot be compared."""
+    differing = differing_columns(view.connection, declared)
+    for name, of_type, found in differing:
+        findings.add(
+            Difference(
+                producer=table_name(declared.target),
+                kind=Kind.COLUMN_DIFFERS,
+                column=name,
+                expected=of_type,
+                found=found or "no such column",
+            )
+        )
+    return bool(differing)
 
 
 def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Position]:

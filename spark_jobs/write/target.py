@@ -1,6 +1,6 @@
 """The target table: create it if it is missing, else check it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,21 +46,24 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
     """Refuse a table that holds or shows other rows than those committed, and a table that no longer exists."""
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
-        is_there = _refuse_unfit(connection, table)
-    if not is_there:
+        types = _types_of_fit(connection, table)
+    if types is None:
         _refuse_lost_table(ledger, declared, table)
 
 
-def count_written(connection: Connection, table: str, write: Callable[[], int]) -> int:
+def count_written(
+    connection: Connection, table: str, write: Callable[[], int], *, columns: Sequence[Column], lineage: bool
+) -> int:
     """How many rows a statement leaves in the target: those written, minus those that triggers deleted again.
 
     The table is checked again, because it may have been altered since the load began: before the write, so that another
-    kind of table refuses no rows; and after it, when the lock of the write keeps it as it is until the commit.
+    kind of table or column refuses no rows; and after it, when the lock of the write keeps it as it is until the
+    commit.
     """
-    _refuse_unfit(connection, table)
+    refuse_altered(connection, table, columns=columns, lineage=lineage)
     before = _deleted(connection, table)
     rows = write()
-    _refuse_unfit(connection, table)
+    refuse_altered(connection, table, columns=columns, lineage=lineage)
     after = _deleted(connection, table)
     if after.has_triggers:
         if not after.is_counted:
@@ -78,13 +81,23 @@ def _deleted(connection: Connection, table: str) -> Record:
     return connection.execute(SQL["deleted"], {"table": table}).one()
 
 
-def _refuse_unfit(connection: Connection, table: str) -> bool:
-    """Whether the table exists; refused if a commit does not fully control its rows."""
+def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
+    """Refuse a table that no longer is one for rows of these columns: values are written in the types of their columns.
+
+    Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
+    """
+    types = _types_of_fit(connection, table)
+    if types is not None:
+        _check_columns(table, _types(columns, lineage=lineage), types)
+
+
+def _types_of_fit(connection: Connection, table: str) -> Mapping[str, str] | None:
+    """The types of the table's columns, if it exists; refused if a commit does not fully control its rows."""
     there = connection.execute(SQL["unfit"], {"table": table}).all()
     for row in there:
         if why := _why_unfit(row):
             raise SettingRefused("target.table", f"{row.name}, {why}", _FIT)
-    return bool(there)
+    return next((row.types or {} for row in there if row.is_target), None)
 
 
 _FIT = "a permanent table, or a partitioned one whose partitions are permanent tables of this database"
@@ -220,13 +233,36 @@ def _as_postgres_writes(declared: str) -> str:
 
 def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
     faults = [
-        f"{name} is {there[name]} instead of {of_type}" if name in there else f"{name} is missing"
-        for name, of_type in wanted.items()
-        if there.get(name) != _as_postgres_writes(of_type)
+        f"{name} is missing" if found is None else f"{name} is {found} instead of {of_type}"
+        for name, of_type, found in _differing(wanted, there)
     ]
     if faults:
         expected = "the columns that the pipeline declares (and _producer_id and _sequence: see target.lineage)"
         raise SettingRefused(f"target {table}", "; ".join(faults[:5]), expected)
+
+
+def _differing(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[tuple[str, str, str | None]]:
+    """Each column that is missing or has another type: its name, the type that it should have, and the one it has."""
+    for name, of_type in wanted.items():
+        if there.get(name) != _as_postgres_writes(of_type):
+            yield name, of_type, there.get(name)
+
+
+def differing_columns(connection: Connection, declared: Declared) -> list[tuple[str, str, str | None]]:
+    """The columns of the target that differ from the declared ones: each with its declared and its actual type."""
+    target = declared.target
+    there = _types_there(connection, table_name(target))
+    return list(_differing(_types(declared.columns, lineage=target.lineage), there))
+
+
+def check_copy(connection: Connection, target: Target, copy: str, *, columns: Sequence[Column]) -> None:
+    """Refuse an empty copy of the target that was made after a column was altered."""
+    wanted = _types(columns, lineage=target.lineage)
+    _check_columns(table_name(target), wanted, _types_there(connection, copy))
+
+
+def _types_there(connection: Connection, table: str) -> dict[str, str]:
+    return {row.name: str(row.type) for row in connection.execute(SQL["columns"], {"table": table})}
 
 
 def _check_key(connection: Connection, target: Target) -> None:

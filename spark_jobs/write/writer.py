@@ -96,7 +96,9 @@ class Writer:
         if not rows.num_rows:
             return 0
         copy = partial(self._copy, connection, rows.select(self.names))
-        return count_written(connection, self.table, copy) if self.table == self.target else copy()
+        if self.table != self.target:
+            return copy()
+        return count_written(connection, self.table, copy, columns=self.columns, lineage=self.lineage)
 
     def _copy(self, connection: Connection, rows: pa.Table) -> int:
         """Copy directly, or through a temporary table if the server has to cast."""

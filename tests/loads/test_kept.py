@@ -3,6 +3,7 @@
 import gzip
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from sqlalchemy import text
@@ -21,6 +22,7 @@ from spark_jobs.load.report import LoadSettings
 from spark_jobs.pipeline.columns import LINEAGE, parse_column
 from spark_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line
+from tests.servers import execute
 
 STAGES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
 
@@ -295,6 +297,33 @@ def test_a_later_run_of_a_batch_has_something_to_do_as_long_as_an_earlier_one_ho
     assert (own.is_anything_new, other.is_anything_new, other.is_busy) == (True, False, True)
     publish_now(loads)
     assert not look(loads.declared, settings_of(loads), batch=Batch("one")).is_anything_new
+
+
+@pytest.mark.parametrize("write", Write)
+@pytest.mark.parametrize(
+    ("altered", "restored"),
+    [
+        ("amount TYPE numeric(12,0)", "amount TYPE numeric(12,2)"),
+        # A merge compares keys: of two types, it could not.
+        ("id TYPE text", "id TYPE bigint USING id::bigint"),
+    ],
+)
+def test_a_batch_is_published_only_into_columns_of_the_types_that_it_was_staged_for(loads, write, altered, restored):
+    deleted = "gone" if write is Write.MERGE else None
+    columns = (*loads.declared.columns, parse_column("gone", "boolean"))
+    target = replace(loads.declared.target, write=write, key=("id",) if deleted else (), deleted=deleted)
+    loads.declared = replace(loads.declared, target=target, columns=columns)
+    loads.write("a.jsonl", line(1, "1.55"))
+    stage(loads)
+    execute(loads.admin_dsn, f"ALTER TABLE target ALTER {altered}")
+
+    with pytest.raises(SettingRefused, match=r"found (amount|id) is"):
+        publish_now(loads)
+
+    assert loads.rows() == []
+    execute(loads.admin_dsn, f"ALTER TABLE target ALTER {restored}")
+    publish_now(loads)
+    assert loads.rows("id, amount") == [(1, Decimal("1.55"))]
 
 
 def test_a_pipeline_file_that_was_changed_does_not_publish_what_another_staged(loads):

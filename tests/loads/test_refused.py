@@ -149,7 +149,7 @@ def test_a_field_for_a_column_that_takes_none_is_refused_by_name(loads, column, 
 
 
 def test_a_refused_copy_is_not_taken_for_a_lost_connection(loads):
-    make_target(loads, "CREATE TABLE target (id bigint)")
+    make_target(loads, "CREATE TABLE target (id text CHECK (id <> 'abc'))")
     rows = pa.table({"id": pa.array(["abc"])})
     writer = write.Writer(table="target", target="target", columns=columns(id="text"), lineage=False, is_cast=False)
 

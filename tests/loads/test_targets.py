@@ -13,7 +13,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Publish, Write
 from spark_jobs.recover.retry import retry
 from spark_jobs.write import target
-from spark_jobs.write.target import check_target, count_written
+from spark_jobs.write.target import check_target, count_written, ensure_target
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute
@@ -248,6 +248,73 @@ def test_a_table_that_is_made_unlogged_just_before_its_rows_takes_no_commit(load
     assert loads.rows() == []
 
 
+ALTERED = {
+    # The bytes of 1 are then those of 5e-324.
+    "ALTER id TYPE double precision": "ALTER id TYPE bigint",
+    "ALTER amount TYPE numeric(12,0)": "ALTER amount TYPE numeric(12,2)",
+    "DROP note": "ADD note text",
+}
+
+
+@pytest.mark.parametrize("altered", ALTERED)
+def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypatch, altered):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", "".join(map(line, range(10))))
+    monkeypatch.setattr("spark_jobs.load.crew.ensure_target", alter_after(ensure_target, loads, altered))
+
+    with pytest.raises(SettingRefused, match=r"found (id|amount|note) is"):
+        loads.load()
+
+    assert loads.ask(POSITION) == [(0,)]
+    monkeypatch.undo()
+    execute(loads.admin_dsn, f"ALTER TABLE target {ALTERED[altered]}")
+    assert counts(loads.load()) == (10, 0, 0)
+
+
+def alter_after(looks: Callable[..., None], loads: Loads, altered: str) -> Callable[..., None]:
+    def look_then_alter(*arguments, **more):
+        looks(*arguments, **more)
+        execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
+
+    return look_then_alter
+
+
+@pytest.mark.parametrize("altered", ["ALTER id TYPE double precision", "ALTER amount TYPE numeric(12,0)"])
+def test_a_column_that_is_altered_just_before_its_rows_takes_no_commit(loads, monkeypatch, altered):
+    make(loads, f"CREATE TABLE target ({PLAIN})")
+    loads.write("a.jsonl", line(1))
+    counted, comes = target._deleted, iter([True])
+
+    def alter_once(*arguments):
+        found = counted(*arguments)
+        if next(comes, False):
+            execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
+        return found
+
+    monkeypatch.setattr(target, "_deleted", alter_once)
+    with pytest.raises(SettingRefused, match=r"is (double precision instead of bigint|numeric)"):
+        loads.load()
+    assert loads.ask(POSITION) == [(0,)]
+
+
+def test_a_column_that_is_altered_during_a_retry_takes_no_record(loads, monkeypatch):
+    make(loads, f"CREATE TABLE target ({PLAIN})", "ALTER TABLE target ADD CONSTRAINT odd CHECK (id <> 1)")
+    loads.write("a.jsonl", line(1, "1.55") + line(2))
+    assert counts(loads.load()) == (1, 0, 1)
+    make(loads, "ALTER TABLE target DROP CONSTRAINT odd")
+    held = choose(loads.engine, Selection(pipeline="events")).held
+    altered = "ALTER amount TYPE numeric(12,0)"
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.recover.retry.ensure_target", alter_after(ensure_target, loads, altered))
+        with pytest.raises(SettingRefused, match=r"amount is numeric\(12,0\) instead of numeric\(12,2\)"):
+            retry(loads.engine, loads.ledger, loads.declared, held, batch=new_batch())
+
+    assert choose(loads.engine, Selection(pipeline="events")).held == held
+    execute(loads.admin_dsn, f"ALTER TABLE target {ALTERED[altered]}")
+    assert retry(loads.engine, loads.ledger, loads.declared, held, batch=new_batch()).retried == 1
+
+
 def test_a_view_that_takes_the_name_during_a_load_refuses_no_rows(loads, monkeypatch):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", line(1))
@@ -393,9 +460,9 @@ def test_a_key_that_another_load_brings_while_it_is_deleted_is_not_a_discarded_r
     loads.load()
     loads.write("b.jsonl", row(2, "x", gone=True) + row(3, "x"))
 
-    def bring_first(connection, table, write):
+    def bring_first(connection, table, write, **columns):
         execute(loads.admin_dsn, "INSERT INTO target VALUES (2, 'theirs', false, 4711, 0)")
-        return count_written(connection, table, write)
+        return count_written(connection, table, write, **columns)
 
     with monkeypatch.context() as patched:
         patched.setattr("spark_jobs.publish.merge.count_written", bring_first)

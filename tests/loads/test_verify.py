@@ -377,6 +377,19 @@ def test_a_table_that_is_gone_is_one_difference(loads):
     assert named(verified(loads, deep=True)) == [('"public"."target"', Kind.TABLE_MISSING, None)]
 
 
+@pytest.mark.parametrize(("altered", "found"), [("ALTER id TYPE text", "text"), ("DROP id", "no such column")])
+def test_a_column_of_another_type_is_one_difference(loads, altered, found):
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE target {altered}")
+
+    (difference,) = verified(loads, deep=True).differences
+
+    assert (difference.kind, difference.column) == (Kind.COLUMN_DIFFERS, "id")
+    assert (difference.expected, difference.found) == ("bigint", found)
+
+
 def retried(loads, fixed):
     records = tuple(find_records(loads.engine, Selection(pipeline="events")))
     report = retry(
