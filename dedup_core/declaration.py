@@ -24,6 +24,7 @@ PRODUCER = "producer"
 ORDER = "producer.order"
 MESSAGE_ID = "message_id"
 TARGET = "target.table"
+PATH = "source.path"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,14 @@ def settled(before: Declaration | None, after: Declaration) -> Declaration:
     return Declaration(terms={**before.terms, **after.terms}, rest=after.rest)
 
 
-def names_other_messages(before: Declaration | None, after: Declaration) -> bool:
-    """Whether business ids come from other columns now, so that remembered ids no longer apply."""
-    return before is not None and before.terms.get(MESSAGE_ID) != after.terms.get(MESSAGE_ID)
+def names_other_messages(remembered: str, after: Declaration) -> bool:
+    """Whether business ids come from other columns than the remembered ones, which then no longer apply.
+
+    Without business ids, the remembered ones stay until they are as old as their window: they apply again once the same
+    columns are declared.
+    """
+    declared = after.terms.get(MESSAGE_ID)
+    return bool(declared) and declared != remembered
 
 
 def refuse_edit(
@@ -120,6 +126,27 @@ class EditRefused(WrongUse):
         return (
             f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
             f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
+        )
+
+
+@dataclass(eq=False)
+class LoadedByAnother(WrongUse):
+    """A pipeline that has loaded nothing has the files and the table of one that has."""
+
+    pipeline: str
+    other: str
+    path: str
+    table: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: pipeline {self.other} has loaded {self.path} into {self.table}, and "
+            f"{self.pipeline} has loaded nothing yet. It would load every record of these files into the table a "
+            f"second time. Nothing was changed. If the pipeline was renamed, restore the name {self.other}, or rename "
+            "what is stored of it before the next load (docs/how-to/edit-a-pipeline.md). To load the files again, "
+            f"first delete the rows with the file of {self.other}: `onceload recover rewind FILE --position 0`. If "
+            "both pipelines are meant to load these files into this table, write source.path in another way in one of "
+            "them, for example with `./` between two folders."
         )
 
 

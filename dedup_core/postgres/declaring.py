@@ -5,9 +5,12 @@ import json
 from sqlalchemy import Connection
 
 from dedup_core.declaration import (
+    MESSAGE_ID,
+    PATH,
     TARGET,
     Declaration,
     InUse,
+    LoadedByAnother,
     names_other_messages,
     refuse_edit,
     refuse_other_version,
@@ -20,6 +23,7 @@ from dedup_core.postgres.commit import SQL, lock_pipeline
 
 def declare(connection: Connection, pipeline: Pipeline, *, version: Version | None) -> Version:
     """Return the version in force afterwards. A new version deletes the deliveries of earlier ones."""
+    _refuse_another(connection, pipeline)
     # An unchanged declaration needs no lock: a load that takes another version meanwhile fences this one.
     taken = _find_unchanged(connection, pipeline)
     if version is not None and taken is not None:
@@ -32,6 +36,7 @@ def declare(connection: Connection, pipeline: Pipeline, *, version: Version | No
 
 def find_version(connection: Connection, pipeline: Pipeline) -> Version | None:
     """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
+    _refuse_another(connection, pipeline)
     version = _find_unchanged(connection, pipeline)
     found = connection.execute(SQL["find_declaration"], {"pipeline": pipeline.name}).one_or_none()
     if version is None and found is not None:
@@ -45,6 +50,15 @@ def _find_unchanged(connection: Connection, pipeline: Pipeline) -> Version | Non
         return None
     before = Declaration(terms=found.terms, rest=found.rest)
     return Version(found.version) if before == settled(before, pipeline.declaration) else None
+
+
+def _refuse_another(connection: Connection, pipeline: Pipeline) -> None:
+    """Refuse a pipeline that would load all files of another one into the table of that one again."""
+    declaration = pipeline.declaration
+    path, table = declaration.rest.get(PATH), declaration.terms.get(TARGET)
+    binds = {"pipeline": pipeline.name, "path": path, "table": table}
+    if path and table and (other := connection.execute(SQL["find_another"], binds).scalar()) is not None:
+        raise LoadedByAnother(pipeline.name, other, path, table)
 
 
 def _refuse_edit(connection: Connection, pipeline: Pipeline, before: Declaration, pipeline_id: int) -> None:
@@ -68,9 +82,15 @@ def _take(connection: Connection, pipeline: Pipeline, *, version: Version | None
     after = settled(before, pipeline.declaration)
     if before is not None:
         _refuse_edit(connection, pipeline, before, found.pipeline_id)
-    if names_other_messages(before, after):
+    if names_other_messages(_remembered(connection, found.pipeline_id), after):
         connection.execute(SQL["end_window"], {"pipeline_id": found.pipeline_id})
     return _keep(connection, found.pipeline_id, after)
+
+
+def _remembered(connection: Connection, pipeline_id: int) -> str:
+    """The columns of the remembered business ids."""
+    columns = connection.execute(SQL["remembered"], {"pipeline_id": pipeline_id, "key": MESSAGE_ID}).scalar()
+    return str(columns or "")
 
 
 def _keep(connection: Connection, pipeline_id: int, declaration: Declaration) -> Version:

@@ -8,10 +8,11 @@ ON CONFLICT ON CONSTRAINT pipeline_names_have_no_twins DO NOTHING;
 
 -- name: set_limits
 -- Limits that do not affect records follow the file without a new version. A load of another version must not set
--- them.
+-- them. A window without business ids stays as it was, so that the remembered ids are kept until they are that old.
 UPDATE onceload.pipeline
    SET guarantee = :guarantee, producers_max = :producers_max, islands_max = :islands_max,
-       forget_idle_after_s = :forget_idle_after_s, message_keep_days = :message_keep_days,
+       forget_idle_after_s = :forget_idle_after_s,
+       message_keep_days = coalesce(nullif(:message_keep_days, 0), message_keep_days),
        snapshot_every_commits = :snapshot_every_commits, snapshot_every_s = :snapshot_every_s,
        snapshots_kept = :snapshots_kept
  WHERE name = :name AND version = :version
@@ -32,6 +33,20 @@ SELECT EXISTS (
         WHERE pipeline_id = :pipeline_id AND NOT (isempty(consumed) AND fingerprint IS NULL)) AS is_loaded,
        to_regclass(:table) IS NULL AS is_table_gone;
 
+-- name: find_another
+-- A pipeline that loaded the same files into the same table, if this one has loaded nothing. The table has to exist:
+-- without it, there are no rows that could be loaded a second time.
+SELECT other.name
+  FROM onceload.pipeline AS other JOIN onceload.declaration USING (pipeline_id, version)
+ WHERE other.name <> :pipeline AND declaration.rest ->> 'source.path' = :path
+   AND declaration.terms ->> 'target.table' = :table AND to_regclass(:table) IS NOT NULL
+   AND EXISTS (
+       SELECT FROM onceload.producer WHERE pipeline_id = other.pipeline_id AND NOT isempty(consumed))
+   AND NOT EXISTS (
+       SELECT FROM onceload.producer JOIN onceload.pipeline AS own USING (pipeline_id)
+        WHERE own.name = :pipeline AND NOT isempty(consumed))
+ ORDER BY other.name LIMIT 1;
+
 -- name: take_version
 -- Commits compare their own version with this one.
 UPDATE onceload.pipeline SET version = version + 1 WHERE pipeline_id = :pipeline_id RETURNING version;
@@ -39,6 +54,11 @@ UPDATE onceload.pipeline SET version = version + 1 WHERE pipeline_id = :pipeline
 -- name: keep_declaration
 INSERT INTO onceload.declaration (pipeline_id, version, terms, rest)
 VALUES (:pipeline_id, :version, CAST(:terms AS jsonb), CAST(:rest AS jsonb));
+
+-- name: remembered
+-- The columns of the remembered business ids: those of the last version that had any.
+SELECT terms ->> :key FROM onceload.declaration
+ WHERE pipeline_id = :pipeline_id AND terms ->> :key <> '' ORDER BY version DESC LIMIT 1;
 
 -- name: end_window
 -- These ids are not comparable with ids of other columns.

@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dedup_core.declaration import BOUNDARIES, FORMAT, IDENTITY, MESSAGE_ID, ORDER, PRODUCER, ROOT, TARGET, Declaration
+from dedup_core.declaration import (
+    BOUNDARIES,
+    FORMAT,
+    IDENTITY,
+    MESSAGE_ID,
+    ORDER,
+    PATH,
+    PRODUCER,
+    ROOT,
+    TARGET,
+    Declaration,
+)
 from dedup_core.pipeline import Pipeline
 from spark_jobs.files.addresses import shown
 from spark_jobs.files.listing import root_of
@@ -81,7 +92,7 @@ def _widest(column_type: ColumnType) -> str:
 def _rest(declared: Declared) -> dict[str, str]:
     source, target = declared.source, declared.target
     return {
-        "source.path": shown(source.pattern or source.path),
+        PATH: shown(source.pattern or source.path),
         "source.options": repr(source.csv) if source.csv != CsvOptions() else "",
         "source.sealed": str(source.sealed_after_s),
         "source.chunk_bytes": str(source.chunk_bytes),

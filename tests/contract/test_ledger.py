@@ -309,8 +309,16 @@ def test_business_ids_go_on_with_the_same_columns_or_begin_again(world):
     with pytest.raises(EditRefused, match=r"message_id was changed.*remove message_id, load once"):
         world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
 
+    # Ids that are taken out for a while are within their window when the same ones are declared again.
+    world.ledger.declare(declared({"message_id": ""}))
+    world.ledger.declare(declared({"message_id": "event_id text"}, **with_ids))
+    repeated = world.commit_of(world.session(), world.producer(), TWENTY, message_ids=("m",))
+    with pytest.raises(AlreadyConsumed, match="1 business ids"):
+        world.ledger.commit(repeated)
+
     world.ledger.declare(declared({"message_id": ""}))
     world.ledger.declare(declared({"message_id": "order_id text"}, **with_ids))
+    world.ledger.commit(replace(repeated, session=world.session()))
 
 
 def test_the_proof_of_a_producer_is_all_that_its_loads_read(world):

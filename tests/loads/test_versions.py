@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dedup_core.declaration import DeclarationChanged, EditRefused
+from dedup_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
 from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import NotAlone, NotFound
-from dedup_core.names import Batch, DeliveryId, SessionName
+from dedup_core.names import Batch, DeliveryId, Position, SessionName
 from dedup_core.pipeline import Guarantee
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.by_hand import redrive
@@ -37,8 +37,10 @@ from spark_jobs.pipeline.declared import (
 )
 from spark_jobs.plan.choice import Choice
 from spark_jobs.plan.plan import make_plan
+from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.servers import execute
 
 
 class Killed(BaseException):
@@ -228,6 +230,31 @@ def test_business_ids_of_other_columns_are_refused_while_ids_are_remembered(load
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_business_ids_are_remembered_for_their_window_although_they_are_not_declared_for_a_while(loads):
+    with_ids = edited(loads, message_id=MessageId(columns=("id",), keep_days=30))
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, with_ids)
+
+    load_now(loads, loads.declared)
+    ten_days_later(loads)
+    loads.ledger.forget_messages()
+    loads.write("b.jsonl", lines(1, 2))
+    load_now(loads, with_ids)
+
+    assert loads.rows() == [1, 2]
+
+
+def ten_days_later(loads):
+    execute(
+        loads.admin_dsn,
+        "DO $$ DECLARE earlier date := CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) - 10; BEGIN"
+        " EXECUTE format('CREATE TABLE onceload.%I PARTITION OF onceload.message FOR VALUES FROM (%L) TO (%L)',"
+        " to_char(earlier, '\"message_\"YYYYMMDD'), earlier, earlier + 1);"
+        " UPDATE onceload.message SET day = day - 10; END $$",
+    )
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
 def test_a_load_with_business_ids_is_refused_once_another_has_loaded_without_them(loads):
     loads.write("a.jsonl", lines(1, 2))
     with_ids = edited(loads, message_id=MessageId(columns=("id",), keep_days=2))
@@ -335,6 +362,59 @@ def test_another_table_is_refused_while_rows_are_in_the_one_before_and_a_renamed
         connection.exec_driver_sql("ALTER TABLE target RENAME TO moved")
     load_now(loads, moved)
     assert loads.ask("SELECT id FROM moved ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def renamed(declared: Declared, name: str = "events2") -> Declared:
+    return replace(declared, pipeline=replace(declared.pipeline, name=name))
+
+
+def test_a_pipeline_that_was_renamed_loads_nothing_a_second_time(loads):
+    # A load without files decides nothing.
+    load_now(loads, renamed(loads.declared))
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+
+    for refused in (load_now, lambda loads, declared: look(declared, settings_of(loads))):
+        with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded .* and events2 has loaded nothing yet"):
+            refused(loads, renamed(loads.declared))
+    assert loads.rows() == [1, 2]
+
+
+def test_a_pipeline_that_is_renamed_in_the_database_too_goes_on(loads):
+    """As the how-to describes it."""
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    loads.ask("UPDATE onceload.pipeline SET name = 'events2' WHERE name = 'events' RETURNING 1")
+    loads.write("b.jsonl", lines(3))
+
+    load_now(loads, renamed(loads.declared))
+
+    assert loads.rows() == [1, 2, 3]
+    assert verify(renamed(loads.declared), loads.engine, deep=True).differing == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "count"), [("b*.jsonl", "target", 2), ("**/*.jsonl*", "other", 1), ("./**/*.jsonl*", "target", 3)]
+)
+def test_two_pipelines_share_a_table_or_files_and_both_only_on_purpose(loads, path, table, count):
+    loads.write("a.jsonl", lines(1))
+    load_now(loads, loads.declared)
+    loads.write("b.jsonl", lines(2))
+    target = replace(loads.declared.target, table=table)
+
+    load_now(loads, renamed(edited(loads, source={"path": f"{loads.folder}/{path}"}, target=target)))
+
+    assert len(loads.rows()) == count
+
+
+def test_rows_that_were_rewound_are_loaded_under_another_name(loads):
+    loads.write("a.jsonl", lines(1, 2))
+    load_now(loads, loads.declared)
+    rewind(loads.declared, loads.engine, to=Position(0), dry_run=False)
+
+    load_now(loads, renamed(loads.declared))
+
+    assert loads.rows() == [1, 2]
 
 
 @pytest.mark.parametrize("publish", [Publish.STAGED])

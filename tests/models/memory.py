@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from dedup_core.declaration import Declaration, InUse, names_other_messages, refuse_edit, refuse_other_version, settled
+from dedup_core.declaration import (
+    MESSAGE_ID,
+    Declaration,
+    InUse,
+    names_other_messages,
+    refuse_edit,
+    refuse_other_version,
+    settled,
+)
 from dedup_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
@@ -77,6 +85,8 @@ class Book:
     epochs: dict[SessionName, Epoch] = field(default_factory=dict)
     held: dict[DeliveryId, _Held] = field(default_factory=dict)
     messages: dict[str, datetime] = field(default_factory=dict)
+    #: The columns of the remembered messages.
+    messages_of: str = ""
     quarantine: dict[tuple[ProducerId, int], QuarantineState] = field(default_factory=dict)
     snapshots: dict[Position, Snapshot] = field(default_factory=dict)
     version: Version = field(default=Version(0))
@@ -164,8 +174,9 @@ class MemoryLedger:
         after = settled(before, pipeline.declaration)
         if before != after:
             _refuse_edit(book, pipeline, before)
-            if names_other_messages(before, after):
+            if names_other_messages(book.messages_of, after):
                 book.messages.clear()
+            book.messages_of = after.terms.get(MESSAGE_ID) or book.messages_of
             book.version = Version(book.version + 1)
             book.held.clear()
         book.declared = replace(pipeline, declaration=after)

@@ -1833,6 +1833,37 @@ TARGET_BUGS = (
         tests=(f"{OF_KEPT}::test_a_batch_is_published_only_into_columns_of_the_types_that_it_was_staged_for",),
     ),
     Bug(
+        name="a pipeline that was renamed loads everything again",
+        file="dedup_core/postgres/declaring.py",
+        correct="        raise LoadedByAnother(pipeline.name, other, path, table)\n",
+        wrong="        return\n",
+        tests=(f"{OF_VERSIONS}::test_a_pipeline_that_was_renamed_loads_nothing_a_second_time",),
+    ),
+    Bug(
+        name="two pipelines cannot load different files into one table",
+        file=LEDGER_SQL,
+        correct=" AND declaration.rest ->> 'source.path' = :path\n",
+        wrong="\n",
+        tests=(f"{OF_VERSIONS}::test_two_pipelines_share_a_table_or_files_and_both_only_on_purpose",),
+    ),
+    Bug(
+        name="business ids are deleted when they are not declared for a while",
+        file="dedup_core/declaration.py",
+        correct="    return bool(declared) and declared != remembered\n",
+        wrong="    return declared != remembered\n",
+        tests=(f"{CONTRACT}::test_business_ids_go_on_with_the_same_columns_or_begin_again",),
+    ),
+    Bug(
+        name="the window of business ids ends when they are not declared for a while",
+        file=LEDGER_SQL,
+        correct="       message_keep_days = coalesce(nullif(:message_keep_days, 0), message_keep_days),\n",
+        wrong="       message_keep_days = :message_keep_days,\n",
+        tests=(
+            f"{OF_VERSIONS}"
+            "::test_business_ids_are_remembered_for_their_window_although_they_are_not_declared_for_a_while",
+        ),
+    ),
+    Bug(
         name="verify compares values with columns of other types",
         file="spark_jobs/verify/values.py",
         correct=" or _has_other_columns(declared, view, findings)",
