@@ -6,6 +6,7 @@ unpacked. They are omitted while more of the stream is expected. If a store repo
 it: while the ETag is the same, nothing has to be read.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -158,6 +159,16 @@ def still_begins_with(listed: Listed, stored: bytes) -> bool:
     """Whether a file still begins with these stored bytes, packed or not; more may follow them."""
     marks = Fingerprint.from_bytes(stored).stream
     return listed.size >= marks.end and _find_marks(listed.url, end=marks.end) == marks
+
+
+def begins_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether a file starts with the first bytes of what was loaded; a file with fewer bytes than those never does."""
+    with open_stream(listed.url) as stream:
+        seen = StreamMarks()
+        with suppress(Incomplete):
+            while seen.end < EDGE_BYTES and (block := stream.read(EDGE_BYTES - seen.end)):
+                seen.feed(block)
+    return seen.end == EDGE_BYTES and seen.marks.head == fingerprint.stream.head
 
 
 def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:

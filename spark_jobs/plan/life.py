@@ -9,9 +9,10 @@ from dedup_core.ports import Knowledge
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.content.known import Twin, resemblance_of
-from spark_jobs.files.fingerprints import Fingerprint, Resemblance, is_vouched_for
+from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, begins_alike, is_vouched_for
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
+from spark_jobs.formats.csv.header import read_header
 from spark_jobs.pipeline.declared import Declared, Format, OnRewrite, Source
 from spark_jobs.read.parts import is_stream
 
@@ -97,6 +98,11 @@ def _life_of(
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
             itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
         )
+    if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
+        if not listed.size:
+            return Note(name=listed.name, reason=_EMPTY)
+        if _may_be_a_beginning(declared.source, listed, fingerprint):
+            return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
     return _next_life(declared, listed, producer_id, state, reason)
 
 
@@ -136,6 +142,17 @@ def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
     return Twin(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 
+def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint) -> bool:
+    """Whether a shorter file looks like an upload of the loaded content that has not ended."""
+    if not begins_alike(listed, fingerprint):
+        return False
+    if source.format is not Format.CSV or not source.csv.header:
+        return True
+    # Files with other records have the same header.
+    header = source.csv.delimiter.join(read_header(listed.url, source.csv, sealed=True) or ())
+    return len(header.encode()) < EDGE_BYTES
+
+
 def _next_life(
     declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
 ) -> Life | Note:
@@ -159,6 +176,13 @@ _REWRITTEN = {
     Resemblance.CONTINUED: "it goes on in its last line, which was taken as complete without a newline",
 }
 
+
+_EMPTY = "it is empty, and rows of it are loaded. It is compared with them once it has content again"
+_BEGINS_ALIKE = (
+    "it is shorter than what was loaded of it and starts with the same bytes, like an upload that has not ended. A new "
+    "generation would load its records a second time, so nothing of it is loaded. Wait until it is complete and load "
+    "again, or give new content another name"
+)
 
 LEFT_OPEN = "its last line lacks a newline or a closing quote. It is loaded once it is complete"
 

@@ -241,6 +241,38 @@ def test_a_rewritten_file_may_be_a_new_generation(loads):
     assert loads.rows() == [1, 2, 8]
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content(loads, suffix):
+    pack = gzip.compress if suffix else bytes
+    whole = "".join(map(line, range(2_000))).encode()
+    path, again = loads.write(f"a.jsonl{suffix}", pack(whole)), {"on_rewrite": OnRewrite.NEW_GENERATION}
+    loads.load()
+
+    path.write_bytes(pack(whole)[: len(pack(whole)) // 2])
+    report = loads.load(**again)
+    assert [(note.name, note.needs_a_person) for note in report.notes] == [(path.name, True)]
+    path.write_bytes(b"")
+    assert not any(note.needs_a_person for note in loads.load(**again).notes)
+    path.write_bytes(pack(whole))
+    assert counts(loads.load(**again)) == (0, 0, 0)
+
+    path.write_bytes(pack(line(8).encode() + whole[:20_000]))
+    assert loads.load(**again).loaded > 0
+
+
+def test_a_long_header_makes_no_beginning_of_the_loaded_file(loads):
+    names = [f"column_{number}_of_a_wide_file" for number in range(200)]
+    header, csv = ",".join(["id", *names]) + "\n", replace(loads.declared.source, format=Format.CSV)
+    source = replace(csv, path=str(loads.folder / "*.csv"))
+    path = loads.write("a.csv", header + "1\n2\n".replace("\n", "," * len(names) + "\n"))
+    again = {"source": source, "columns": (parse_column("id", "bigint"),), "on_rewrite": OnRewrite.NEW_GENERATION}
+    loads.load(**again)
+
+    path.write_text(header + "3" + "," * len(names) + "\n")
+
+    assert counts(loads.load(**again)) == (1, 0, 0)
+
+
 def test_a_rewritten_file_may_replace_what_was_loaded_of_it(loads):
     if loads.declared.publish is Publish.DIRECT:
         pytest.skip("pieces that commit themselves cannot replace anything at once")

@@ -1864,6 +1864,20 @@ TARGET_BUGS = (
         ),
     ),
     Bug(
+        name="the first half of a loaded file is a new generation",
+        file="spark_jobs/files/fingerprints.py",
+        correct="    return seen.end == EDGE_BYTES and seen.marks.head == fingerprint.stream.head\n",
+        wrong="    return False\n",
+        tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
+    ),
+    Bug(
+        name="a file that is empty for a moment is a new generation",
+        file="spark_jobs/plan/life.py",
+        correct="        if not listed.size:\n            return Note(name=listed.name, reason=_EMPTY)\n",
+        wrong="",
+        tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
+    ),
+    Bug(
         name="verify compares values with columns of other types",
         file="spark_jobs/verify/values.py",
         correct=" or _has_other_columns(declared, view, findings)",
