@@ -27,6 +27,7 @@ OnceloadError
 │   ├── NotASpan             a span or sequence id out of bounds
 │   ├── NotAudited           a batch that has not passed the audit of its pipeline
 │   ├── EditRefused          an edit of the pipeline file that would change the meaning of loaded records
+│   ├── LoadedByAnother      another pipeline has loaded the same files into the same table
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
 │   ├── PipelineFileRefused  an invalid pipeline file
 │   ├── SettingRefused       an invalid setting or argument
