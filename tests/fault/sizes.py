@@ -1,6 +1,6 @@
 """How often the plugs are pulled: the one place for these numbers.
 
-All of `make faults` takes more than two and a half hours on two cores.
+All of `make faults` takes hours on two cores.
 """
 
 import os
