@@ -231,18 +231,23 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
     assert counts(loads.load()) == (10, 0, 0)
 
 
+def alter_before_rows(loads, monkeypatch, altered):
+    """Alter the target between the first look at it and the write."""
+    counted, comes = target._deleted, iter([True])
+
+    def alter_once(*arguments):
+        found = counted(*arguments)
+        if next(comes, False):
+            execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
+        return found
+
+    monkeypatch.setattr(target, "_deleted", alter_once)
+
+
 def test_a_table_that_is_made_unlogged_just_before_its_rows_takes_no_commit(loads, monkeypatch):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", line(1))
-    counted, comes = target._deleted, iter([True])
-
-    def alter_after(*arguments):
-        found = counted(*arguments)
-        if next(comes, False):
-            execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
-        return found
-
-    monkeypatch.setattr(target, "_deleted", alter_after)
+    alter_before_rows(loads, monkeypatch, "SET UNLOGGED")
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
     assert loads.rows() == []
@@ -283,15 +288,7 @@ def alter_after(looks: Callable[..., None], loads: Loads, altered: str) -> Calla
 def test_a_column_that_is_altered_just_before_its_rows_takes_no_commit(loads, monkeypatch, altered):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", line(1))
-    counted, comes = target._deleted, iter([True])
-
-    def alter_once(*arguments):
-        found = counted(*arguments)
-        if next(comes, False):
-            execute(loads.admin_dsn, f"ALTER TABLE target {altered}")
-        return found
-
-    monkeypatch.setattr(target, "_deleted", alter_once)
+    alter_before_rows(loads, monkeypatch, altered)
     with pytest.raises(SettingRefused, match=r"is (double precision instead of bigint|numeric)"):
         loads.load()
     assert loads.ask(POSITION) == [(0,)]
