@@ -369,6 +369,6 @@ def unwatched(step: CommitStep) -> None:
 
 
 def _all_different(what: str, found: Sequence[object]) -> None:
-    twins = len(found) - len(set(found))
-    if twins:
-        raise SettingRefused(what, f"{twins} more than once", "each of them once")
+    repeats = len(found) - len(set(found))
+    if repeats:
+        raise SettingRefused(what, f"{repeats} more than once", "each of them once")

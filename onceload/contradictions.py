@@ -129,7 +129,7 @@ def refuse_choice(declared: Declared, *, files: Sequence[str], replaces: bool) -
 
 
 def may_choose(declared: Declared) -> bool:
-    return not (declared.is_in_turn or declared.delivery.mode is Mode.ORDERED)
+    return not (declared.is_ordered_across_files or declared.delivery.mode is Mode.ORDERED)
 
 
 def may_replace(declared: Declared) -> bool:

@@ -11,10 +11,10 @@ from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
-from spark_jobs.load.report import LoadSettings, Report, what_came_of, what_is_left_of
+from spark_jobs.load.report import LoadSettings, Report, report_of, without_replaced
 from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.plan.plan import Plan, make_plan
-from spark_jobs.plan.versions import as_declared
 from spark_jobs.write.target import check_target
 
 #: No batch has this name.
@@ -51,9 +51,9 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
         schema.check(engine)
         ledger = PostgresLedger(engine)
         # Only a load creates a version; an edit that it would refuse is refused here too.
-        ledger.find_version(as_declared(declared))
+        ledger.find_version(pipeline_with_declaration(declared))
         check_target(engine, ledger, declared)
-        choice = what_is_left_of(how.choice, ledger, declared.name, batch)
+        choice = without_replaced(how.choice, ledger, declared.name, batch)
         plan = make_plan(declared, ledger, now_s=time.time(), choice=choice)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
         open_now = 0
@@ -93,6 +93,6 @@ def outcome(declared: Declared, how: LoadSettings, *, batch: Batch) -> Report:
     """The result of a batch, over all its calls."""
     engine = connect(how.ledger)
     try:
-        return what_came_of(PostgresLedger(engine), declared.name, batch, after=Position(0))
+        return report_of(PostgresLedger(engine), declared.name, batch, after=Position(0))
     finally:
         engine.dispose()

@@ -237,8 +237,8 @@ def record_messages(connection: Connection, turn: Record, commit: Commit[Connect
         messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
         recorded += connection.execute(SQL["record_messages"], {**binds, "messages": messages}).rowcount
     if recorded != len(commit.message_ids) and not repeats_allowed:
-        twins = len(commit.message_ids) - recorded
-        raise AlreadyConsumed(commit.session.pipeline, (f"{twins} business ids",))
+        repeats = len(commit.message_ids) - recorded
+        raise AlreadyConsumed(commit.session.pipeline, (f"{repeats} business ids",))
 
 
 def record_quarantine(

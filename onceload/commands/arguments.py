@@ -99,10 +99,10 @@ def read_declared(arguments: Arguments) -> "Declared":
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
-    from spark_jobs.plan.versions import as_declared
+    from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 
     declared = read_declared(arguments)
-    PostgresLedger(engine).find_version(as_declared(declared))
+    PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     return declared
 
 

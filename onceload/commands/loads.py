@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_jobs.files.notes import Note
     from spark_jobs.pipeline.declared import Declared
     from spark_jobs.plan.plan import Plan
-    from spark_jobs.plan.rest import FileToRead
+    from spark_jobs.plan.to_read import FileToRead
 from onceload.choices import how_of
 from onceload.commands.suggest import suggest, suggest_arguments
 from onceload.databases import open_database, ready_database
@@ -217,7 +217,7 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
                 "generation": each.generation,
                 "spans": each.spans,
                 "bytes": each.bytes,
-                "in_already_as": each.twin.name if each.twin else None,
+                "in_already_as": each.copy_record.name if each.copy_record else None,
             }
             for each in found.to_read
         ],
@@ -227,12 +227,12 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
 
 
 def _plan_row(file: "FileToRead") -> dict[str, object]:
-    why = file.in_already or "new"
+    why = file.loaded_elsewhere or "new"
     why = "reload: replaces its loaded rows" if file.replaces is not None else why
     if not file.spans:
         return {"file": file.listed.name, "from": None, "to": None, "why": why}
     first, end = file.spans[0][0], file.spans[-1][1]
-    why = f"new; the part before it is {why}" if file.twin else why
+    why = f"new; the part before it is {why}" if file.copy_record else why
     return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.files.notes import Note
     from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.plan.rest import FileToRead
+    from spark_jobs.plan.to_read import FileToRead
     from spark_jobs.verify.findings import Difference
     from spark_jobs.verify.verify import Verification
 from onceload.databases import open_database
@@ -236,10 +236,10 @@ def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
-    if to_read is not None and not to_read.spans and to_read.twin:
-        return f"records that all of it is {to_read.in_already}"
+    if to_read is not None and not to_read.spans and to_read.copy_record:
+        return f"records that all of it is {to_read.loaded_elsewhere}"
     if to_read is not None:
-        before = f"; the part before that is {to_read.in_already}" if to_read.twin else ""
+        before = f"; the part before that is {to_read.loaded_elsewhere}" if to_read.copy_record else ""
         spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
         return f"reads {spans} as generation {to_read.generation}{before}"
     if note is not None:

@@ -76,7 +76,7 @@ class Job:
     access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def names_records(self) -> bool:
+    def records_have_own_ids(self) -> bool:
         """Whether the records name their own producer and sequence id."""
         return self.declared.producer is not None or self.declared.message_id is not None
 

@@ -24,7 +24,7 @@ from dedup_core.errors import CallAgain
 from dedup_core.postgres.connection import first_line, sqlstate, statements
 from spark_jobs.pipeline.columns import LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
-from spark_jobs.write.binary_copy import is_cast, travels_as
+from spark_jobs.write.binary_copy import copied_as, needs_cast
 from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import check_copy, columns_there
 from spark_jobs.write.writer import Writer
@@ -83,7 +83,7 @@ class Stage:
 
     @property
     def writer(self) -> Writer:
-        return Writer(table=self.rows, target=self.target, columns=self.columns, lineage=self.lineage, is_cast=False)
+        return Writer(table=self.rows, target=self.target, columns=self.columns, lineage=self.lineage, needs_cast=False)
 
 
 @contextmanager
@@ -136,9 +136,9 @@ def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
     changes = [f"DROP COLUMN {quoted(name)} CASCADE" for name in there if name not in staged]
     changes += [f"ADD COLUMN {field.name} bigint" for field in LINEAGE if field.name not in there]
     for column in stage.columns:
-        if is_cast([column]):
+        if needs_cast([column]):
             # These values are not cast yet, so constraints on them cannot be checked here.
-            of_type = travels_as(column)
+            of_type = copied_as(column)
             changes += [f"DROP COLUMN {quoted(column.name)} CASCADE", f"ADD COLUMN {quoted(column.name)} {of_type}"]
     if changes:
         run(holder, f"ALTER TABLE {stage.rows} {', '.join(changes)}")

@@ -132,11 +132,11 @@ def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
     """Compare a file that may grow; unpack a compressed one only if its packed bytes do not decide."""
     if Compression.of(listed.url) is Compression.NONE:
-        if _is_named_alike(listed, fingerprint):
+        if _has_same_etag(listed, fingerprint):
             return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
         return _compare_plain(listed, fingerprint.stream, consumed_end=consumed_end)
     packed = fingerprint.packed
-    if packed is not None and _is_named_alike(listed, fingerprint):
+    if packed is not None and _has_same_etag(listed, fingerprint):
         return Resemblance.SAME
     if packed is not None and listed.size >= packed.end and _find_marks(listed.url, end=packed.end) == packed:
         return Resemblance.SAME if listed.size == packed.end else Resemblance.GROWN
@@ -148,7 +148,7 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     marks = fingerprint.stream
     if listed.size != marks.end:
         return Resemblance.CHANGED
-    if _is_named_alike(listed, fingerprint):
+    if _has_same_etag(listed, fingerprint):
         return Resemblance.SAME
     tail_bytes = _footer_bytes(listed.url, size=marks.end)
     is_same = _find_marks(listed.url, end=marks.end, tail_bytes=tail_bytes) == marks
@@ -171,17 +171,17 @@ def begins_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
     return seen.end == EDGE_BYTES and seen.marks.head == fingerprint.stream.head
 
 
-def is_renamed(listed: Listed, fingerprint: Fingerprint) -> bool:
+def has_other_etag(listed: Listed, fingerprint: Fingerprint) -> bool:
     """Whether the store reports another ETag than in the fingerprint."""
-    return fingerprint.content is not None and not is_vouched_for(listed, fingerprint)
+    return fingerprint.content is not None and not has_same_etag_or_none(listed, fingerprint)
 
 
-def is_vouched_for(listed: Listed, fingerprint: Fingerprint) -> bool:
+def has_same_etag_or_none(listed: Listed, fingerprint: Fingerprint) -> bool:
     """Whether the store reports the same ETag; without an ETag, the edges decide."""
-    return listed.etag is None or _is_named_alike(listed, fingerprint)
+    return listed.etag is None or _has_same_etag(listed, fingerprint)
 
 
-def _is_named_alike(listed: Listed, fingerprint: Fingerprint) -> bool:
+def _has_same_etag(listed: Listed, fingerprint: Fingerprint) -> bool:
     """Whether the store reports the ETag of the fingerprint."""
     return fingerprint.content is not None and Fingerprint.named(fingerprint, listed.etag) == fingerprint
 

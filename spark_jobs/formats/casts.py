@@ -21,14 +21,14 @@ DIGITS_MAX = 76
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class CastColumns:
     """Columns in their Arrow types, and the rows that the slow tier must decide."""
 
     rows: pa.Table
     doubted: Mask
 
 
-def settle(read: Sequence[pa.Array], columns: tuple[Column, ...], *, count: int) -> Settled:
+def cast_columns(read: Sequence[pa.Array], columns: tuple[Column, ...], *, count: int) -> CastColumns:
     """Cast and check columns; values of every type may arrive as text."""
     doubted = np.zeros(count, np.bool_)
     arrays = []
@@ -36,7 +36,7 @@ def settle(read: Sequence[pa.Array], columns: tuple[Column, ...], *, count: int)
         values, unread = _cast(array, column.type)
         doubted |= unread | breaks_contract(values, column)
         arrays.append(values)
-    return Settled(rows=pa.Table.from_arrays(arrays, schema=arrow_schema(columns)), doubted=doubted)
+    return CastColumns(rows=pa.Table.from_arrays(arrays, schema=arrow_schema(columns)), doubted=doubted)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_core.names import ProducerId
-from spark_jobs.formats.casts import Settled
+from spark_jobs.formats.casts import CastColumns
 from spark_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from spark_jobs.pipeline.columns import LINEAGE, RESERVED, Column, arrow_schema
 
@@ -51,7 +51,7 @@ def read_in_tiers(
     columns: tuple[Column, ...],
     *,
     suspects: Mask,
-    read_many: Callable[[Indices], Settled | None],
+    read_many: Callable[[Indices], CastColumns | None],
     read_one: Callable[[int], Sequence[object]],
 ) -> Records:
     """Read all records; `suspects` skip the fast tier."""
@@ -59,12 +59,12 @@ def read_in_tiers(
     tables, indices = list[pa.Table](), list[Indices]()
     while groups:
         group = groups.pop()
-        settled = read_many(group) if len(group) else None
-        if settled is not None:
-            sure = ~settled.doubted
-            tables.append(settled.rows if sure.all() else settled.rows.filter(pa.array(sure)))
+        cast = read_many(group) if len(group) else None
+        if cast is not None:
+            sure = ~cast.doubted
+            tables.append(cast.rows if sure.all() else cast.rows.filter(pa.array(sure)))
             indices.append(group[sure])
-            doubted.append(group[settled.doubted])
+            doubted.append(group[cast.doubted])
         elif len(group) <= _TOGETHER_MIN:
             doubted.append(group)
         else:

@@ -16,7 +16,7 @@ from dedup_core.postgres.sessions import check_own_name
 from spark_jobs.load.load import load, take_version
 from spark_jobs.load.report import LoadSettings, Report
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.work.in_process import Here
+from spark_jobs.work.in_process import InProcessTasks
 
 
 def consume(
@@ -28,7 +28,7 @@ def consume(
     """
     check_consumer(declared, name)
     settings = replace(settings, session=name)
-    with closing(Here(name, settings.is_stopped)) as here:
+    with closing(InProcessTasks(name, settings.is_stopped)) as here:
         while True:
             try:
                 if settings.version is None:

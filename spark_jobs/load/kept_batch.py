@@ -18,15 +18,15 @@ from dedup_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatche
 from dedup_core.postgres.connection import translated
 from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
-from spark_jobs.batch.hand_over import Word, word_of
 from spark_jobs.batch.job import Job
-from spark_jobs.batch.parts import StagedPart, is_whole, staged_parts
+from spark_jobs.batch.kept import PublishInput, publish_input_of
+from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from spark_jobs.batch.stage import Stage, StageLost, drop_stage
 from spark_jobs.load.load import snapshot_if_due
-from spark_jobs.load.report import LoadSettings, Report, what_came_of
-from spark_jobs.load.turns import goes_on
+from spark_jobs.load.overtaking import goes_on
+from spark_jobs.load.report import LoadSettings, Report, report_of
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.versions import as_declared
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.publish import publish
 from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.limits import note_nothing_good
@@ -90,9 +90,9 @@ class _Waiting:
 
     job: Job
     stage: Stage
-    parts: tuple[StagedPart, ...]
+    parts: tuple[StagedPiece, ...]
     kept: KeptBatch
-    word: Word
+    word: PublishInput
 
 
 def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
@@ -112,10 +112,10 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
                 raise
-            return what_came_of(ledger, declared.name, batch, after=Position(position - 1))
+            return report_of(ledger, declared.name, batch, after=Position(position - 1))
         drop_stage(engine, waiting.kept.stage)
         notes = waiting.word.notes + snapshot_if_due(engine, declared.name)
-        report = what_came_of(ledger, declared.name, batch, after=before)
+        report = report_of(ledger, declared.name, batch, after=before)
         if report.quarantined:
             notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
     return replace(report, seconds=time.monotonic() - started, notes=notes)
@@ -202,7 +202,7 @@ def _held(
     engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
 ) -> Iterator[_Waiting]:
     batches = PostgresBatches(engine, declared.name)
-    version = PostgresLedger(engine).find_version(as_declared(declared))
+    version = PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     if version != kept.claim.session.version:
         batches.give_up(kept)
         raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
@@ -211,8 +211,8 @@ def _held(
     keep_on()
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
-        word = word_of(engine, declared.name, stage)
-        parts = staged_parts(engine, stage)
+        word = publish_input_of(engine, declared.name, stage)
+        parts = staged_pieces(engine, stage)
         if not is_whole(parts, deliveries=word.deliveries):
             raise StageLost(stage.parts)
         declared = with_lineage_of(declared, has_lineage=word.has_lineage)

@@ -23,16 +23,16 @@ from dedup_core.postgres.connection import translated
 from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.files.notes import Note
-from spark_jobs.load.at_once import AtOnce
-from spark_jobs.load.attempt import Attempt
-from spark_jobs.load.crew import Crew
+from spark_jobs.load.context import LoadContext
 from spark_jobs.load.offering import Offered, Offering
-from spark_jobs.load.report import LoadSettings, Report, what_came_of
-from spark_jobs.load.waiting import Others
+from spark_jobs.load.report import LoadSettings, Report, report_of
+from spark_jobs.load.sessions import Sessions
+from spark_jobs.load.staged_batch import StagedBatch
+from spark_jobs.load.waiting import OtherLoads
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.known import set_aside_notes
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+from spark_jobs.plan.ledger_lookup import set_aside_notes
 from spark_jobs.plan.plan import Plan
-from spark_jobs.plan.versions import as_declared
 from spark_jobs.read.limits import note_nothing_good
 from spark_jobs.work.session import Tasks
 
@@ -48,8 +48,8 @@ def load(
     engine = connect(settings.ledger)
     try:
         with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
-            attempt = Attempt.begun(declared, settings, engine, batch=batch, run=run)
-            return _Load(attempt, tasks=tasks, running=running).report()
+            context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
+            return _Load(context, tasks=tasks, running=running).report()
     finally:
         engine.dispose()
 
@@ -58,7 +58,7 @@ def take_version(declared: Declared, settings: LoadSettings) -> Version:
     """The version that all loads of a long-lived process use."""
     engine = connect(settings.ledger)
     try:
-        return PostgresLedger(engine).declare(as_declared(declared))
+        return PostgresLedger(engine).declare(pipeline_with_declaration(declared))
     finally:
         engine.dispose()
 
@@ -85,34 +85,34 @@ class _Next(Enum):
 class _Load:
     """One load, from its first plan to its report."""
 
-    def __init__(self, attempt: Attempt, *, tasks: Tasks | None, running: ExitStack) -> None:
+    def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
         self._started = time.monotonic()
-        self._attempt = attempt
-        self._crew = Crew(attempt, tasks=tasks, running=running)
-        self._at_once = AtOnce(attempt, self._crew)
-        self._offering = Offering(attempt, self._crew, self._at_once)
-        self._others = Others(attempt, self._crew)
+        self._context = context
+        self._sessions = Sessions(context, tasks=tasks, running=running)
+        self._staged_batch = StagedBatch(context, self._sessions)
+        self._offering = Offering(context, self._sessions, self._staged_batch)
+        self._others = OtherLoads(context, self._sessions)
 
     def report(self) -> Report:
-        attempt, name = self._attempt, self._attempt.declared.name
+        context, name = self._context, self._context.declared.name
         try:
             notes = self._load()
         finally:
             # A kept batch is complete.
             with suppress(OnceloadError):
-                if self._at_once.kept is None:
-                    attempt.end()
-        notes += snapshot_if_due(attempt.engine, name)
-        report = what_came_of(attempt.ledger, name, attempt.batch, after=attempt.before)
+                if self._staged_batch.kept is None:
+                    context.end()
+        notes += snapshot_if_due(context.engine, name)
+        report = report_of(context.ledger, name, context.batch, after=context.before)
         if report.quarantined:
-            bad = attempt.ledger.all_bad(name, attempt.batch, after=attempt.before)
-            notes += note_nothing_good(attempt.declared, bad)
+            bad = context.ledger.all_bad(name, context.batch, after=context.before)
+            notes += note_nothing_good(context.declared, bad)
         return replace(
             report,
-            version=attempt.version,
-            seconds=time.monotonic() - self._started - self._crew.starting_s,
-            session_start_seconds=self._crew.starting_s,
-            staged=self._at_once.kept,
+            version=context.version,
+            seconds=time.monotonic() - self._started - self._sessions.starting_s,
+            session_start_seconds=self._sessions.starting_s,
+            staged=self._staged_batch.kept,
             notes=notes,
         )
 
@@ -120,46 +120,46 @@ class _Load:
         """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""
         notes: list[Note] = []
         while True:
-            self._attempt.tidy_up()
+            self._context.tidy_up()
             offered = self._offering.offer(notes)
-            if self._at_once.kept is not None:
+            if self._staged_batch.kept is not None:
                 # Files that arrived meanwhile are for the next run.
                 return self._notes(offered.plan, notes, busy=offered.busy)
-            notes += self._crew.work()
-            if offered.is_cut and offered.deliveries and not self._attempt.is_stopped:
+            notes += self._sessions.work()
+            if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
                 continue
             after, busy = self._wait(offered, notes)
-            if after is not _Next.PLAN_AGAIN or self._attempt.is_stopped:
+            if after is not _Next.PLAN_AGAIN or self._context.is_stopped:
                 return self._notes(offered.plan, notes, busy=busy)
 
     def _wait(self, offered: Offered, notes: list[Note]) -> tuple[_Next, set[str]]:
         """Wait until other sessions are done; return the next step, and the files that they still hold."""
         busy = offered.busy
-        if self._attempt.left().of_batch:
+        if self._context.left().of_batch:
             # Another session holds it, or it is in the line of another session.
-            busy |= {file.listed.name for file in offered.plan.to_read} & self._attempt.outlook().claimed
-        if self._attempt.has_own_line and busy:
+            busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
+        if self._context.has_own_line and busy:
             are_done, busy = self._wait_in_line(offered.plan, busy, notes)
         else:
             are_done = not busy or self._others.are_done_with(busy, notes)
-        if offered.is_cut and not offered.deliveries and not self._others.leave_room(notes):
+        if offered.exceeds_open_max and not offered.deliveries and not self._others.leave_room(notes):
             notes.append(self._no_room())
-            return _Next.GIVE_UP, set() if self._attempt.has_own_line else busy
+            return _Next.GIVE_UP, set() if self._context.has_own_line else busy
         if not are_done:
             return _Next.GIVE_UP, busy
-        return _Next.PLAN_AGAIN if offered.is_cut or busy else _Next.END, set()
+        return _Next.PLAN_AGAIN if offered.exceeds_open_max or busy else _Next.END, set()
 
     def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> tuple[bool, set[str]]:
         """Other lines are not ours to wait for, but a planner may still hand out to ours."""
         more = {note.name for note in plan.notes if note.has_more}
         are_done = self._others.have_handed_out(more, notes)
         # Files that are no longer claimed, and added nothing to our line, are planned again.
-        is_others = not more and busy <= self._attempt.outlook().claimed
-        return are_done, set() if are_done and is_others and not self._attempt.left().of_session else busy
+        is_others = not more and busy <= self._context.outlook().claimed
+        return are_done, set() if are_done and is_others and not self._context.left().of_session else busy
 
     def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
-        outlook = self._attempt.outlook()
+        outlook = self._context.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
         notes += self._busy_notes(plan, busy)
         notes += [*reported, *set_aside_notes(outlook)]
@@ -168,14 +168,14 @@ class _Load:
 
     def _busy_notes(self, plan: Plan, busy: set[str]) -> Iterator[Note]:
         reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
-        holders = self._attempt.holders() if busy else ""
+        holders = self._context.holders() if busy else ""
         for name in sorted(busy):
             reason = reasons.get(name, "another run is loading it")
             yield Note(name=name, reason=f"{reason}{holders}", is_busy=True)
 
     def _no_room(self) -> Note:
-        declared = self._attempt.declared
+        declared = self._context.declared
         open_max = declared.delivery.open_max
-        holders = self._attempt.holders()
+        holders = self._context.holders()
         reason = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}. Load again"
         return Note(name=declared.name, reason=reason, is_busy=True)

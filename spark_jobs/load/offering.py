@@ -15,18 +15,18 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.replay import Counts
 from dedup_core.spans import SEQUENCE_END, SpanSet
-from spark_jobs.content.known import Twin
+from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.notes import Note
-from spark_jobs.load.at_once import AtOnce
-from spark_jobs.load.attempt import Attempt
-from spark_jobs.load.crew import Crew
-from spark_jobs.plan.bundles import bundles
-from spark_jobs.plan.life import was_left_open
+from spark_jobs.load.context import LoadContext
+from spark_jobs.load.sessions import Sessions
+from spark_jobs.load.staged_batch import StagedBatch
+from spark_jobs.plan.bundles import bundles_of
+from spark_jobs.plan.file_state import was_left_open
 from spark_jobs.plan.plan import Plan, depends_on_others, make_plan
-from spark_jobs.read.delivery import Bundle, offers_of, spans_of
+from spark_jobs.read.board_work import Bundle, offers_of, spans_of
 from spark_jobs.work.progress import planned_bytes
 from spark_jobs.work.session import renewed
-from spark_jobs.write.patience import answered
+from spark_jobs.write.patience import until_answered
 
 #: A plan that another load overtakes is made again, up to this many times.
 _PLANS_MAX = 5
@@ -41,7 +41,7 @@ class Offered:
     plan: Plan
     deliveries: int = 0
     #: More is new than may be open at a time.
-    is_cut: bool = False
+    exceeds_open_max: bool = False
 
     @property
     def busy(self) -> set[str]:
@@ -52,15 +52,15 @@ class Offered:
 class Offering:
     """Plans one load repeatedly, and remembers what it handed out."""
 
-    def __init__(self, attempt: Attempt, crew: Crew, at_once: AtOnce) -> None:
-        self._attempt, self._crew, self._at_once = attempt, crew, at_once
+    def __init__(self, context: LoadContext, sessions: Sessions, staged_batch: StagedBatch) -> None:
+        self._context, self._sessions, self._staged_batch = context, sessions, staged_batch
         self._handed_out: dict[ProducerId, SpanSet] = {}
         self._sizes: dict[ProducerId, int] = {}
 
     def offer(self, notes: list[Note]) -> Offered:
         """Plan, and offer what is new to the sessions."""
         for left in reversed(range(_PLANS_MAX)):
-            plan = answered(self._plan)
+            plan = until_answered(self._plan)
             # Files that failed would fail again, and might take the room of others: the next call may retry them.
             failed = {note.name for note in (*notes, *self.not_loaded(plan.outlook, known=()))}
             plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
@@ -76,12 +76,12 @@ class Offering:
         raise AssertionError
 
     def _plan(self) -> Plan:
-        attempt = self._attempt
-        return make_plan(attempt.declared, attempt.ledger, now_s=time.time(), choice=attempt.choice())
+        context = self._context
+        return make_plan(context.declared, context.ledger, now_s=time.time(), choice=context.choice())
 
     def not_loaded(self, outlook: Outlook, *, known: Container[str]) -> Iterator[Note]:
         """Deliveries that were handed out, are gone and were not loaded, because a session could not read them."""
-        states = answered(partial(self._attempt.ledger.know, self._attempt.session, list(self._handed_out)))
+        states = until_answered(partial(self._context.ledger.know, self._context.session, list(self._handed_out)))
         for producer_id, spans in self._handed_out.items():
             state = states[producer_id].state if producer_id in states else None
             if state is None or state.name in known or state.name in outlook.claimed:
@@ -95,69 +95,71 @@ class Offering:
 
     def _offer(self, plan: Plan, notes: list[Note]) -> Offered:
         """Claim the planned files, and hand them out, or stage and publish them."""
-        attempt, declared = self._attempt, self._attempt.declared
-        ids = answered(partial(attempt.ledger.register, declared.name, _lives(plan)))
+        context, declared = self._context, self._context.declared
+        ids = until_answered(partial(context.ledger.register, declared.name, _lives(plan)))
         named = {producer_id: name for (name, _), producer_id in ids.items()}
-        twins = {ids[file.listed.name, file.generation]: file.twin for file in plan.to_read if file.twin}
+        copy_records = {
+            ids[file.listed.name, file.generation]: file.copy_record for file in plan.to_read if file.copy_record
+        }
         # A file that continues under a new name is read as its old producer.
         ids |= {
-            (file.listed.name, file.generation): file.twin.copy_of
+            (file.listed.name, file.generation): file.copy_record.copy_of
             for file in plan.to_read
-            if file.twin and file.twin.takes_over and file.twin.copy_of is not None
+            if file.copy_record and file.copy_record.takes_over and file.copy_record.copy_of is not None
         }
-        some, is_cut = self._with_room(bundles(declared, plan.to_read, ids))
+        some, exceeds_open_max = self._with_room(bundles_of(declared, plan.to_read, ids))
         spans = spans_of(chunk for chunks in some for chunk in chunks)
-        claim = attempt.ledger.claim(
-            attempt.session,
-            dict.fromkeys(twins, SpanSet()) | spans,
-            batch=attempt.batch,
-            lease_s=attempt.lease_s,
+        claim = context.ledger.claim(
+            context.session,
+            dict.fromkeys(copy_records, SpanSet()) | spans,
+            batch=context.batch,
+            lease_s=context.lease_s,
             names=named,
             # The new spans depend on files that are loaded under another name, or that come first in order.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )
-        self._crew.planned_bytes = planned_bytes(some)
-        with renewed(attempt.renew, every_s=attempt.beat_s):
+        self._sessions.planned_bytes = planned_bytes(some)
+        with renewed(context.renew, every_s=context.beat_s):
             try:
-                self._note(twins, claim)
+                self._note(copy_records, claim)
                 if declared.is_direct:
                     self._hand_out(some, spans, claim)
                 elif some:
-                    notes += self._at_once.stage_and_publish(plan.to_read, ids, some, claim)
+                    notes += self._staged_batch.stage_and_publish(plan.to_read, ids, some, claim)
             finally:
                 # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
                 with suppress(OnceloadError):
-                    attempt.ledger.release(claim)
-        return Offered(plan=plan, deliveries=len(some), is_cut=is_cut)
+                    context.ledger.release(claim)
+        return Offered(plan=plan, deliveries=len(some), exceeds_open_max=exceeds_open_max)
 
     def _with_room(self, some: Iterable[Bundle]) -> tuple[list[Bundle], bool]:
         """As many deliveries as may be open, and whether there are more."""
-        if self._attempt.is_staged:
+        if self._context.is_staged:
             return list(some), False
-        room = max(0, self._attempt.declared.delivery.open_max - self._attempt.left().count)
+        room = max(0, self._context.declared.delivery.open_max - self._context.left().count)
         # Take one more, to know whether there are more.
         gathered = list(islice(some, room + 1))
         return gathered[:room], len(gathered) > room
 
-    def _note(self, twins: Mapping[ProducerId, Twin], claim: Claim) -> None:
+    def _note(self, copy_records: Mapping[ProducerId, CopyRecord], claim: Claim) -> None:
         """Record what the plan found without reading records, as long as its claim is held."""
-        advances = [_noted(producer_id, twin) for producer_id, twin in twins.items()]
+        advances = [_noted(producer_id, copy_record) for producer_id, copy_record in copy_records.items()]
         if advances:
             commit: Commit[Connection] = Commit(
-                session=self._attempt.session,
-                batch=self._attempt.batch,
+                session=self._context.session,
+                batch=self._context.batch,
                 advances=tuple(advances),
                 write_rows=lambda _: 0,
                 # A planner that was away for longer than its lease has an outdated plan.
                 claim=claim,
                 is_last=False,
-                counts=Counts(duplicate=sum(twin.duplicates for twin in twins.values())),
-                run=self._attempt.run,
+                counts=Counts(duplicate=sum(copy_record.duplicates for copy_record in copy_records.values())),
+                run=self._context.run,
             )
-            self._attempt.ledger.commit(commit)
+            self._context.ledger.commit(commit)
 
     def _hand_out(self, some: Sequence[Bundle], spans: Mapping[ProducerId, SpanSet], claim: Claim) -> None:
-        self._attempt.board.offer(claim, offers_of(some), batch=self._attempt.batch)
+        self._context.board.offer(claim, offers_of(some), batch=self._context.batch)
         for producer_id, some_spans in spans.items():
             self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | some_spans
         self._sizes |= {chunk.producer_id: chunk.size for chunks in some for chunk in chunks}
@@ -167,19 +169,19 @@ def _lives(plan: Plan) -> list[tuple[str, int]]:
     return [(file.listed.name, file.generation) for file in plan.to_read]
 
 
-def _noted(producer_id: ProducerId, twin: Twin) -> Advance:
+def _noted(producer_id: ProducerId, copy_record: CopyRecord) -> Advance:
     """Content that is loaded under another name keeps its producer, whatever name continues it."""
-    if twin.takes_over and twin.copy_of is not None:
-        its: dict[str, ProducerId] = {"producer_id": twin.copy_of, "takes_name_of": producer_id}
+    if copy_record.takes_over and copy_record.copy_of is not None:
+        its: dict[str, ProducerId] = {"producer_id": copy_record.copy_of, "takes_name_of": producer_id}
     else:
-        its = {"producer_id": producer_id} | ({} if twin.copy_of is None else {"copy_of": twin.copy_of})
+        its = {"producer_id": producer_id} | ({} if copy_record.copy_of is None else {"copy_of": copy_record.copy_of})
     return Advance(
         **its,
-        spans=twin.consumed,
-        shares_with=twin.shares_with,
-        records=twin.records,
-        digest=twin.digest,
-        fingerprint=twin.fingerprint,
-        size=twin.size,
-        condition=twin.condition,
+        spans=copy_record.consumed,
+        shares_with=copy_record.shares_with,
+        records=copy_record.records,
+        digest=copy_record.digest,
+        fingerprint=copy_record.fingerprint,
+        size=copy_record.size,
+        condition=copy_record.condition,
     )

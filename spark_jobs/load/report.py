@@ -88,7 +88,7 @@ def new_batch() -> Batch:
     return Batch(f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}")
 
 
-def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
+def report_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
     """The result of a batch since a position, from the ledger, regardless of lost answers."""
     outcome = ledger.outcome_of(pipeline, batch, after=after)
     return Report(
@@ -103,7 +103,7 @@ def what_came_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: 
     )
 
 
-def what_is_left_of(
+def without_replaced(
     choice: Choice, ledger: PostgresLedger, pipeline: str, batch: Batch, *, begun_at: Position | None = None
 ) -> Choice:
     """Do not replace again what this batch has replaced, or what this call of it has loaded."""

@@ -259,7 +259,7 @@ class Declared:
         return self.delivery.mode is not Mode.SHARED
 
     @property
-    def is_in_turn(self) -> bool:
+    def is_ordered_across_files(self) -> bool:
         """Whether a load between two others would decide what is new in the second."""
         is_of_records = self.producer is not None and self.producer.order is Order.ORDERED
         # Direct commits wait in one line; a batch takes effect when it is published.
@@ -269,4 +269,4 @@ class Declared:
     def is_published_whole(self) -> bool:
         """Whether a batch may only be published completely."""
         is_of_all = self.target.write is Write.MERGE or self.transform is not None
-        return self.is_in_turn or (is_of_all and not self.is_direct)
+        return self.is_ordered_across_files or (is_of_all and not self.is_direct)

@@ -9,13 +9,13 @@ from dedup_core.names import ProducerId
 from spark_jobs.files.reading import read_at
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.plan.rest import FileToRead
+from spark_jobs.plan.to_read import FileToRead
+from spark_jobs.read.board_work import Bundle
 from spark_jobs.read.cuts import cuts, find_newline
-from spark_jobs.read.delivery import Bundle
 from spark_jobs.read.parts import is_stream
 
 
-def bundles(
+def bundles_of(
     declared: Declared, files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]
 ) -> Iterator[Bundle]:
     """Cut large files, and combine small ones: a bundle is about as large as one commit."""
@@ -45,7 +45,7 @@ def _in_turn(
 def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
     """The new chunks of a file in order; each one but the last is marked as followed by another."""
     before: Chunk | None = None
-    for chunk in _pieces(declared, file, producer_id):
+    for chunk in _chunks_of_spans(declared, file, producer_id):
         if before is not None:
             yield replace(before, is_followed=True)
         before = chunk
@@ -53,7 +53,7 @@ def _chunks(declared: Declared, file: FileToRead, producer_id: ProducerId) -> It
         yield before
 
 
-def _pieces(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
+def _chunks_of_spans(declared: Declared, file: FileToRead, producer_id: ProducerId) -> Iterator[Chunk]:
     source, listed = declared.source, file.listed
     header = file.header or (tuple(c.name for c in declared.columns) if source.format is Format.CSV else ())
     for first, end in file.spans:

@@ -7,11 +7,11 @@ from typing import Any
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger
-from spark_jobs.content.known import resemblance_of
+from spark_jobs.content.copies import resemblance_of
 from spark_jobs.files.fingerprints import Resemblance
 from spark_jobs.files.listing import Listed, Listing, Name
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.known import find_known
+from spark_jobs.plan.ledger_lookup import find_known
 
 
 def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> Listing:

@@ -10,8 +10,8 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SpanSet
-from spark_jobs.content.known import Twins, holds_what_was_loaded
-from spark_jobs.content.unfinished import copies_under_way
+from spark_jobs.content.copies import LoadedContents, holds_what_was_loaded
+from spark_jobs.content.copies_in_progress import copies_under_way
 from spark_jobs.files.addresses import shown
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed, Listing, list_files
@@ -19,13 +19,13 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.signatures import check_plain_text
 from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
-from spark_jobs.plan.known import dead_letter_reason, find_known, outlook_of
-from spark_jobs.plan.life import Life, current_life
+from spark_jobs.plan.file_state import FileState, current_state
+from spark_jobs.plan.ledger_lookup import dead_letter_reason, find_known, outlook_of
 from spark_jobs.plan.links import one_name_each
-from spark_jobs.plan.one_reader import BEGINNING, one_reader_each, waiting_rotated
-from spark_jobs.plan.order import open_ends, waiting_behind, waiting_for_runs
-from spark_jobs.plan.other_names import Others
-from spark_jobs.plan.rest import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_columns
+from spark_jobs.plan.other_names import ContentUnderOtherNames
+from spark_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
+from spark_jobs.plan.to_read import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_columns
+from spark_jobs.plan.waiting_files import open_ends, waiting_behind, waiting_for_runs
 from spark_jobs.read.parts import is_stream
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
@@ -56,7 +56,9 @@ def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: 
     look = _Look(
         declared=declared,
         outlook=outlook,
-        others=Others(declared, ledger, Twins(declared, ledger), files) if by_content else None,
+        others=ContentUnderOtherNames(declared, ledger, LoadedContents(declared, ledger), files)
+        if by_content
+        else None,
         proven=partial(holds_what_was_loaded, declared, ledger),
         now_s=now_s,
         choice=choice,
@@ -116,14 +118,14 @@ def _waiting_for_others(declared: Declared, outlook: Outlook, looked: _Looked) -
     """The files that would overtake other runs or other files: they wait."""
     if outlook.claimed and depends_on_others(declared):
         return waiting_for_runs(looked.found, outlook)
-    if declared.is_in_turn:
+    if declared.is_ordered_across_files:
         return waiting_behind(declared, looked.listing, looked.found, copies=looked.copies)
     return {}
 
 
 def depends_on_others(declared: Declared) -> bool:
     """Whether what is new in a file depends on other files, so that no load may come between plan and claim."""
-    return _is_by_content(declared) or declared.is_in_turn
+    return _is_by_content(declared) or declared.is_ordered_across_files
 
 
 def _is_by_content(declared: Declared) -> bool:
@@ -168,7 +170,7 @@ class _Look:
     declared: Declared
     outlook: Outlook
     #: The content loaded under other names, if names do not identify files.
-    others: Others | None
+    others: ContentUnderOtherNames | None
     #: Whether a file holds what was loaded from it.
     proven: Callable[..., bool]
     now_s: float
@@ -185,63 +187,73 @@ class _Look:
         if self.declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
             return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
         sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
-        life = self._life_of(listed, known, sealed=sealed)
-        if isinstance(life, Note):
-            return life
-        if life.is_done:
-            return None if listed.name in self.outlook.claimed else _renamed(listed, life, sealed=sealed)
+        file_state = self._state_of(listed, known, sealed=sealed)
+        if isinstance(file_state, Note):
+            return file_state
+        if file_state.is_done:
+            return None if listed.name in self.outlook.claimed else _renamed(listed, file_state, sealed=sealed)
         if listed.name in self.outlook.set_aside:
             return Note(
                 name=listed.name, reason=dead_letter_reason(self.outlook.set_aside[listed.name]), needs_a_person=True
             )
         if listed.name in self.outlook.claimed:
-            return self._claimed(listed, life, known, sealed=sealed)
+            return self._claimed(listed, file_state, known, sealed=sealed)
         # A name that is only registered is as new as an unknown one.
-        found = self.others.life_of(listed, life, known) if self.others else life
+        found = self.others.state_of(listed, file_state, known) if self.others else file_state
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
 
-    def _life_of(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Life | Note:
-        life: Life | Note
+    def _state_of(
+        self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool
+    ) -> FileState | Note:
+        file_state: FileState | Note
         if known and self._is_to_be_replaced(listed, known[1].state):
-            life = Life(generation=known[1].state.generation + 1, replaces=known[0])
+            file_state = FileState(generation=known[1].state.generation + 1, replaces=known[0])
         else:
-            life = current_life(self.declared, listed, known, proven=self.proven, sealed=sealed)
-        if isinstance(life, Life) and life.replaces and not (listed.size or self.choice.takes_empty_files):
+            file_state = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
+        if (
+            isinstance(file_state, FileState)
+            and file_state.replaces
+            and not (listed.size or self.choice.takes_empty_files)
+        ):
             return Note.of_nothing_to_load(listed.name, "it is empty")
-        return life
+        return file_state
 
     def _is_to_be_replaced(self, listed: Listed, state: ProducerState) -> bool:
         is_chosen = self.choice.replaces and listed.name not in self.choice.done
         return is_chosen and bool(state.consumed) and state.condition is not Condition.REPLACED
 
-    def _claimed(self, listed: Listed, life: Life, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool) -> Note:
+    def _claimed(
+        self, listed: Listed, file_state: FileState, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool
+    ) -> Note:
         # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
         # what comes after it must not take effect first if it deletes what comes before.
         claimed = known[1].claimed if known else SpanSet()
-        has_more = _has_more(self.declared, listed, life, claimed, sealed=sealed)
+        has_more = _has_more(self.declared, listed, file_state, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
 
 
-def _new_of(declared: Declared, listed: Listed, life: Life, *, sealed: bool) -> _Found:
+def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> _Found:
     source = declared.source
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
-    if is_plain and not life.consumed:
+    if is_plain and not file_state.consumed:
         check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
     rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
-    rest = rest_of(source, listed, life, sealed=sealed)
+    rest = rest_of(source, listed, file_state, sealed=sealed)
     if not isinstance(rest, FileToRead):
         # The next plan reports the rest, without comparing it again.
-        rest = _renamed(listed, life, sealed=sealed) or rest
+        rest = _renamed(listed, file_state, sealed=sealed) or rest
     return with_columns(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
 
 
-def _renamed(listed: Listed, life: Life, *, sealed: bool) -> FileToRead | None:
-    if life.itself is None:
+def _renamed(listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | None:
+    if file_state.itself is None:
         return None
-    return FileToRead(listed=listed, generation=life.generation, spans=(), sealed=sealed, twin=life.itself)
+    return FileToRead(
+        listed=listed, generation=file_state.generation, spans=(), sealed=sealed, copy_record=file_state.itself
+    )
 
 
-def _has_more(declared: Declared, listed: Listed, life: Life, claimed: SpanSet, *, sealed: bool) -> bool:
+def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed: SpanSet, *, sealed: bool) -> bool:
     """Whether a file has more than what another session loads; only fixed sessions need to know."""
     if not declared.has_fixed_sessions:
         return False
@@ -249,7 +261,9 @@ def _has_more(declared: Declared, listed: Listed, life: Life, claimed: SpanSet, 
         # One session reads it to its end.
         return not claimed
     try:
-        rest = rest_of_plain(declared.source, listed, replace(life, consumed=life.consumed | claimed), sealed=sealed)
+        rest = rest_of_plain(
+            declared.source, listed, replace(file_state, consumed=file_state.consumed | claimed), sealed=sealed
+        )
     except OnceloadError:
         # The next plan finds out.
         return True

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from dedup_core.postgres.connection import statements
 from spark_jobs.batch.stage import Stage
 from spark_jobs.pipeline.declared import Declared, MessageId
-from spark_jobs.publish.source import Source, position_of
+from spark_jobs.publish.source import RowSource, position_of
 from spark_jobs.write.sql import filled, quoted
 
 SQL = statements("by_message.sql", package=__package__)
@@ -17,7 +17,7 @@ SQL = statements("by_message.sql", package=__package__)
 class NewMessages:
     """The rows to publish, and the business ids that the commit records; none if the pipeline has none."""
 
-    source: Source
+    source: RowSource
     ids: tuple[str, ...] = ()
 
 
@@ -30,7 +30,7 @@ class ByMessage:
     def tables(self) -> tuple[str, ...]:
         return (self._by_message,)
 
-    def sift(self, connection: Connection, source: Source) -> NewMessages:
+    def sift(self, connection: Connection, source: RowSource) -> NewMessages:
         """Leave out rows whose id is already loaded or repeated in the batch."""
         if self._declared.message_id is None:
             return NewMessages(source=source)
@@ -39,7 +39,7 @@ class ByMessage:
         ids = connection.execute(filled(SQL["new_ids"], new=new)).scalars()
         return NewMessages(source=replace(source, rows=new), ids=tuple(ids))
 
-    def _copy_new(self, connection: Connection, source: Source, message_id: MessageId) -> None:
+    def _copy_new(self, connection: Connection, source: RowSource, message_id: MessageId) -> None:
         copy = filled(
             SQL["copy_new"],
             by_message=self._by_message,

@@ -15,8 +15,8 @@ from spark_jobs.batch.job import Job
 from spark_jobs.batch.stage import Stage
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.pipeline.declared import RecordProducer
-from spark_jobs.publish.named import GENERATION, Naming, register_named
-from spark_jobs.publish.source import Source, position_of
+from spark_jobs.publish.register_named import GENERATION, Naming, register_named
+from spark_jobs.publish.source import RowSource, position_of
 from spark_jobs.write.sql import filled, quoted
 from spark_jobs.write.target import undeclared_columns
 
@@ -26,10 +26,10 @@ _OF_RECORD = ("_of_file", "_in_file")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consumed:
+class NewIds:
     """What a commit consumes of producers: rows, and the table of their ids."""
 
-    source: Source
+    source: RowSource
     ids: str
 
 
@@ -53,16 +53,16 @@ class ByProducer:
         """Register the producers, in transactions of their own."""
         register_named(engine, ledger, self._job, self._naming, advances, named=self._named)
 
-    def sift(self, connection: Connection) -> Consumed:
+    def sift(self, connection: Connection) -> NewIds:
         """Leave out rows whose id is consumed or repeated; if there are none, as usual, the rows are not copied."""
         self._look_up(connection)
         names = self._names(connection)
         if self._run(connection, "are_all_new", all_new=_all_new(self._order)).scalar_one():
             rows = f"(SELECT {self._arriving(names)} FROM {self._joined}) AS records"
-            return Consumed(source=Source(rows=rows, of_record=_OF_RECORD), ids=self._ids)
+            return NewIds(source=RowSource(rows=rows, of_record=_OF_RECORD), ids=self._ids)
         return self._copied(connection, names)
 
-    def offer(self, connection: Connection, consumed: Consumed, published: Source) -> int:
+    def offer(self, connection: Connection, consumed: NewIds, published: RowSource) -> int:
         """Collect the advance of each producer, and return how many rows they load."""
         is_all = published == consumed.source
         self._run(
@@ -81,7 +81,7 @@ class ByProducer:
             # An idle producer may be deleted right after it was registered; then nothing of it may count as seen.
             raise PipelineBusy(self._job.declared.name, CONCURRENT_CHANGE)
 
-    def _copied(self, connection: Connection, names: Sequence[str]) -> Consumed:
+    def _copied(self, connection: Connection, names: Sequence[str]) -> NewIds:
         self._run(
             connection,
             "copy_new",
@@ -97,7 +97,7 @@ class ByProducer:
         # Only a transform makes several rows of one id.
         count_of_ids = "count(*)" if self._job.declared.transform is None else f"count(DISTINCT {SEQUENCE})"
         self._run(connection, "count_new", new=new, count_of_ids=count_of_ids)
-        return Consumed(source=Source(rows=new, of_record=_OF_RECORD), ids=self._new_ids)
+        return NewIds(source=RowSource(rows=new, of_record=_OF_RECORD), ids=self._new_ids)
 
     def _names(self, connection: Connection) -> list[str]:
         """The columns of the rows, quoted for SQL, with those for undeclared fields."""

@@ -12,17 +12,17 @@ from dedup_core.ports import Advance
 from dedup_core.postgres.connection import statements
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, TransformRefused
-from spark_jobs.batch.parts import StagedPart
+from spark_jobs.batch.pieces import StagedPiece
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.sql import filled, quoted, table_name
 from spark_jobs.write.target import count_written, refuse_altered
-from spark_jobs.write.writer import Writer, arrived
+from spark_jobs.write.writer import Writer, cast_to_target
 
 SQL = statements("merge.sql", package=__package__)
 
 
-def merged(parts: Sequence[StagedPart]) -> tuple[Advance, ...]:
+def advances_of(parts: Sequence[StagedPiece]) -> tuple[Advance, ...]:
     """One advance per producer, with the proofs of its parts in order."""
     in_order = sorted(
         (advance for part in parts for advance in part.advances),
@@ -100,7 +100,7 @@ class _Merge:
             self.run,
             "write",
             names=", ".join(map(quoted, names)),
-            arriving=arrived(columns, lineage=self.target.lineage),
+            arriving=cast_to_target(columns, lineage=self.target.lineage),
             changes=", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changing),
             is_newer=self.is_newer("excluded"),
         )

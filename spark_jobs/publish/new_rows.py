@@ -22,7 +22,7 @@ from spark_jobs.batch.job import Job
 from spark_jobs.batch.stage import Stage, still_there
 from spark_jobs.publish.by_message import ByMessage
 from spark_jobs.publish.by_producer import ByProducer
-from spark_jobs.publish.source import WORK_MEMORY, Source
+from spark_jobs.publish.source import WORK_MEMORY, RowSource
 from spark_jobs.write.sql import run
 
 
@@ -72,7 +72,7 @@ class _Sieve:
     def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
         """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays."""
         declared = self._job.declared
-        if not self._job.names_records and declared.transform is None:
+        if not self._job.records_have_own_ids and declared.transform is None:
             return NewRows(source=self._stage.rows, count=staged, advances=tuple(advances))
         with translated(pipeline=declared.name, doing="looking for new rows"), still_there(self._stage):
             self.clear()
@@ -85,7 +85,7 @@ class _Sieve:
         """The rows are counted for the files that they came from."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            new = self._by_message.sift(connection, Source(rows=self._stage.rows))
+            new = self._by_message.sift(connection, RowSource(rows=self._stage.rows))
             rows_of: dict[ProducerId | None, int] = {row[0]: row[1] for row in run(connection, new.source.counts)}
         return NewRows(
             source=new.source.rows,

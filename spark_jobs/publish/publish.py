@@ -24,21 +24,21 @@ from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line
 from dedup_core.replay import Condition, Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, Replacement
-from spark_jobs.batch.parts import StagedPart, check_kept
+from spark_jobs.batch.pieces import StagedPiece, check_kept
 from spark_jobs.batch.stage import Stage
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Target, Write
-from spark_jobs.publish.merge import merge_in, merged, refuse_twice
+from spark_jobs.publish.merge import advances_of, merge_in, refuse_twice
 from spark_jobs.publish.new_rows import NewRows, new_rows
 from spark_jobs.publish.replaced_rows import replace_rows
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
+from spark_jobs.write.find_refused import is_of_rows
 from spark_jobs.write.patience import Patience
-from spark_jobs.write.refused import is_of_rows
 from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import count_written, undeclared_columns
-from spark_jobs.write.writer import ColumnsDiffer, Writer, arrived
+from spark_jobs.write.writer import ColumnsDiffer, Writer, cast_to_target
 
 
 @dataclass(eq=False)
@@ -73,8 +73,8 @@ class _Whole:
     replaced: tuple[ProducerId, ...]
 
     @classmethod
-    def of(cls, job: Job, parts: Sequence[StagedPart]) -> "_Whole":
-        read = merged(parts)
+    def of(cls, job: Job, parts: Sequence[StagedPiece]) -> "_Whole":
+        read = advances_of(parts)
         ids = {advance.producer_id for advance in read}
         replaced = tuple(replacement.old for new, replacement in job.replaced.items() if new in ids)
         return cls(
@@ -98,7 +98,7 @@ def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
 
 
 def publish(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, claim: Claim
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPiece], *, claim: Claim
 ) -> None:
     """Commit until it is certain that it took effect."""
     whole = _Whole.of(job, parts)
@@ -117,7 +117,7 @@ def publish(
                 raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
             except AlreadyConsumed as error:
                 # Another run may have loaded records of the same producers; of files, only an unknown process.
-                if not job.names_records:
+                if not job.records_have_own_ids:
                     raise
                 patience.wait(error)
             except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
@@ -178,9 +178,9 @@ def _refusing_rows(job: Job) -> Iterator[None]:
         raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
 
 
-def half_read(job: Job, parts: Sequence[StagedPart], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+def half_read(job: Job, parts: Sequence[StagedPiece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
     """New generations that were not read completely: they must not replace loaded rows."""
-    read = {advance.producer_id: advance for advance in merged(parts)}
+    read = {advance.producer_id: advance for advance in advances_of(parts)}
     noted = {note.name for note in notes}
     return {
         new: replacement
@@ -224,7 +224,7 @@ def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column,
 
 def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> int:
     names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
-    table, arriving = table_name(target), f"SELECT {arrived(columns, lineage=target.lineage)} FROM {source}"
+    table, arriving = table_name(target), f"SELECT {cast_to_target(columns, lineage=target.lineage)} FROM {source}"
     return count_written(
         connection,
         table,

@@ -17,10 +17,10 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline
 from dedup_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from spark_jobs.batch.job import Job
-from spark_jobs.batch.parts import StagedPart
+from spark_jobs.batch.pieces import StagedPiece
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import PRODUCER_ID
-from spark_jobs.publish.merge import merged
+from spark_jobs.publish.merge import advances_of
 from spark_jobs.write.sql import run, table_name
 
 _NAMES_SHOWN = 5
@@ -47,12 +47,12 @@ class ReplacedRowsDiffer(NeedsAPerson):
         )
 
 
-def without_records(job: Job, ledger: PostgresLedger, parts: Sequence[StagedPart]) -> dict[ProducerId, Note]:
+def without_records(job: Job, ledger: PostgresLedger, parts: Sequence[StagedPiece]) -> dict[ProducerId, Note]:
     """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
     if job.differences_accepted:
         return {}
     # The rows of an advance are its good records, even if a transform makes no row of them.
-    without = [advance for advance in merged(parts) if advance.producer_id in job.replaced and not advance.rows]
+    without = [advance for advance in advances_of(parts) if advance.producer_id in job.replaced and not advance.rows]
     return {
         advance.producer_id: Note.of_nothing_to_load(job.replaced[advance.producer_id].name, _why_none(advance, parts))
         for advance in without
@@ -60,7 +60,7 @@ def without_records(job: Job, ledger: PostgresLedger, parts: Sequence[StagedPart
     }
 
 
-def _why_none(advance: Advance, parts: Sequence[StagedPart]) -> str:
+def _why_none(advance: Advance, parts: Sequence[StagedPiece]) -> str:
     bad = (record for part in parts for record in part.quarantined if record.producer_id == advance.producer_id)
     if (first := next(bad, None)) is None:
         return "its new content has no record"

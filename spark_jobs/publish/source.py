@@ -9,7 +9,7 @@ WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class RowSource:
     """Rows to select from, as SQL."""
 
     rows: str

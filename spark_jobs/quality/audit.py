@@ -21,16 +21,16 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.batches import Audit, Finding, PostgresBatches
 from dedup_core.postgres.connection import statements, translated
 from spark_jobs.batch.job import Job
-from spark_jobs.batch.parts import StagedPart
+from spark_jobs.batch.pieces import StagedPiece
 from spark_jobs.batch.stage import SCHEMA, Stage
 from spark_jobs.pipeline.columns import LINEAGE
 from spark_jobs.pipeline.declared import Severity, Suite
-from spark_jobs.publish.merge import merged
+from spark_jobs.publish.merge import advances_of
 from spark_jobs.publish.new_rows import new_rows
 from spark_jobs.quality.pages import context_of, write_pages
 from spark_jobs.write.sql import run
 from spark_jobs.write.target import undeclared_columns
-from spark_jobs.write.writer import arrived
+from spark_jobs.write.writer import cast_to_target
 
 #: How many unexpected values are shown.
 SQL = statements("quality.sql", package=__package__)
@@ -61,14 +61,14 @@ class AuditFailed(NeedsAPerson):
 
 
 def audit_stage(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPart], *, docs: Path | None
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPiece], *, docs: Path | None
 ) -> Audit:
     """Run the suite, and record its result; a batch without new rows meets every expectation."""
     suite = job.declared.suite
     if suite is None:
         raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
     with translated(pipeline=job.declared.name, doing="auditing"), new_rows(engine, ledger, job, stage) as sieve:
-        new = sieve.sift(merged(parts), staged=sum(part.rows for part in parts))
+        new = sieve.sift(advances_of(parts), staged=sum(part.rows for part in parts))
         findings: tuple[Finding, ...] = ()
         if new.count:
             with _view(engine, job, stage, source=new.source) as view:
@@ -115,7 +115,7 @@ def _view(engine: Engine, job: Job, stage: Stage, *, source: str) -> Iterator[st
     view = f"audited_{stage.name}"
     with engine.begin() as connection:
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
-        columns = arrived((*job.written, *added), lineage=True)
+        columns = cast_to_target((*job.written, *added), lineage=True)
         run(connection, f"CREATE OR REPLACE VIEW {SCHEMA}.{view} AS SELECT {columns} FROM {source}")
     try:
         yield view

@@ -20,7 +20,7 @@ from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.connection import Record, sqlstate, statements, translated
-from spark_jobs.batch.hand_over import word_of
+from spark_jobs.batch.kept import publish_input_of
 from spark_jobs.batch.stage import Stage
 from spark_jobs.pipeline.columns import INTEGERS, RESERVED, Column, Kind
 from spark_jobs.pipeline.declared import Declared, Expectation, Severity
@@ -114,7 +114,7 @@ def _where(
             expected = f"a staged batch (`onceload stage FILE --batch {batch}`)"
             raise SettingRefused("--batch", f"{batch}, which is not staged", expected)
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
-        written = word_of(engine, declared.name, stage).written
+        written = publish_input_of(engine, declared.name, stage).written
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in written])
         return stage.rows, (*written, *added), f"batch {batch}"
     target, table = declared.target, table_name(declared.target)

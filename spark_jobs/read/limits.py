@@ -19,7 +19,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import BadRecord, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID
 from spark_jobs.pipeline.declared import Declared, Format
-from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.checked_parts import ReadPart
 
 #: Fewer bad records may be accidents, so they are quarantined even if no other record is good.
 NOTHING_GOOD_MIN = 10

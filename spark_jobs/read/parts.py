@@ -39,7 +39,7 @@ class _Ends(Protocol):
 
 
 @dataclass
-class Rest:
+class UnfinishedRecord:
     """What a chunk holds after its last whole record; known after reading all of it."""
 
     size: int = 0
@@ -51,8 +51,8 @@ class Rest:
         self.open_quote = None if opened is None else begin + opened
 
 
-def pieces(
-    chunk: Chunk, source: Source, *, marks: StreamMarks | None = None, rest: Rest | None = None
+def parts_of(
+    chunk: Chunk, source: Source, *, marks: StreamMarks | None = None, rest: UnfinishedRecord | None = None
 ) -> Iterator[Part]:
     """Read the whole records of a chunk.
 
@@ -69,7 +69,7 @@ def pieces(
             reader.skip()
         else:
             reader.seek()
-        yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or Rest())
+        yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or UnfinishedRecord())
 
 
 def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
@@ -81,12 +81,12 @@ def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLin
         at, step = at + len(block), min(2 * step, STEP_BYTES)
         if ends.open_quote is not None and at - first >= _held_max(source):
             break
-    rest = Rest()
+    rest = UnfinishedRecord()
     rest.note(at - first, ends, begin=first)
     return open_end(url, source, rest)
 
 
-def open_end(url: str, source: Source, rest: Rest, *, sealed: bool = False) -> LastLineOpen | FileRefused:
+def open_end(url: str, source: Source, rest: UnfinishedRecord, *, sealed: bool = False) -> LastLineOpen | FileRefused:
     """Report an unfinished record: it may still be written, or its quote may never be closed."""
     if rest.open_quote is None:
         return LastLineOpen(rest.size)
@@ -181,7 +181,7 @@ class _Reader:
         return Unreadable(self.chunk.url, f"it ends before byte {self.chunk.end or self.chunk.first}")
 
 
-def _parts(reader: _Reader, ends: _Ends, source: Source, rest: Rest) -> Iterator[Part]:
+def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord) -> Iterator[Part]:
     held_max, begin = _held_max(source), reader.chunk.first
     first, held = begin, bytearray()
     while block := reader.read(_wanted_bytes(source, len(held))):

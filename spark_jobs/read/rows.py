@@ -10,7 +10,7 @@ from spark_jobs.formats.parquet.rows import read_parquet
 from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema
 from spark_jobs.pipeline.declared import Declared, Format
-from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.checked_parts import ReadPart
 
 
 def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:

@@ -37,14 +37,14 @@ from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
 from spark_jobs.formats.values import from_kept
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Declared, Format, Target, Write
-from spark_jobs.plan.versions import as_declared
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.merge import merge_in
-from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.rows import read_records
 from spark_jobs.recover.stored_fields import find_lacking, headers_of
-from spark_jobs.work.deliver import read_adding
+from spark_jobs.work.load_delivery import read_adding
+from spark_jobs.write.find_refused import is_of_rows, refused_rows
 from spark_jobs.write.patience import Patience
-from spark_jobs.write.refused import is_of_rows, refused_rows
 from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import check_target, columns_to_read, ensure_target
 from spark_jobs.write.writer import ColumnsDiffer, Writer
@@ -88,7 +88,7 @@ def retry(
         columns=columns_to_read(engine, declared),
         # It writes rows like a load, with the current pipeline file.
         session=ledger.open_session(
-            declared.name, session_of(batch, "retry"), version=ledger.declare(as_declared(declared))
+            declared.name, session_of(batch, "retry"), version=ledger.declare(pipeline_with_declaration(declared))
         ),
         batch=batch,
         fixed=fixed or {},

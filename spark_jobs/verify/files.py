@@ -25,7 +25,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at, open_stream
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.read.chunks import read_parts
+from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.read.digests import Digests, digests_in, digests_up_to, shortened
 from spark_jobs.verify.findings import Difference, Findings, Kind
 from spark_jobs.verify.gaps import Gaps

@@ -23,16 +23,16 @@ from spark_jobs.formats.csv.header import read_header
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Declared, Format, Source, Target, Write
-from spark_jobs.plan.versions import as_declared, of_rows
-from spark_jobs.read.chunks import ReadPart, read_parts
-from spark_jobs.read.parts import is_stream, pieces
+from spark_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration
+from spark_jobs.read.checked_parts import ReadPart, read_parts
+from spark_jobs.read.parts import is_stream, parts_of
 from spark_jobs.read.rows import read_records
 from spark_jobs.verify.files import size_of, url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
 from spark_jobs.write.target import added_columns, differing_columns
-from spark_jobs.write.writer import arrived, travelling
+from spark_jobs.write.writer import cast_to_target, copy_columns
 
 #: How much of the sources is compared at once, if rows of different files are independent.
 _COMPARED_BYTES = 8 * 2**30
@@ -92,7 +92,7 @@ def _has_other_columns(declared: Declared, view: AuditView, findings: Findings) 
 
 def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Position]:
     """The commits with rows made by other rules than those of the current pipeline file."""
-    now = as_declared(declared).declaration
+    now = pipeline_with_declaration(declared).declaration
     rules = of_rows(now.terms, now.rest)
     same = [version for version, each in view.declarations().items() if of_rows(each.terms, each.rest) == rules]
     return view.positions_of_others(same)
@@ -130,7 +130,7 @@ def _parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         yield from read_parts(chunk, source)
         return
     try:
-        for part in pieces(chunk, source):
+        for part in parts_of(chunk, source):
             yield ReadPart(chunk=chunk, part=part, fingerprint=b"")
     except (Incomplete, Damaged):
         # An incomplete or damaged file was loaded up to that place.
@@ -184,7 +184,7 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
-        listed = f"{travelling(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
+        listed = f"{copy_columns(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
         self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
 
     @property
@@ -346,7 +346,7 @@ def _is_news(side: str) -> str:
 def _expected(target: Target, columns: tuple[Column, ...]) -> str:
     """The rows that should exist, of those that were read again."""
     rows = (
-        f"SELECT {arrived(columns, lineage=True)}, {_POSITION} FROM reread WHERE NOT EXISTS"
+        f"SELECT {cast_to_target(columns, lineage=True)}, {_POSITION} FROM reread WHERE NOT EXISTS"
         f" (SELECT FROM onceload.quarantine WHERE producer_id = {PRODUCER_ID} AND sequence_id = {SEQUENCE})"
     ).replace(":", "\\:")
     if target.write is Write.APPEND:

@@ -11,36 +11,36 @@ from sqlalchemy.exc import DBAPIError
 from dedup_core.errors import DatabaseLost, RowsRefused, SettingRefused
 from dedup_core.postgres.connection import first_line, translated
 from spark_jobs.batch.job import Job, engine_of
-from spark_jobs.batch.made import Made, accept, stage_made
-from spark_jobs.batch.parts import StagedPart, note_part
+from spark_jobs.batch.pieces import StagedPiece, stage_proof
 from spark_jobs.batch.stage import Stage
+from spark_jobs.batch.transformed import TransformedRows, accept, stage_transformed
 from spark_jobs.files.notes import Note
-from spark_jobs.read.advances import Prepared, prepare
-from spark_jobs.read.chunks import ReadPart
-from spark_jobs.read.delivery import Delivery
-from spark_jobs.work.deliver import pieces_of, records_of, sparing_the_others
-from spark_jobs.write.patience import Patience, answered
-from spark_jobs.write.refused import is_of_rows
+from spark_jobs.read.board_work import Delivery
+from spark_jobs.read.checked_parts import ReadPart
+from spark_jobs.read.new_content import NewContent, leave_out_consumed
+from spark_jobs.work.load_delivery import pieces_of, records_of, without_refused_files
+from spark_jobs.write.find_refused import is_of_rows
+from spark_jobs.write.patience import Patience, until_answered
 
 
 def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[pa.Table]:
     """Read one delivery for a transform: stage its proof, return its rows, and add unread files to `notes`."""
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes)):
-        prepared = sparing_the_others(partial(_prepared, job), parts, refused=refused, notes=notes)
-        noted = replace(StagedPart.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
+        prepared = without_refused_files(partial(_prepared, job), parts, refused=refused, notes=notes)
+        noted = replace(StagedPiece.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
         patience = Patience()
         patience.until_answered(partial(_note, job, noted))
         yield prepared.rows
 
 
-def _prepared(job: Job, parts: list[ReadPart]) -> Prepared:
-    return prepare(parts, records_of(job, parts, _stage_of(job).writer)[0], consumed={})
+def _prepared(job: Job, parts: list[ReadPart]) -> NewContent:
+    return leave_out_consumed(parts, records_of(job, parts, _stage_of(job).writer)[0], consumed={})
 
 
-def _note(job: Job, part: StagedPart) -> None:
+def _note(job: Job, part: StagedPiece) -> None:
     with translated(pipeline=job.declared.name, doing="staging rows"):
-        note_part(engine_of(job), _stage_of(job), part)
+        stage_proof(engine_of(job), _stage_of(job), part)
 
 
 def _stage_of(job: Job) -> Stage:
@@ -49,7 +49,7 @@ def _stage_of(job: Job) -> Stage:
     return job.stage
 
 
-def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> TransformedRows | None:
     """Stage the rows that a transform makes in one partition; Spark returns them only once."""
     engine = engine_of(job)
     try:
@@ -57,14 +57,14 @@ def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Made 
             return _stage_made(job, engine, tables, partition=partition)
     except DatabaseLost:
         # Spark retries a few times without delay, so wait until the server answers.
-        answered(partial(_ping, job, engine))
+        until_answered(partial(_ping, job, engine))
         raise
 
 
-def _stage_made(job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+def _stage_made(job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int) -> TransformedRows | None:
     stage = _stage_of(job)
     try:
-        return stage_made(engine, stage, tables, partition=partition)
+        return stage_transformed(engine, stage, tables, partition=partition)
     except DBAPIError as error:
         if not is_of_rows(error):
             raise
@@ -76,11 +76,11 @@ def _ping(job: Job, engine: Engine) -> None:
         pass
 
 
-def accept_rows(job: Job, made: Iterable[Made]) -> None:
+def accept_rows(job: Job, made: Iterable[TransformedRows]) -> None:
     """Accept the rows of the tries that Spark reports as first."""
-    answered(partial(_accept, job, tuple(made)))
+    until_answered(partial(_accept, job, tuple(made)))
 
 
-def _accept(job: Job, made: tuple[Made, ...]) -> None:
+def _accept(job: Job, made: tuple[TransformedRows, ...]) -> None:
     with translated(pipeline=job.declared.name, doing="counting staged rows"):
         accept(engine_of(job), _stage_of(job), made)

@@ -7,12 +7,12 @@ from dedup_core.errors import SettingRefused
 from dedup_core.names import SessionName
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.session import Worker
 
 
 @dataclass
-class Here:
+class InProcessTasks:
     """One session in this process, open from one plan to the next."""
 
     name: SessionName

@@ -19,7 +19,7 @@ from dedup_core.postgres import PostgresLedger, connect
 from spark_jobs.batch.job import Job
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.notes import Note
-from spark_jobs.read.delivery import Bundle, Delivery
+from spark_jobs.read.board_work import Bundle, Delivery
 from spark_jobs.work.session import Tasks
 from spark_jobs.write.sql import run
 

@@ -40,9 +40,9 @@ from spark_jobs.batch.stage import Stage, StageLost
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
-from spark_jobs.read.delivery import Delivery, find_file_being_read, parted, read_handed, reading
-from spark_jobs.work.deliver import deliver
-from spark_jobs.write.patience import answered
+from spark_jobs.read.board_work import Delivery, decode_handed, find_file_being_read, reading, split_off
+from spark_jobs.work.load_delivery import load_delivery
+from spark_jobs.write.patience import until_answered
 
 #: Errors that would occur with any delivery.
 _ENDS_THE_WORKER = (
@@ -132,7 +132,9 @@ class Worker:
 
     def open(self, *, waits: bool) -> bool:
         """Start an epoch of the session; with `waits`, only if no other epoch is alive."""
-        self._session = answered(partial(self._board.open_session, self._name, version=self._version, waits=waits))
+        self._session = until_answered(
+            partial(self._board.open_session, self._name, version=self._version, waits=waits)
+        )
         if self._session is None:
             return False
         every_s = self._board.rules.ack_deadline_s / BEATS_PER_LEASE
@@ -160,12 +162,12 @@ class Worker:
                 looked_at = time.monotonic()
                 # The heartbeat would keep it held forever.
                 self._release_held(session)
-                if expired := answered(partial(self._board.expire, is_staged=is_staged)):
+                if expired := until_answered(partial(self._board.expire, is_staged=is_staged)):
                     event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
             if is_staged:
-                handed = answered(partial(self._board.take_staged, session, lost=lost))
+                handed = until_answered(partial(self._board.take_staged, session, lost=lost))
             else:
-                handed = answered(partial(self._board.take, session))
+                handed = until_answered(partial(self._board.take, session))
             if handed:
                 notes += self._load(replace(job, session=session), handed, lost)
                 pause_s = _PAUSE_S[0]
@@ -180,11 +182,11 @@ class Worker:
 
     def _release_held(self, session: Session) -> None:
         """The worker has no delivery: if one is still held, the answer that handed it out was lost."""
-        answered(partial(self._board.give_back, session))
+        until_answered(partial(self._board.give_back, session))
 
     def left(self, job: Job) -> OpenWork:
         is_staged = not job.declared.is_direct
-        return answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
+        return until_answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
 
     def _load(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
         try:
@@ -198,7 +200,7 @@ class Worker:
                 raise
             # Its publisher stages it again, if it still runs; other workers leave it alone.
             lost.add(handed.batch)
-            answered(partial(self._board.give_back, handed.claim.session))
+            until_answered(partial(self._board.give_back, handed.claim.session))
         except SessionFenced:
             self._warn("session_fenced", job, handed)
             raise
@@ -229,13 +231,13 @@ class Worker:
         if name is None or handed.tries < self._board.rules.deliveries_max:
             return clean
         reason = f"the worker process died or stopped responding while it read {name!r}"
-        rest, culprit = parted(handed.work, name)
+        rest, culprit = split_off(handed.work, name)
         if rest is None:
-            answered(partial(self._board.nack, clean, reason))
+            until_answered(partial(self._board.nack, clean, reason))
             return None
         # Another death shows the next such file.
         tries = max(_SECOND_TRY, self._board.rules.deliveries_max - 1)
-        answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=tries, reason=reason))
+        until_answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=tries, reason=reason))
         return replace(clean, work=rest, tries=tries)
 
     @contextmanager
@@ -243,7 +245,7 @@ class Worker:
         """Record on the board which file is started, so that its name remains if the worker dies."""
 
         def begins(chunk: Chunk) -> None:
-            answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
+            until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
 
         try:
             yield begins
@@ -254,15 +256,15 @@ class Worker:
             raise
 
     def _take_on(self, job: Job, handed: Handed, *, begins: Callable[[Chunk], None] | None) -> list[Note]:
-        delivery, stage = read_handed(job.declared, handed)
+        delivery, stage = decode_handed(job.declared, handed)
         is_last_try = handed.tries >= self._board.rules.deliveries_max
         job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
         if stage is None:
-            return deliver(job, delivery, begins)
+            return load_delivery(job, delivery, begins)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
         # Its notes are staged with it, so that the publisher reports them.
-        deliver(replace(job, stage=called), delivery, begins)
-        answered(partial(self._board.stage, handed))
+        load_delivery(replace(job, stage=called), delivery, begins)
+        until_answered(partial(self._board.stage, handed))
         return []
 
     def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
@@ -271,7 +273,7 @@ class Worker:
             time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
         self._warn("delivery_failed", job, handed, reason=type(error).__name__)
         with suppress(DeliveryTakenAway):
-            answered(partial(self._board.nack, handed, _reason(error)))
+            until_answered(partial(self._board.nack, handed, _reason(error)))
 
 
 def _reason(error: Exception) -> str:

@@ -36,15 +36,15 @@ from dedup_core.errors import (
 from dedup_core.events import show_events
 from dedup_core.names import SessionName
 from spark_jobs.batch.job import Job, TransformRefused
-from spark_jobs.batch.made import Made
 from spark_jobs.batch.stage import StageLost
+from spark_jobs.batch.transformed import TransformedRows
 from spark_jobs.files.addresses import use_access
 from spark_jobs.files.notes import Note
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
 from spark_jobs.work.session import work
 from spark_jobs.work.transform import as_declared, for_spark, spark_schema, with_output
-from spark_jobs.write.refused import ROW_REFUSED
+from spark_jobs.write.find_refused import ROW_REFUSED
 
 _BATCH_ROWS = 65_536
 #: How much of a transform's rows is written at once.
@@ -252,7 +252,7 @@ class _TaskReports:
     #: The numbers of the deliveries that were read to their end.
     read: Accumulator[tuple[int, ...]]
     #: The accepted tries: Spark delivers only the first success of each partition.
-    made: Accumulator[tuple[Made, ...]]
+    made: Accumulator[tuple[TransformedRows, ...]]
     #: Pickled, so that Spark need not know the types.
     errors: Accumulator[tuple[bytes, ...]]
 

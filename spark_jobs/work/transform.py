@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dedup_core.errors import SettingRefused
 from spark_jobs.batch.job import Job, TransformRefused
-from spark_jobs.formats.casts import one_array, settle
+from spark_jobs.formats.casts import cast_columns, one_array
 from spark_jobs.formats.records import RecordRefused
 from spark_jobs.formats.tiers import declared_value
 from spark_jobs.formats.values import from_text
@@ -138,7 +138,7 @@ def _column(field: pa.Field, declared: Column | None) -> Column:
 def as_declared(rows: pa.Table, job: Job) -> pa.Table:
     """Parse the texts of a transform like those of files: nothing is cut or rounded."""
     pipeline = job.declared.name
-    for name in (PRODUCER_ID, SEQUENCE) if job.names_records else ():
+    for name in (PRODUCER_ID, SEQUENCE) if job.records_have_own_ids else ():
         if rows.column(name).null_count:
             reason = "null, so the record that the row was made from is unknown; select the column unchanged"
             raise TransformRefused(pipeline, f"column {name}: {reason}")
@@ -161,7 +161,7 @@ def _is_text(arrow: pa.DataType) -> bool:
 
 
 def _read_texts(texts: pa.Array, column: Column) -> pa.Array:
-    settled = settle([texts], (column,), count=len(texts))
+    settled = cast_columns([texts], (column,), count=len(texts))
     if not settled.doubted.any():
         return settled.rows.column(0)
     read = [declared_value(column, partial(_value, text, column.type)) for text in texts.to_pylist()]

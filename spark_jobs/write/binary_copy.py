@@ -26,27 +26,27 @@ _TEXT_ARRAY = ColumnType(kind=Kind.TEXT, is_array=True)
 _MISNAMED = frozenset({Kind.VARCHAR, Kind.TIMESTAMPTZ, Kind.UUID, Kind.JSONB})
 
 
-def travels_as(column: Column) -> ColumnType:
+def copied_as(column: Column) -> ColumnType:
     """The type that the values of a column are copied as."""
     return _TEXT_ARRAY if column.type.is_array and column.type.kind in _MISNAMED else column.type
 
 
-def is_cast(columns: Sequence[Column]) -> bool:
+def needs_cast(columns: Sequence[Column]) -> bool:
     """Whether a column does not travel in its own type, so that the server has to cast it."""
-    return any(travels_as(column) != column.type for column in columns)
+    return any(copied_as(column) != column.type for column in columns)
 
 
 def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
     """Encode rows in the binary COPY format; columns beyond the declared ones are not converted."""
-    travelling = rows
+    copy_columns = rows
     for column in columns:
         at = rows.schema.get_field_index(column.name)
-        travelling = travelling.set_column(at, column.name, _travelling(rows.column(at), column))
+        copy_columns = copy_columns.set_column(at, column.name, _travelling(rows.column(at), column))
     # The encoder finds fields by name, and names may be anything; COPY ignores them.
-    travelling = travelling.rename_columns([f"c{number}" for number in range(travelling.num_columns)])
-    encoder = pgpq.ArrowToPostgresBinaryEncoder(travelling.schema)
+    copy_columns = copy_columns.rename_columns([f"c{number}" for number in range(copy_columns.num_columns)])
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(copy_columns.schema)
     yield encoder.write_header()
-    for batch in travelling.to_batches(max_chunksize=_BATCH_ROWS):
+    for batch in copy_columns.to_batches(max_chunksize=_BATCH_ROWS):
         yield encoder.write_batch(batch)
     yield encoder.finish()
 
@@ -112,7 +112,7 @@ def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     if column_type.kind is Kind.JSONB and not column_type.is_array:
         # The binary form of jsonb is a version number and its text.
         return pc.binary_join_element_wise(b"\x01", values.cast(pa.binary()), b"")
-    if travels_as(column) == column_type:
+    if copied_as(column) == column_type:
         return values
     return pa.chunked_array([_texts(chunk, column_type) for chunk in values.chunks], type=pa.list_(pa.string()))
 

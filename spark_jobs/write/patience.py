@@ -33,6 +33,6 @@ class Patience:
                 self.wait(error)
 
 
-def answered(ask: Callable[[], Answer]) -> Answer:
+def until_answered(ask: Callable[[], Answer]) -> Answer:
     """Call until the database answers; the call must be safe to repeat."""
     return Patience().until_answered(ask)

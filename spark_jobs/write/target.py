@@ -11,7 +11,7 @@ from dedup_core.ports import Ledger
 from dedup_core.postgres.connection import Record, statements, translated
 from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from spark_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
-from spark_jobs.write.binary_copy import is_cast
+from spark_jobs.write.binary_copy import needs_cast
 from spark_jobs.write.sql import quoted, run, table_name
 
 SQL = statements("target.sql", package=__package__)
@@ -186,7 +186,7 @@ def _open_or_closed(row: Record) -> Column | Closed:
         column = parse_column(row.name, row.type)
     except SettingRefused:
         return Closed(name=row.name, why=row.type)
-    return Closed(name=row.name, why=row.type) if is_cast([column]) else column
+    return Closed(name=row.name, why=row.type) if needs_cast([column]) else column
 
 
 def places_taken(connection: Connection, table: str) -> int:

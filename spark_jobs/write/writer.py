@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from dedup_core.errors import SettingRefused
 from spark_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
-from spark_jobs.write.binary_copy import copy_in, is_cast, travels_as
+from spark_jobs.write.binary_copy import copied_as, copy_in, needs_cast
 from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import Closed, columns_there, count_written, places_taken
 
@@ -41,14 +41,14 @@ class Writer:
     columns: tuple[Column, ...]
     lineage: bool
     #: The table has the declared types, so values that travel in another type must be cast.
-    is_cast: bool
+    needs_cast: bool
     #: The columns that the table may lack.
     added: tuple[Column, ...] = ()
 
     @classmethod
     def into_target(cls, target: Target, columns: tuple[Column, ...]) -> "Writer":
         table = table_name(target)
-        return cls(table=table, target=table, columns=columns, lineage=target.lineage, is_cast=is_cast(columns))
+        return cls(table=table, target=table, columns=columns, lineage=target.lineage, needs_cast=needs_cast(columns))
 
     def adding(self, columns: tuple[Column, ...]) -> "Writer":
         """The same, with columns for undeclared fields; an existing column of the same type is used."""
@@ -102,29 +102,29 @@ class Writer:
 
     def _copy(self, connection: Connection, rows: pa.Table) -> int:
         """Copy directly, or through a temporary table if the server has to cast."""
-        if not self.is_cast:
+        if not self.needs_cast:
             return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
         run(
             connection,
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS travelling ({travelling(self.columns, lineage=self.lineage)})"
-            " ON COMMIT DROP; TRUNCATE travelling",
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS arriving_rows ({copy_columns(self.columns, lineage=self.lineage)})"
+            " ON COMMIT DROP; TRUNCATE arriving_rows",
         )
-        copy_in(connection, rows, table="travelling", names=self.names, columns=self.columns)
+        copy_in(connection, rows, table="arriving_rows", names=self.names, columns=self.columns)
         listed = ", ".join(map(quoted, self.names))
-        arriving = f"SELECT {arrived(self.columns, lineage=self.lineage)} FROM travelling"
+        arriving = f"SELECT {cast_to_target(self.columns, lineage=self.lineage)} FROM arriving_rows"
         return run(connection, f"INSERT INTO {self.table} ({listed}) {arriving}").rowcount
 
 
-def travelling(columns: Sequence[Column], *, lineage: bool) -> str:
+def copy_columns(columns: Sequence[Column], *, lineage: bool) -> str:
     """The columns of the temporary table that rows are copied to."""
-    listed = [f"{quoted(column.name)} {travels_as(column)}" for column in columns]
+    listed = [f"{quoted(column.name)} {copied_as(column)}" for column in columns]
     return ", ".join(listed + [f"{field.name} bigint" for field in LINEAGE if lineage])
 
 
-def arrived(columns: Sequence[Column], *, lineage: bool) -> str:
+def cast_to_target(columns: Sequence[Column], *, lineage: bool) -> str:
     """The same columns, cast to the types of the target."""
     listed = [
-        f"CAST({quoted(column.name)} AS {column.type})" if is_cast([column]) else quoted(column.name)
+        f"CAST({quoted(column.name)} AS {column.type})" if needs_cast([column]) else quoted(column.name)
         for column in columns
     ]
     return ", ".join(listed + [field.name for field in LINEAGE if lineage])

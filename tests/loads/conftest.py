@@ -18,7 +18,7 @@ from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.session import work
 from tests.servers import as_member, execute
 

@@ -25,12 +25,12 @@ from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.plan.plan import make_plan
-from spark_jobs.plan.versions import as_declared
 from spark_jobs.publish.merge import merge_in
 from spark_jobs.recover.retry import retry
-from spark_jobs.work import deliver as loading
-from spark_jobs.write.refused import refused_rows
+from spark_jobs.work import load_delivery as loading
+from spark_jobs.write.find_refused import refused_rows
 from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
@@ -100,7 +100,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
     )
     first, later = (json.dumps({"id": number, "who": "me"}) + "\n" for number in (1, 2))
     planned_file = loads.write("later.jsonl", later)
-    loads.ledger.declare(as_declared(loads.declared))
+    loads.ledger.declare(pipeline_with_declaration(loads.declared))
     planned = make_plan(loads.declared, loads.ledger, now_s=time.time())
     planned_file.unlink()
     loads.write("first.jsonl", first)
@@ -119,7 +119,7 @@ def test_ordered_records_are_not_published_before_earlier_ones_that_were_read_si
 
 
 def test_a_file_that_is_rewritten_under_the_claim_of_a_loader_that_died_is_loaded_whole(loads):
-    loads.ledger.declare(as_declared(loads.declared))
+    loads.ledger.declare(pipeline_with_declaration(loads.declared))
     dead = loads.ledger.open_session("events", SessionName("dead"))
     file = loads.ledger.register("events", [("a.jsonl", 1)])["a.jsonl", 1]
     loads.ledger.claim(dead, {file: SpanSet.of((0, len(line(1))))}, batch=Batch("dead"), lease_s=60)

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.batch.parts import is_whole
+from spark_jobs.batch.pieces import is_whole
 from spark_jobs.formats.parquet.footers import read_row_groups
 from spark_jobs.formats.parquet.rows import read_parquet
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
-from spark_jobs.read import chunks as reading
+from spark_jobs.read import checked_parts as reading
 from spark_jobs.read import rows
-from spark_jobs.read.parts import pieces as cut_into_pieces
+from spark_jobs.read.parts import parts_of
 from spark_jobs.verify.verify import verify
 from spark_jobs.write.writer import Writer
 from tests.loads.conftest import line
@@ -35,15 +35,15 @@ def test_a_file_whose_place_another_takes_while_it_is_read_is_not_taken_for_that
     if not packed:
         loads.write(name, written(1, 2))
         loads.load()
-    path, pieces = loads.write(name, written(1, 2, 3)), cut_into_pieces
+    path = loads.write(name, written(1, 2, 3))
 
     def replaced_behind(*arguments, **named):
-        for part in pieces(*arguments, **named):
+        for part in parts_of(*arguments, **named):
             loads.write("other", written(5, 6, 7)).rename(path)
             yield part
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "pieces", replaced_behind)
+        patched.setattr(reading, "parts_of", replaced_behind)
         loads.load()
 
     report = loads.load()
@@ -129,18 +129,18 @@ def test_a_sealed_last_line_that_goes_on_while_it_is_read_is_not_a_record_yet(lo
     source = replace(
         loads.declared.source, format=Format.CSV, path=str(loads.folder / "*.csv*"), csv=options, sealed_after_s=0
     )
-    columns, pieces = (parse_column("id", "bigint"),), cut_into_pieces
+    columns = (parse_column("id", "bigint"),)
     path = loads.write("a.csv.gz" if packed else "a.csv", gzip.compress(b"1\n12") if packed else b"1\n12")
 
     def going_on(*arguments, **named):
-        for part in pieces(*arguments, **named):
+        for part in parts_of(*arguments, **named):
             if part.raw == b"12":
                 with path.open("ab") as file:
                     file.write(gzip.compress(b"34\n5") if packed else b"34\n5")
             yield part
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "pieces", going_on)
+        patched.setattr(reading, "parts_of", going_on)
         report = loads.load(columns=columns, source=source)
 
     assert (report.loaded, [note.needs_a_person for note in report.notes]) == (1, [False])
@@ -188,7 +188,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.at_once.is_whole", grown)
+        patched.setattr("spark_jobs.load.staged_batch.is_whole", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (noted, rows)
@@ -220,7 +220,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.at_once.is_whole", grown)
+        patched.setattr("spark_jobs.load.staged_batch.is_whole", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

@@ -24,11 +24,11 @@ from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.declared import Publish, QuarantineLimit
-from spark_jobs.read.chunks import read_parts
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.board_work import Delivery
+from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.read.rows import read_records
-from spark_jobs.work import deliver as loading
-from spark_jobs.work.deliver import read_adding
+from spark_jobs.work import load_delivery as loading
+from spark_jobs.work.load_delivery import read_adding
 from spark_jobs.work.session import work
 from tests.loads.conftest import Loads, line
 

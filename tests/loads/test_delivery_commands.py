@@ -12,8 +12,8 @@ import pytest
 
 from dedup_core.errors import ExitCode
 from onceload.cli import main
-from spark_jobs.read.chunks import read_parts
-from spark_jobs.work import deliver as loading
+from spark_jobs.read.checked_parts import read_parts
+from spark_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
 
 pytestmark = pytest.mark.usually_staged

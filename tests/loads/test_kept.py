@@ -14,7 +14,7 @@ from dedup_core.postgres import LedgerSettings, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
-from spark_jobs.batch import parts as stage_module
+from spark_jobs.batch import pieces
 from spark_jobs.batch.stage import OPENED, sweep
 from spark_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from spark_jobs.load.load import load
@@ -70,8 +70,8 @@ def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypat
         open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% parts'"))
         return read(row)
 
-    read = stage_module._read
-    monkeypatch.setattr(stage_module, "_read", read_now)
+    read = pieces._read
+    monkeypatch.setattr(pieces, "_read", read_now)
     loads.write("a.jsonl", line(1) + "not json\n")
     stage(loads)
     publish_now(loads)

@@ -29,8 +29,8 @@ from spark_jobs.pipeline.declared import (
     Write,
 )
 from spark_jobs.publish.publish import publish
-from spark_jobs.work import deliver as loading
-from spark_jobs.work.deliver import _commit_piece, _stage_piece
+from spark_jobs.work import load_delivery as loading
+from spark_jobs.work.load_delivery import _commit_piece, _stage_piece
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 
@@ -454,7 +454,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
                 connection.execute(text(f"TRUNCATE {stage.rows}, {stage.parts}"))
         publish(engine, ledger, job, stage, parts, **more)
 
-    monkeypatch.setattr("spark_jobs.load.at_once.publish", publish_after_a_crash)
+    monkeypatch.setattr("spark_jobs.load.staged_batch.publish", publish_after_a_crash)
 
     report = loads.load()
 
@@ -474,7 +474,7 @@ def test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records(l
                 raise CommitOutcomeUnknown("events", commit.batch, "the line went dead")
             return position
 
-    monkeypatch.setattr("spark_jobs.work.deliver.PostgresLedger", Unanswered)
+    monkeypatch.setattr("spark_jobs.work.load_delivery.PostgresLedger", Unanswered)
     loads.write("a.jsonl.gz", gzip.compress(line(1).encode()))
     loads.write("b.jsonl.gz", gzip.compress(b""))
 

@@ -134,7 +134,7 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
-    from spark_jobs.work import deliver as loading
+    from spark_jobs.work import load_delivery as loading
 
     reads: list[int] = []
 

@@ -13,16 +13,16 @@ import s3fs
 
 from dedup_core.errors import NotFound
 from dedup_core.ports import Proof
-from spark_jobs.content import known as twins
-from spark_jobs.content.known import holds_what_was_loaded
+from spark_jobs.content import copies
+from spark_jobs.content.copies import holds_what_was_loaded
 from spark_jobs.files import reading as opening
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.listing import Listing, list_files
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Format
-from spark_jobs.read import chunks as reading
+from spark_jobs.read import checked_parts as reading
 from spark_jobs.read.digests import digests_in
-from spark_jobs.read.parts import pieces
+from spark_jobs.read.parts import parts_of
 from tests.loads.conftest import line
 from tests.object_store import SECRET, object_store
 
@@ -290,7 +290,7 @@ def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_t
     """Its first and last bytes are the same, so that its store alone can show it."""
     edge = lines(*range(200))
     put(store, "a.jsonl", edge + lines(1000) + edge)
-    cut = pieces
+    cut = parts_of
 
     def exchanged_behind(*arguments, **more):
         for part in cut(*arguments, **more):
@@ -298,7 +298,7 @@ def test_an_object_that_is_exchanged_while_it_is_read_is_not_taken_for_the_one_t
             yield part
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "pieces", exchanged_behind)
+        patched.setattr(reading, "parts_of", exchanged_behind)
         report = remote.load()
 
     assert (report.loaded, [note.is_unreadable for note in report.notes]) == (0, [True])
@@ -358,9 +358,9 @@ def test_an_object_that_is_called_otherwise_and_ends_within_a_line_is_compared_o
     put(store, "a.jsonl", lines(1, 2, 3)[:-3])
 
     noted = remote.load()
-    twins._is_what_was_loaded.cache_clear()
+    copies._is_what_was_loaded.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(twins, "_compared", None)
+        patched.setattr(copies, "_find_end_of_content", None)
         again = remote.load()
 
     assert (noted.loaded, again.loaded) == (0, 0)
@@ -374,7 +374,7 @@ def test_frequent_looks_at_files_that_wait_for_a_person_do_not_read_them_each_ti
     first = remote.load()
 
     with monkeypatch.context() as patched:
-        patched.setattr(twins, "_compared", None)
+        patched.setattr(copies, "_find_end_of_content", None)
         second = remote.load()
 
     assert [note.needs_a_person for note in (*first.notes, *second.notes)] == [True, True]

@@ -28,7 +28,7 @@ from spark_jobs.pipeline.declared import (
 )
 from spark_jobs.publish.publish import publish
 from spark_jobs.recover.retry import RetryReport, retry
-from spark_jobs.write import refused
+from spark_jobs.write import find_refused
 from spark_jobs.write import writer as write
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import run
@@ -86,7 +86,7 @@ def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypat
         ensure_target(*args, **more)
         make_target(loads, "ALTER TABLE target ADD COLUMN x text")
 
-    monkeypatch.setattr("spark_jobs.load.crew.ensure_target", make_and_add)
+    monkeypatch.setattr("spark_jobs.load.sessions.ensure_target", make_and_add)
 
     assert counts(one_record_each(loads, "1", "2.50")) == (2, 0, 0)
     assert loads.rows("id, x") == [(1, "1"), (2, "2.50")]
@@ -101,7 +101,7 @@ def test_a_column_that_comes_while_a_batch_is_published_is_read_by_the_next_call
         publish(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.at_once.publish", add_and_publish)
+        patched.setattr("spark_jobs.load.staged_batch.publish", add_and_publish)
         with pytest.raises(PipelineBusy):
             one_record_each(loads, "1")
 
@@ -151,7 +151,7 @@ def test_a_field_for_a_column_that_takes_none_is_refused_by_name(loads, column, 
 def test_a_refused_copy_is_not_taken_for_a_lost_connection(loads):
     make_target(loads, "CREATE TABLE target (id text CHECK (id <> 'abc'))")
     rows = pa.table({"id": pa.array(["abc"])})
-    writer = write.Writer(table="target", target="target", columns=columns(id="text"), lineage=False, is_cast=False)
+    writer = write.Writer(table="target", target="target", columns=columns(id="text"), lineage=False, needs_cast=False)
 
     with pytest.raises(DBAPIError) as caught, loads.engine.begin() as connection:
         writer.write(connection, rows)
@@ -185,10 +185,12 @@ def test_fields_without_a_place_in_the_table_are_quarantined_and_other_records_l
 
 def test_a_refusal_before_any_row_is_its_own_cause(loads):
     rows = pa.table({"id": pa.array([], pa.int64())})
-    writer = write.Writer(table="nowhere", target="nowhere", columns=columns(id="bigint"), lineage=False, is_cast=False)
+    writer = write.Writer(
+        table="nowhere", target="nowhere", columns=columns(id="bigint"), lineage=False, needs_cast=False
+    )
 
     with pytest.raises(DBAPIError, match="nowhere"):
-        refused.refused_rows(loads.engine, writer.adding(columns(x="text")), rows)
+        find_refused.refused_rows(loads.engine, writer.adding(columns(x="text")), rows)
 
 
 # Limits of the quarantine.

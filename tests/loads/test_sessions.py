@@ -30,13 +30,13 @@ from spark_jobs.load.consume import consume
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
 from spark_jobs.pipeline.declared import Identity, Publish, Write
-from spark_jobs.plan.versions import as_declared
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.publish import BatchIncomplete
-from spark_jobs.read.chunks import read_parts
+from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.recover.rewind import rewind
-from spark_jobs.work import deliver as loading
+from spark_jobs.work import load_delivery as loading
 from spark_jobs.work import session as work
-from spark_jobs.work.deliver import deliver
+from spark_jobs.work.load_delivery import load_delivery
 from spark_jobs.work.session import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
 
@@ -313,9 +313,9 @@ def test_the_later_of_two_under_one_name_goes_on_and_the_earlier_gets_an_error(l
         if not has_one.is_set():
             has_one.set()
             assert goes_on.wait(60)
-        return deliver(*arguments)
+        return load_delivery(*arguments)
 
-    monkeypatch.setattr(work, "deliver", slow)
+    monkeypatch.setattr(work, "load_delivery", slow)
 
     def later() -> Report:
         assert has_one.wait(60)
@@ -411,9 +411,9 @@ def test_two_loads_at_once_share_the_work(loads, monkeypatch):
         if not hasattr(of_thread, "is_under_way"):
             of_thread.is_under_way = True
             both.wait(timeout=60)
-        return deliver(*arguments)
+        return load_delivery(*arguments)
 
-    monkeypatch.setattr(work, "deliver", deliver_together)
+    monkeypatch.setattr(work, "load_delivery", deliver_together)
 
     reports = at_once([lambda: load_waiting(loads), lambda: load_waiting(loads)])
 
@@ -433,7 +433,7 @@ def test_a_load_waits_for_another_run_until_that_makes_no_progress(loads):
     if loads.declared.is_direct:
         offered(loads).take("other")
     else:
-        loads.ledger.declare(as_declared(loads.declared))
+        loads.ledger.declare(pipeline_with_declaration(loads.declared))
         ids = loads.ledger.register("events", [("0.jsonl", 1)])
         other = loads.ledger.open_session("events", SessionName("other"))
         loads.ledger.claim(other, dict.fromkeys(ids.values(), SpanSet()), batch=Batch("o"), lease_s=3600)
@@ -716,9 +716,9 @@ def test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile(loads, m
     def failing_once(*arguments: Any) -> list[Note]:
         if failing:
             raise failing.pop()
-        return deliver(*arguments)
+        return load_delivery(*arguments)
 
-    monkeypatch.setattr(work, "deliver", failing_once)
+    monkeypatch.setattr(work, "load_delivery", failing_once)
     told = consume(
         loads.declared, settings(loads), name=SessionName("a"), batch=new_batch(), pause=lambda: loads.rows() != numbers
     )
@@ -1177,9 +1177,9 @@ def test_a_stopped_consumer_finishes_what_it_holds_and_leaves_the_rest(loads, mo
 
     def stopping(*arguments: Any) -> list[Note]:
         stopped.set()
-        return deliver(*arguments)
+        return load_delivery(*arguments)
 
-    monkeypatch.setattr(work, "deliver", stopping)
+    monkeypatch.setattr(work, "load_delivery", stopping)
     report = consume_once(loads, "a", is_stopped=stopped.is_set)
 
     assert report.loaded == 10

@@ -20,9 +20,9 @@ from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuara
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.batch.job import TransformRefused
-from spark_jobs.batch.made import accept, stage_made
-from spark_jobs.batch.parts import check_kept, staged_parts
+from spark_jobs.batch.pieces import check_kept, staged_pieces
 from spark_jobs.batch.stage import open_stage
+from spark_jobs.batch.transformed import accept, stage_transformed
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, Report, new_batch
@@ -359,8 +359,8 @@ def test_only_the_accepted_one_of_two_tries_counts(loads):
     ensure_target(loads.engine, loads.declared, columns=columns)
     some, more = (pa.table(_rows_of(numbers, columns)) for numbers in ([1, 2], [3]))
     with open_stage(loads.engine, columns, target, lineage=True) as stage:
-        broken_off = stage_made(loads.engine, stage, [some], partition=0)
-        whole = stage_made(loads.engine, stage, [some, more], partition=0)
+        broken_off = stage_transformed(loads.engine, stage, [some], partition=0)
+        whole = stage_transformed(loads.engine, stage, [some, more], partition=0)
         assert broken_off
         assert whole
         # The second time, for an answer that was lost.
@@ -368,7 +368,7 @@ def test_only_the_accepted_one_of_two_tries_counts(loads):
         accept(loads.engine, stage, [whole])
 
         assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(1,), (2,), (3,)]
-        assert [part.rows for part in staged_parts(loads.engine, stage)] == [3]
+        assert [part.rows for part in staged_pieces(loads.engine, stage)] == [3]
 
 
 def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Array]:

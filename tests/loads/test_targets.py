@@ -222,7 +222,7 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
         looked_at(*arguments)
         execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
 
-    monkeypatch.setattr("spark_jobs.load.attempt.check_target", alter_then)
+    monkeypatch.setattr("spark_jobs.load.context.check_target", alter_then)
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
 
@@ -265,7 +265,7 @@ ALTERED = {
 def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypatch, altered):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", "".join(map(line, range(10))))
-    monkeypatch.setattr("spark_jobs.load.crew.ensure_target", alter_after(ensure_target, loads, altered))
+    monkeypatch.setattr("spark_jobs.load.sessions.ensure_target", alter_after(ensure_target, loads, altered))
 
     with pytest.raises(SettingRefused, match=r"found (id|amount|note) is"):
         loads.load()
@@ -327,7 +327,7 @@ def test_a_view_that_takes_the_name_during_a_load_refuses_no_rows(loads, monkeyp
             "CREATE TRIGGER refuses INSTEAD OF INSERT ON target FOR EACH ROW EXECUTE FUNCTION refuse()",
         )
 
-    monkeypatch.setattr("spark_jobs.load.attempt.check_target", exchange_then)
+    monkeypatch.setattr("spark_jobs.load.context.check_target", exchange_then)
     with pytest.raises(SettingRefused, match="a view"):
         loads.load()
 

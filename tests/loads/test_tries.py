@@ -16,7 +16,7 @@ from dedup_core.errors import DatabaseLost, DeliveryTakenAway
 from dedup_core.names import ProducerId, SessionName
 from dedup_core.ports import Advance
 from dedup_core.spans import SpanSet
-from spark_jobs.batch import parts as parts_module
+from spark_jobs.batch import pieces as pieces_module
 from spark_jobs.batch import stage
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
@@ -24,7 +24,7 @@ from spark_jobs.load.report import Report
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
 from spark_jobs.verify.verify import verify
-from spark_jobs.work import deliver as loading
+from spark_jobs.work import load_delivery as loading
 from spark_jobs.work.session import work
 from tests.loads.conftest import Loads
 from tests.loads.test_versions import edited, load_now, settings_of
@@ -111,7 +111,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
         stages.append(arguments)
         return open_stage(*arguments, **named)
 
-    monkeypatch.setattr("spark_jobs.load.at_once.open_stage", opened)
+    monkeypatch.setattr("spark_jobs.load.staged_batch.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))
@@ -194,19 +194,19 @@ def test_a_late_piece_of_an_earlier_try_is_refused(loads, monkeypatch):
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     late: list[Callable[[], None]] = []
-    stage_part = parts_module.stage_part
+    stage_piece = pieces_module.stage_piece
 
     def kept_back(*arguments: Any, **named: Any) -> None:
         if len(late) == 0:
-            late.append(lambda: stage_part(*arguments, **named))
+            late.append(lambda: stage_piece(*arguments, **named))
             raise Killed
         if len(late) == 1:
             late.append(nothing)
             with pytest.raises(DeliveryTakenAway):
                 late[0]()
-        stage_part(*arguments, **named)
+        stage_piece(*arguments, **named)
 
-    monkeypatch.setattr(loading, "stage_part", kept_back)
+    monkeypatch.setattr(loading, "stage_piece", kept_back)
     load_killed(loads, edited(loads, source={"chunk_bytes": 1000}), pieces=10, then=nothing)
 
     assert len(late) == 2
@@ -218,15 +218,15 @@ def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     lost: list[object] = []
-    stage_part = parts_module.stage_part
+    stage_piece = pieces_module.stage_piece
 
     def unanswered(*arguments: Any, **named: Any) -> None:
-        stage_part(*arguments, **named)
+        stage_piece(*arguments, **named)
         if not lost:
             lost.append(arguments)
             raise DatabaseLost("staging rows", "the connection was closed")
 
-    monkeypatch.setattr(loading, "stage_part", unanswered)
+    monkeypatch.setattr(loading, "stage_piece", unanswered)
     load_now(loads, edited(loads, source={"chunk_bytes": 1000}))
 
     assert lost
@@ -236,14 +236,14 @@ def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
 def test_pieces_that_overlap_are_not_whole():
     first, second = _piece(0, "{[0,20)}"), _piece(1, "{[20,40)}", is_last=True)
 
-    assert parts_module.is_whole([first, second], deliveries=1)
-    assert not parts_module.is_whole([first, _piece(1, "{[10,40)}", is_last=True)], deliveries=1)
-    assert not parts_module.is_whole([first], deliveries=1)
-    assert not parts_module.is_whole([second], deliveries=1)
+    assert pieces_module.is_whole([first, second], deliveries=1)
+    assert not pieces_module.is_whole([first, _piece(1, "{[10,40)}", is_last=True)], deliveries=1)
+    assert not pieces_module.is_whole([first], deliveries=1)
+    assert not pieces_module.is_whole([second], deliveries=1)
 
 
-def _piece(number: int, spans: str, *, is_last: bool = False) -> parts_module.StagedPart:
-    return parts_module.StagedPart(
+def _piece(number: int, spans: str, *, is_last: bool = False) -> pieces_module.StagedPiece:
+    return pieces_module.StagedPiece(
         delivery=0,
         number=number,
         is_last=is_last,

@@ -19,7 +19,7 @@ from spark_jobs.load.report import LoadSettings, Report
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
 from spark_jobs.publish.publish import BatchIncomplete
-from spark_jobs.read.chunks import FileRewritten, ReadPart, read_parts
+from spark_jobs.read.checked_parts import FileRewritten, ReadPart, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 
 ORDERED: dict[str, Any] = {"producer": RecordProducer(name="device", sequence="seq", order=Order.ORDERED)}
@@ -148,7 +148,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.work.deliver.read_parts", reading)
+        patched.setattr("spark_jobs.work.load_delivery.read_parts", reading)
         yield patched
 
 
@@ -191,7 +191,7 @@ def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devi
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.work.deliver.read_parts", fails)
+        patched.setattr("spark_jobs.work.load_delivery.read_parts", fails)
         with pytest.raises(BatchIncomplete, match="no memory"):
             of_devices.load()
     before = of_devices.ask("SELECT count(*) FROM onceload.ledger")

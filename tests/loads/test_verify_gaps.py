@@ -11,10 +11,10 @@ from dedup_core.errors import ExitCode
 from dedup_core.postgres.by_hand import abandon
 from onceload.cli import main
 from spark_jobs.pipeline.declared import Identity, Publish
-from spark_jobs.read.chunks import read_parts
+from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.findings import Kind
-from spark_jobs.work import deliver as loading
+from spark_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
 from tests.loads.test_sessions import declare, offered
 from tests.loads.test_verify import FORMATS, source_of, verified

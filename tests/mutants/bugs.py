@@ -545,8 +545,8 @@ RECOVERY_BUGS = (
     Bug(
         name="a load that found damaged states ends as done",
         file="spark_jobs/load/load.py",
-        correct="        notes += snapshot_if_due(attempt.engine, name)\n",
-        wrong="        snapshot_if_due(attempt.engine, name)\n",
+        correct="        notes += snapshot_if_due(context.engine, name)\n",
+        wrong="        snapshot_if_due(context.engine, name)\n",
         tests=("tests/loads/test_snapshot_refused.py::test_a_load_on_damaged_states_stays_loaded_and_needs_a_person",),
     ),
     Bug(
@@ -631,14 +631,14 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a stage that a crash emptied is published",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="    if kept != parts + 1:\n",
         wrong="    if kept > parts + 1:\n",
         tests=(f"{OF_LOADS}::test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again",),
     ),
     Bug(
         name="a piece that two tries read is staged twice",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="execute(statement, binds).rowcount == 1",
         wrong="execute(statement, binds).rowcount >= 0",
         tests=(f"{OF_TRIES}::test_a_piece_is_staged_once_though_the_answer_was_lost",),
@@ -659,21 +659,21 @@ LOAD_BUGS = (
     ),
     Bug(
         name="what took effect meanwhile is written again",
-        file="spark_jobs/read/advances.py",
+        file="spark_jobs/read/new_content.py",
         correct="        rows = rows.filter(_is_new(rows, new))\n",
         wrong="        pass\n",
         tests=(f"{OF_LOADS}::test_a_task_that_reads_more_when_it_is_tried_again_repeats_nothing",),
     ),
     Bug(
         name="pieces that two tries cut in different places are published together",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="    return are_there and not _overlap(parts)\n",
         wrong="    return are_there\n",
         tests=(f"{OF_TRIES}::test_pieces_that_overlap_are_not_whole",),
     ),
     Bug(
         name="a file that was rewritten since it was planned is read",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="        if resemblance not in (Resemblance.SAME, Resemblance.GROWN):\n",
         wrong="        if False:\n",
         tests=("tests/loads/test_sequences.py::test_a_sequence_that_went_wrong_once_does_not_again",),
@@ -694,7 +694,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a file is compared with a generation whose rows were deleted",
-        file="spark_jobs/plan/life.py",
+        file="spark_jobs/plan/file_state.py",
         correct="    if state.condition is Condition.REPLACED:\n",
         wrong="    if False:\n",
         tests=(f"{OF_REPLACED_BY_NOTHING}::test_a_file_whose_rows_were_deleted_is_loaded_again_after_a_rewind",),
@@ -902,7 +902,7 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="a Parquet file is trusted to be a copy by its edges",
-        file="spark_jobs/content/known.py",
+        file="spark_jobs/content/copies.py",
         correct="        return _compared_row_groups(source, listed, digests)\n",
         wrong="        return _End.OF_FILE\n",
         tests=(f"{OF_IDENTITY}::test_a_parquet_file_with_the_same_statistics_of_other_values_is_not_a_copy",),
@@ -917,7 +917,7 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="a row group is taken of another file than its footer",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="        _check_whole(chunk, whole)\n",
         wrong="",
         tests=(
@@ -1003,14 +1003,14 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="a copy that goes on does not wait for its original",
-        file="spark_jobs/plan/one_reader.py",
+        file="spark_jobs/plan/same_content.py",
         correct="                chosen[file.listed] = replace(file, spans=())\n",
         wrong="                pass\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
     ),
     Bug(
         name="holes are planned under the copy as well",
-        file="spark_jobs/plan/one_reader.py",
+        file="spark_jobs/plan/same_content.py",
         correct="            if reader is not None and file is not reader:\n",
         wrong="            if reader is not None and file is not reader and file.spans[0][1] is None:\n",
         tests=(f"{OF_CONTENT}::test_a_hole_is_filled_once_though_a_copy_holds_it_as_well",),
@@ -1025,8 +1025,8 @@ CONTENT_BUGS = (
     Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/plan/other_names.py",
-        correct="            return self._parted(listed, life, *life.copy_of)\n",
-        wrong="            return life\n",
+        correct="            return self._diverged(listed, file_state, *file_state.copy_of)\n",
+        wrong="            return file_state\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
     ),
     Bug(
@@ -1122,13 +1122,13 @@ BOARD_BUGS = (
     Bug(
         name="a file that kills its worker takes all of its delivery with it",
         file="spark_jobs/work/session.py",
-        correct="            answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
+        correct="            until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))\n",
         wrong="            del chunk\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-reading]",),
     ),
     Bug(
         name="files of a delivery that killed its worker are committed together",
-        file="spark_jobs/work/deliver.py",
+        file="spark_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"
         "            begins(",
         wrong="            begins(",
@@ -1143,7 +1143,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
-        file="spark_jobs/load/at_once.py",
+        file="spark_jobs/load/staged_batch.py",
         correct="        dead = self._set_aside(claim)\n",
         wrong="        dead: set[tuple[ProducerId, int]] = set()\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
@@ -1158,13 +1158,13 @@ BOARD_BUGS = (
     Bug(
         name="what was handed out by an answer that was lost is kept by a heartbeat",
         file="spark_jobs/work/session.py",
-        correct="        answered(partial(self._board.give_back, session))",
-        wrong="        answered(partial(self._board.renew, session))",
+        correct="        until_answered(partial(self._board.give_back, session))",
+        wrong="        until_answered(partial(self._board.renew, session))",
         tests=(f"{OF_SESSIONS}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
     ),
     Bug(
         name="a batch that makes sense only whole is published without what was set aside",
-        file="spark_jobs/load/at_once.py",
+        file="spark_jobs/load/staged_batch.py",
         correct="        if dead and self._declared.is_published_whole:\n",
         wrong="        if dead and not dead:\n",
         tests=(f"{OF_SESSIONS}::test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk",),
@@ -1371,7 +1371,7 @@ PAST_ONE_MACHINE_BUGS = (
     ),
     Bug(
         name="a file that was rewritten while it was read is committed",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="    if chunk.etag and now.etag != chunk.etag and now.size == chunk.size:",
         wrong="    if chunk.etag and now.etag is None:",
         tests=(
@@ -1380,8 +1380,8 @@ PAST_ONE_MACHINE_BUGS = (
     ),
     Bug(
         name="an object in a store is known by its ends",
-        file="spark_jobs/plan/life.py",
-        correct="resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)\n",
+        file="spark_jobs/plan/file_state.py",
+        correct="resemblance_of(declared.source, listed, state), has_same_etag_or_none(listed, fingerprint)\n",
         wrong="resemblance_of(declared.source, listed, state), True\n",
         tests=(f"{OF_STORES}::test_an_object_that_was_changed_between_its_ends_waits_for_a_person",),
     ),
@@ -1435,7 +1435,7 @@ TRY_BUGS = (
     ),
     Bug(
         name="rows of an earlier try stay staged",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="        if gone:\n",
         wrong="        if gone and not gone:\n",
         tests=(f"{OF_TRIES}::test_the_next_try_of_a_delivery_begins_it_again",),
@@ -1449,28 +1449,28 @@ TRY_BUGS = (
     ),
     Bug(
         name="pieces of an earlier try complete a later one",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="WHERE delivery = :delivery RETURNING proof",
         wrong="WHERE delivery = :delivery AND false RETURNING proof",
         tests=(f"{OF_TRIES}::test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece",),
     ),
     Bug(
         name="a late piece of an earlier try is staged",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="        writer.write(connection, rows)\n        hold(connection, claim)\n",
         wrong="        writer.write(connection, rows)\n",
         tests=(f"{OF_TRIES}::test_a_late_piece_of_an_earlier_try_is_refused",),
     ),
     Bug(
         name="a file that is replaced between two tries is read on",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="    if chunk.stored is not None and not still_begins_with(now, chunk.stored):\n",
         wrong="    if chunk.stored is not None and not chunk.stored:\n",
         tests=(f"{OF_TRIES}::test_a_file_that_is_replaced_between_two_tries_is_loaded_of_one_content",),
     ),
     Bug(
         name="a stream is done by its size, whatever it lacks",
-        file="spark_jobs/plan/life.py",
+        file="spark_jobs/plan/file_state.py",
         correct="        is_to_end = state.size == listed.size and state.consumed.is_without_holes\n",
         wrong="        is_to_end = state.size == listed.size\n",
         tests=(f"{OF_TRIES}::test_a_hole_in_a_packed_file_is_loaded_by_the_next_load",),
@@ -1481,27 +1481,27 @@ RECORD_BUGS = (
     Bug(
         name="in order, a plan overtakes a file that is not whole",
         file="spark_jobs/plan/plan.py",
-        correct="    if declared.is_in_turn:\n",
+        correct="    if declared.is_ordered_across_files:\n",
         wrong="    if False:\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_a_plan_finds_not_to_be_whole",),
     ),
     Bug(
         name="in order, a batch overtakes a file that turns out not to be whole",
-        file="spark_jobs/load/at_once.py",
+        file="spark_jobs/load/staged_batch.py",
         correct="noted=noted) if is_there else None\n",
         wrong="noted=noted) if False else None\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
     ),
     Bug(
         name="in order, the rest of a file overtakes a part of it that could not be read",
-        file="spark_jobs/load/turns.py",
+        file="spark_jobs/load/overtaking.py",
         correct="if _place(chunk) > _place(first)]",
         wrong="if chunk.name > first.name]",
         tests=(f"{OF_TURNS}::test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read",),
     ),
     Bug(
         name="what is merged overtakes a part of its file that could not be read",
-        file="spark_jobs/load/turns.py",
+        file="spark_jobs/load/overtaking.py",
         correct="    if declared.target.write is Write.MERGE and declared.producer is None:\n",
         wrong="    if False:\n",
         tests=(f"{OF_TURNS}::test_a_merge_applies_records_in_the_order_of_their_file",),
@@ -1546,8 +1546,8 @@ RECORD_BUGS = (
     Bug(
         name="files of one content that were loaded by name bring the same again",
         file="spark_jobs/plan/other_names.py",
-        correct="needs_a_person=True) if double else life\n",
-        wrong="needs_a_person=True) if False else life\n",
+        correct="needs_a_person=True) if double else file_state\n",
+        wrong="needs_a_person=True) if False else file_state\n",
         tests=(f"{OF_CONTENT}::test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more",),
     ),
     Bug(
@@ -1560,7 +1560,7 @@ RECORD_BUGS = (
     Bug(
         name="a copy that parts is taken for a shorter file that parted earlier",
         file="spark_jobs/plan/other_names.py",
-        correct="    return is_same or shared.state.consumed.end >= life.seen\n",
+        correct="    return is_same or shared.state.consumed.end >= file_state.seen\n",
         wrong="    return True\n",
         tests=(
             f"{OF_CONTENT}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
@@ -1569,14 +1569,14 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a copy is noted as a whole though its original has holes",
-        file="spark_jobs/plan/one_reader.py",
+        file="spark_jobs/plan/same_content.py",
         correct="if _is_noted(file, known) or _twin(file).has_holes:",
         wrong="if _is_noted(file, known):",
         tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
     ),
     Bug(
         name="a last line that gets its newline is another line",
-        file="spark_jobs/content/known.py",
+        file="spark_jobs/content/copies.py",
         correct='or last_and_next[1:].startswith((b"\\n", b"\\r\\n"))',
         wrong="",
         tests=(f"{OF_CONTENT}::test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once",),
@@ -1590,7 +1590,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a Parquet file of which a part is loaded is all loaded under another name",
-        file="spark_jobs/content/known.py",
+        file="spark_jobs/content/copies.py",
         correct="    return _End.OF_FILE if loaded == all_of_it else _End.LATER\n",
         wrong="    return _End.OF_FILE\n",
         tests=("tests/loads/test_storm.py::test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit",),
@@ -1675,7 +1675,7 @@ RECORD_BUGS = (
     Bug(
         name="a batch of ordered records is published without its dead letters",
         file="spark_jobs/pipeline/declared.py",
-        correct="return self.is_in_turn or (is_of_all and not self.is_direct)",
+        correct="return self.is_ordered_across_files or (is_of_all and not self.is_direct)",
         wrong="return not self.is_direct and (self.delivery.mode is Mode.ORDERED or is_of_all)",
         tests=(f"{OF_TURNS}::test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing",),
     ),
@@ -1702,7 +1702,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="names of producers are compared as the target's column is",
-        file="spark_jobs/publish/named.py",
+        file="spark_jobs/publish/register_named.py",
         correct='AS text) {_BY_BYTES}"\n',
         wrong='AS text)"\n',
         tests=(f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",),
@@ -1872,7 +1872,7 @@ TARGET_BUGS = (
     ),
     Bug(
         name="a file that is empty for a moment is a new generation",
-        file="spark_jobs/plan/life.py",
+        file="spark_jobs/plan/file_state.py",
         correct="        if not listed.size:\n            return Note(name=listed.name, reason=_EMPTY)\n",
         wrong="",
         tests=(f"{OF_LOADS}::test_a_file_that_is_uploaded_again_begins_a_generation_only_with_other_content",),
@@ -1953,28 +1953,28 @@ FILE_BUGS = (
     ),
     Bug(
         name="a sealed last line is taken though it goes on",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="        check_tail(chunk, part)\n        yield",
         wrong="        yield",
         tests=(GOES_ON,),
     ),
     Bug(
         name="a sealed last line of a packed file is taken though it goes on",
-        file="spark_jobs/read/chunks.py",
+        file="spark_jobs/read/checked_parts.py",
         correct="    if held:\n        check_tail(chunk, held[0])\n",
         wrong="",
         tests=(GOES_ON,),
     ),
     Bug(
         name="a sealed last line is committed though it went on since it was read",
-        file="spark_jobs/work/deliver.py",
+        file="spark_jobs/work/load_delivery.py",
         correct="                check_tail(each.chunk, each.part)\n",
         wrong="                pass\n",
         tests=(OF_CHANGED_FILES,),
     ),
     Bug(
         name="a packed last line is published though it went on since it was staged",
-        file="spark_jobs/load/turns.py",
+        file="spark_jobs/load/overtaking.py",
         correct="    return Compression.of(chunk.url) is Compression.NONE\n",
         wrong="    return True\n",
         tests=(OF_CHANGED_FILES,),
@@ -2002,7 +2002,7 @@ FILE_BUGS = (
     ),
     Bug(
         name="a sealed last line is published though it went on since it was staged",
-        file="spark_jobs/load/turns.py",
+        file="spark_jobs/load/overtaking.py",
         correct="for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}",
         wrong="for chunk, end in ends.items() if False}",
         tests=(
@@ -2097,8 +2097,8 @@ FILE_BUGS = (
     Bug(
         name="a line of JSON with none of the declared fields becomes a row of nulls in the fast tier",
         file="spark_jobs/formats/jsonl/rows.py",
-        correct="doubted=settled.doubted | self._without_value(settled))",
-        wrong="doubted=settled.doubted)",
+        correct="doubted=cast.doubted | self._without_value(cast))",
+        wrong="doubted=cast.doubted)",
         tests=(f"{OF_JSON_LINES}::test_a_line_with_none_of_the_declared_fields_is_bad_alone",),
     ),
 )
@@ -2120,7 +2120,7 @@ QUARANTINE_BUGS = (
     ),
     Bug(
         name="a packed file goes on behind a piece that was refused",
-        file="spark_jobs/work/deliver.py",
+        file="spark_jobs/work/load_delivery.py",
         correct="            refused.update(names)",
         wrong="            refused = refused | names.keys()",
         tests=(f"{OF_NOTHING_GOOD}::test_a_packed_file_stops_at_a_piece_without_a_good_record",),
@@ -2134,7 +2134,7 @@ QUARANTINE_BUGS = (
     ),
     Bug(
         name="many bad records are decoded in a transaction that the server ends meanwhile",
-        file="spark_jobs/batch/parts.py",
+        file="spark_jobs/batch/pieces.py",
         correct="        rows = _staged_rows(connection, stage)\n    #",
         wrong="        rows = _staged_rows(connection, stage)\n        return tuple(map(_read, rows))\n    #",
         tests=(f"{OF_KEPT}::test_no_transaction_is_open_while_staged_pieces_are_decoded",),
@@ -2215,8 +2215,8 @@ SESSION_BUGS = (
     Bug(
         name="a load that waits for another one does not tell it",
         file="spark_jobs/load/waiting.py",
-        correct='crew.report_waiting(f"another load{attempt.holders()}")',
-        wrong="attempt.holders()",
+        correct='sessions.report_waiting(f"another load{context.holders()}")',
+        wrong="context.holders()",
         tests=(f"{OF_PROGRESS}::test_a_load_reports_what_it_waits_for",),
     ),
     Bug(

@@ -12,8 +12,8 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, QuarantinedRecord
 from dedup_core.replay import Condition
 from dedup_core.spans import Span, SpanSet
-from spark_jobs.batch.hand_over import Word
 from spark_jobs.batch.job import Replacement
+from spark_jobs.batch.kept import PublishInput
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import parse_column
@@ -54,7 +54,7 @@ def test_text_is_plain_ascii():
 
 
 def test_the_values_handed_over_with_a_batch_stay_as_they_are():
-    word = Word(
+    word = PublishInput(
         deliveries=3,
         written=(parse_column("amount", "numeric(12,2) not null"), parse_column("names", "text[]")),
         has_lineage=True,
@@ -62,7 +62,7 @@ def test_the_values_handed_over_with_a_batch_stay_as_they_are():
         notes=(Note(name="b.jsonl", reason="it is locked", is_unreadable=True),),
     )
 
-    assert decode(Word, encode(word)) == word
+    assert decode(PublishInput, encode(word)) == word
 
 
 def test_fields_that_have_a_default_may_be_missing():
@@ -84,11 +84,11 @@ def test_a_field_that_is_unknown_is_refused(path):
     inner: Any = whole
     for step in path:
         inner = inner[step]
-    decode(Word, json.dumps(whole))
+    decode(PublishInput, json.dumps(whole))
     inner["later"] = None
 
     with pytest.raises(OtherRelease, match="unknown field `later`"):
-        decode(Word, json.dumps(whole))
+        decode(PublishInput, json.dumps(whole))
 
 
 def test_a_message_names_the_field_that_does_not_fit():

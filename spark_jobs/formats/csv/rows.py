@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from spark_jobs.formats.casts import Settled, one_array, settle
+from spark_jobs.formats.casts import CastColumns, cast_columns, one_array
 from spark_jobs.formats.csv.dialect import Dialect, record_ends, split_record
 from spark_jobs.formats.lines import BOM, Lines, bad_of_too_long, lines_of, not_utf8, positions_of
 from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused, Records
@@ -93,7 +93,7 @@ class _Reader:
     options: CsvOptions
     unknown_fields: UnknownFields
 
-    def read_many(self, group: Indices) -> Settled | None:
+    def read_many(self, group: Indices) -> CastColumns | None:
         block = self.lines.together(group)
         table = self._parse(block) if block.size <= _BLOCK_BYTES_MAX else None
         if table is None or table.num_rows != len(group):
@@ -101,7 +101,7 @@ class _Reader:
         arrays = [
             pa.nulls(len(group), pa.string()) if at is None else one_array(table.column(str(at))) for at in self._places
         ]
-        return settle(arrays, self.columns, count=len(group))
+        return cast_columns(arrays, self.columns, count=len(group))
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from spark_jobs.formats.casts import DIGITS_MAX, Settled, mask_of, one_array, settle
+from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
 from spark_jobs.formats.jsonl.fields import fields_of
 from spark_jobs.formats.jsonl.unknown import Unknown
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
@@ -129,22 +129,22 @@ class _Reader:
     #: Whether the lines read last had fields without a column.
     has_unknown: bool = False
 
-    def read_many(self, group: Indices) -> Settled | None:
+    def read_many(self, group: Indices) -> CastColumns | None:
         block = self.lines.together(group)
         if block.size > _BLOCK_BYTES_MAX:
             return None
         ignores = self.unknown_fields is UnknownFields.IGNORE
         # Arrow is fastest if it has nothing to skip.
         if not self._has_raw and not (ignores and self.has_unknown):
-            settled = self._parsed(block, count=len(group), unexpected="error")
-            if settled is not None:
+            cast = self._parsed(block, count=len(group), unexpected="error")
+            if cast is not None:
                 self.has_unknown = False
-                return settled
-        settled = self._parsed(block, count=len(group), unexpected="ignore")
-        if settled is None:
+                return cast
+        cast = self._parsed(block, count=len(group), unexpected="ignore")
+        if cast is None:
             return None
         self.has_unknown = True
-        return self._scanned(settled, group) if self._has_raw or not ignores else settled
+        return self._scanned(cast, group) if self._has_raw or not ignores else cast
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)
@@ -153,22 +153,22 @@ class _Reader:
         self._note_unknown(found)
         return row
 
-    def _parsed(self, block: pa.Buffer, *, count: int, unexpected: str) -> Settled | None:
+    def _parsed(self, block: pa.Buffer, *, count: int, unexpected: str) -> CastColumns | None:
         """The lines as Arrow reads them; `unexpected` is what it does with fields without a column."""
         table = _parse(block, self._schema, unexpected=unexpected)
         if table is None or table.num_rows != count:
             return None
-        settled = settle(self._arrays(table), self._without_scanned(), count=count)
+        cast = cast_columns(self._arrays(table), self._without_scanned(), count=count)
         # The scan finds them too.
-        return settled if self._has_raw else replace(settled, doubted=settled.doubted | self._without_value(settled))
+        return cast if self._has_raw else replace(cast, doubted=cast.doubted | self._without_value(cast))
 
-    def _without_value(self, settled: Settled) -> Mask:
+    def _without_value(self, cast: CastColumns) -> Mask:
         """The lines in which each declared field is missing or null, which Arrow does not distinguish."""
-        empty = np.ones(len(settled.doubted), np.bool_)
+        empty = np.ones(len(cast.doubted), np.bool_)
         for name in self.declared:
             if not empty.any():
                 break
-            empty &= mask_of(settled.rows.column(name).is_null())
+            empty &= mask_of(cast.rows.column(name).is_null())
         return empty
 
     @cached_property
@@ -198,11 +198,11 @@ class _Reader:
             replace(column, not_null=False) if column.type.kind is Kind.JSONB else column for column in self.columns
         )
 
-    def _scanned(self, settled: Settled, group: Indices) -> Settled:
+    def _scanned(self, cast: CastColumns, group: Indices) -> CastColumns:
         """Take raw JSON from the lines, and look for unknown fields."""
         places = [at for at, column in enumerate(self.columns) if column.type.kind is Kind.JSONB]
         values: list[list[object]] = [[None] * len(group) for _ in places]
-        doubted = settled.doubted.copy()
+        doubted = cast.doubted.copy()
         for row in np.flatnonzero(~doubted).tolist():
             try:
                 found, twice = self._fields(group[row])
@@ -211,10 +211,10 @@ class _Reader:
                 self._note_unknown(found)
             except RecordRefused:
                 doubted[row] = True
-        rows = settled.rows
+        rows = cast.rows
         for place, column_values in zip(places, values, strict=True):
             rows = rows.set_column(place, rows.field(place), pa.array(column_values, rows.field(place).type))
-        return Settled(rows=rows, doubted=doubted)
+        return CastColumns(rows=rows, doubted=doubted)
 
     def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
         try:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.formats.casts import (
     DIGITS_MAX,
-    Settled,
+    CastColumns,
     breaks_contract,
     cast_texts,
     mask_of,
@@ -103,14 +103,14 @@ class _Reader:
         )
         return f"{{{','.join(written)}}}".encode(errors="backslashreplace")
 
-    def read_many(self, group: Indices) -> Settled | None:
+    def read_many(self, group: Indices) -> CastColumns | None:
         rows = self._table if len(group) == self._table.num_rows else self._table.take(pa.array(group))
         doubted, arrays = np.zeros(len(group), np.bool_), []
         for column in self._columns:
             array, unread = self._cast(rows, column)
             doubted |= unread | breaks_contract(array, column)
             arrays.append(array)
-        return Settled(rows=pa.Table.from_arrays(arrays, schema=arrow_schema(self._columns)), doubted=doubted)
+        return CastColumns(rows=pa.Table.from_arrays(arrays, schema=arrow_schema(self._columns)), doubted=doubted)
 
     def read_one(self, index: int) -> list[object]:
         if self._refusal is not None:

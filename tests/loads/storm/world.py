@@ -38,7 +38,7 @@ from spark_jobs.load.report import LoadSettings, Report
 from spark_jobs.pipeline.columns import LINEAGE, arrow_schema
 from spark_jobs.pipeline.declared import Declared, OnRewrite, Write
 from spark_jobs.plan.plan import make_plan
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.board_work import Delivery
 from spark_jobs.recover.retry import RetryReport, retry
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.findings import Kind as Differing

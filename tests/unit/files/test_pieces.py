@@ -19,7 +19,7 @@ from spark_jobs.formats.records import Chunk, Part
 from spark_jobs.pipeline.declared import Format, Source
 from spark_jobs.read import parts as under_test
 from spark_jobs.read.cuts import complete_end, cuts
-from spark_jobs.read.parts import pieces
+from spark_jobs.read.parts import parts_of
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 PRODUCER = ProducerId(7)
@@ -81,7 +81,7 @@ def test_parts_of_any_size_are_the_whole_lines_in_order(*, folder, suffix, conte
     path = written(folder / f"whole{suffix}", content)
     first = data.draw(st.sampled_from(line_starts(content)))
 
-    parts = list(pieces(chunk(path, first=first, sealed=sealed), source(chunk_bytes)))
+    parts = list(parts_of(chunk(path, first=first, sealed=sealed), source(chunk_bytes)))
 
     assert b"".join(part.raw for part in parts) == (content if sealed else whole_lines(content))[first:]
     assert touch(parts, first=first)
@@ -97,7 +97,7 @@ def test_a_chunk_ends_where_it_should(folder, suffix, content, chunk_bytes, data
     path = written(folder / f"bounded{suffix}", content)
     first, end = sorted(data.draw(st.tuples(*[st.sampled_from(line_starts(content))] * 2)))
 
-    parts = list(pieces(chunk(path, first=first, end=end), source(chunk_bytes)))
+    parts = list(parts_of(chunk(path, first=first, end=end), source(chunk_bytes)))
 
     assert b"".join(part.raw for part in parts) == content[first:end]
 
@@ -112,7 +112,7 @@ def test_exactly_the_records_that_are_too_long_stand_alone(
     fits = max(chunk_bytes, record_bytes_max)
     found = source(chunk_bytes, record_bytes_max=record_bytes_max)
 
-    parts = list(pieces(chunk(path, sealed=sealed), found))
+    parts = list(parts_of(chunk(path, sealed=sealed), found))
 
     records = [line + b"\n" for line in content.split(b"\n")[:-1]]
     last = content[len(b"".join(records)) :]
@@ -132,7 +132,7 @@ def test_marks_are_at_the_end_of_every_part(*, folder, suffix, content, chunk_by
     first = data.draw(st.sampled_from(line_starts(content)))
     marks = StreamMarks()
 
-    for part in pieces(chunk(path, first=first), source(chunk_bytes, record_bytes_max=record_bytes_max), marks=marks):
+    for part in parts_of(chunk(path, first=first), source(chunk_bytes, record_bytes_max=record_bytes_max), marks=marks):
         assert marks.marks == fingerprint_of(str(plain), end=part.end).stream
 
 
@@ -141,8 +141,8 @@ def test_marks_are_at_the_end_of_every_part(*, folder, suffix, content, chunk_by
 def test_the_smallest_files_are_read_whole(folder, suffix, content):
     path = written(folder / f"small{suffix}", content)
 
-    assert b"".join(part.raw for part in pieces(chunk(path), source(100))) == whole_lines(content)
-    assert b"".join(part.raw for part in pieces(chunk(path, sealed=True), source(100))) == content
+    assert b"".join(part.raw for part in parts_of(chunk(path), source(100))) == whole_lines(content)
+    assert b"".join(part.raw for part in parts_of(chunk(path, sealed=True), source(100))) == content
 
 
 @pytest.mark.parametrize("suffix", PACKED)
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_off_gives_its_whole_records_first(folder, suffix):
     path = folder / f"broken{suffix}"
     path.write_bytes(packed(content, suffix, members=2)[:-100])
 
-    parts, failure = parts_before_failure(pieces(chunk(path, sealed=True), source(1000)))
+    parts, failure = parts_before_failure(parts_of(chunk(path, sealed=True), source(1000)))
 
     read = b"".join(part.raw for part in parts)
     assert content.startswith(read)
@@ -164,10 +164,10 @@ def test_a_last_line_without_newline_waits_for_the_trailer_of_its_stream(folder)
     path, content = folder / "trailer.gz", packed(b"one\ntwo", ".gz")
 
     path.write_bytes(content[:-8])
-    parts, failure = parts_before_failure(pieces(chunk(path, sealed=True), source(1000)))
+    parts, failure = parts_before_failure(parts_of(chunk(path, sealed=True), source(1000)))
     assert ([part.raw for part in parts], type(failure)) == ([b"one\n"], Incomplete)
     path.write_bytes(content)
-    parts = list(pieces(chunk(path, sealed=True), source(1000)))
+    parts = list(parts_of(chunk(path, sealed=True), source(1000)))
     assert [(part.raw, part.is_tail) for part in parts] == [(b"one\n", False), (b"two", True)]
 
 
@@ -176,7 +176,7 @@ def test_a_last_line_without_newline_waits_for_the_trailer_of_its_stream(folder)
 def test_a_file_that_became_shorter_than_its_chunk_gives_no_half_record(folder, suffix, first, end):
     path = written(folder / f"shrunk{suffix}", b"one\ntwo\nthr")
 
-    parts, failure = parts_before_failure(pieces(chunk(path, first=first, end=end, sealed=True), source(4)))
+    parts, failure = parts_before_failure(parts_of(chunk(path, first=first, end=end, sealed=True), source(4)))
 
     assert isinstance(failure, Unreadable)
     assert "ends before byte" in str(failure)
@@ -192,7 +192,7 @@ def test_a_record_beyond_all_limits_is_passed_over_in_flat_memory(folder):
         file.write(b"\nafter\n")
 
     tracemalloc.start()
-    parts = list(pieces(chunk(path), source(2**20, record_bytes_max=4 * 2**20)))
+    parts = list(parts_of(chunk(path), source(2**20, record_bytes_max=4 * 2**20)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -215,7 +215,7 @@ def test_offsets_stay_right_in_files_of_any_size(folder, base):
     size = base + 11
 
     end = complete_end(str(path), first=base, size=size)
-    parts = list(pieces(chunk(path, first=base, end=end), source(4)))
+    parts = list(parts_of(chunk(path, first=base, end=end), source(4)))
 
     assert end == base + 8
     assert [(part.first, part.end, part.raw) for part in parts] == [
@@ -255,7 +255,7 @@ def test_offsets_beyond_what_a_float_can_hold_stay_right(folder, monkeypatch):
 
     monkeypatch.setattr(under_test, "open_stream", lambda url: Far())
 
-    parts = list(pieces(chunk(folder / "far", first=base, end=base + 8), source(4)))
+    parts = list(parts_of(chunk(folder / "far", first=base, end=base + 8), source(4)))
 
     assert [(part.first, part.end) for part in parts] == [(base, base + 4), (base + 4, base + 8)]
 
@@ -291,7 +291,7 @@ def test_records_of_several_lines_stay_whole(folder, content, chunk_bytes, recor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(under_test, "_ends_of", lambda source, first: EvenNewlines())
-        parts = list(pieces(chunk(path), found))
+        parts = list(parts_of(chunk(path), found))
 
     fits = max(chunk_bytes, record_bytes_max)
     assert b"".join(part.raw for part in parts) == content[: starts[-1]]

@@ -7,13 +7,13 @@ from secrets import token_hex
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from spark_jobs.batch.parts import StagedPart, keep_part
+from spark_jobs.batch.pieces import StagedPiece, insert_piece
 from spark_jobs.batch.stage import Stage, still_there
 from spark_jobs.write.sql import run
 
 
 @dataclass(frozen=True)
-class Made:
+class TransformedRows:
     """The rows that one try wrote for a partition."""
 
     partition: int
@@ -21,7 +21,9 @@ class Made:
     rows: int
 
 
-def stage_made(engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, partition: int) -> Made | None:
+def stage_transformed(
+    engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, partition: int
+) -> TransformedRows | None:
     """Store the rows of one try in a table of its own, completely or not at all; None if there are none."""
     token, rows = token_hex(8), 0
     writer = replace(stage.writer, table=stage.made(token))
@@ -32,14 +34,14 @@ def stage_made(engine: Engine, stage: Stage, tables: Iterable[pa.Table], *, part
                 run(connection, f"CREATE UNLOGGED TABLE {writer.table} {like}")
             writer.copy(connection, table)
             rows += table.num_rows
-    return Made(partition, token, rows) if rows else None
+    return TransformedRows(partition, token, rows) if rows else None
 
 
-def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
+def accept(engine: Engine, stage: Stage, made: Iterable[TransformedRows]) -> None:
     """Count the rows of the tries that Spark reports as first, and of no others."""
     with still_there(stage), engine.connect() as connection, connection.begin():
         for each in made:
-            part = StagedPart(
+            part = StagedPiece(
                 delivery=-1 - each.partition,
                 number=0,
                 is_last=True,
@@ -50,5 +52,5 @@ def accept(engine: Engine, stage: Stage, made: Iterable[Made]) -> None:
                 records=0,
             )
             # On a retry after a lost answer, it is already attached.
-            if keep_part(connection, stage, part):
+            if insert_piece(connection, stage, part):
                 run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")

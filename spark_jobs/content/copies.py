@@ -23,14 +23,14 @@ from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.read.chunks import FileRewritten, read_parts
+from spark_jobs.read.checked_parts import FileRewritten, read_parts
 from spark_jobs.read.digests import Digests, digest_of, digests_in
 
 _READ_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Twin:
+class CopyRecord:
     """What to record about a file that is partly or completely loaded, without reading its records."""
 
     #: The name under which it is loaded.
@@ -90,7 +90,7 @@ def ends_a_line(source: Source, url: str, end: int) -> bool:
     if Compression.of(url) is Compression.NONE:
         return _has_ended(read_at(url, offset=end - 1, size=size))
     with open_stream(url) as stream:
-        _feed(stream, end - 1)
+        _digests_of_next(stream, end - 1)
         return _has_ended(stream.read(size))
 
 
@@ -99,7 +99,7 @@ def _has_ended(last_and_next: bytes) -> bool:
     return last_and_next[:1] == b"\n" or last_and_next[1:].startswith((b"\n", b"\r\n"))
 
 
-class Twins:
+class LoadedContents:
     """All loaded producers, indexed by the beginning of their unpacked content; used once a file is new."""
 
     def __init__(self, declared: Declared, ledger: Ledger[Any]) -> None:
@@ -133,7 +133,7 @@ class Twins:
             return None
         marks_before = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
         try:
-            end = _compared(source, listed, proof.digests, end=state.consumed.end)
+            end = _find_end_of_content(source, listed, proof.digests, end=state.consumed.end)
         except OnceloadError:
             return None
         if end is None:
@@ -180,7 +180,7 @@ def holds_what_was_loaded(
 def _is_what_was_loaded(source: Source, listed: Listed, digests: bytes) -> bool:
     """Cached by ETag, so that a load every minute does not read the file each time."""
     with errors_naming(listed.url):
-        found = _compared(source, listed, digests, end=0) is not None
+        found = _find_end_of_content(source, listed, digests, end=0) is not None
     if look_at(listed.url).etag != listed.etag:
         raise FileRewritten(listed.url, "the object store reports that it was rewritten while it was compared")
     return found
@@ -193,7 +193,7 @@ class _End(Enum):
     LATER = "later"
 
 
-def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
+def _find_end_of_content(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
     """Whether a file contains all content with these digests, and whether it ends there."""
     if source.format is Format.PARQUET:
         return _compared_row_groups(source, listed, digests)
@@ -201,7 +201,7 @@ def _compared(source: Source, listed: Listed, digests: bytes, *, end: int) -> _E
         at = _read_up_to(stream, digests)
         if at is None:
             return None
-        _feed(stream, max(0, end - at))
+        _digests_of_next(stream, max(0, end - at))
         try:
             return _End.LATER if stream.read(1) else _End.OF_FILE
         except (Incomplete, Damaged):
@@ -245,14 +245,14 @@ def _read_up_to(stream: Any, digests: bytes) -> int | None:  # noqa: ANN401 - wh
     """Read all content with these digests, and return its end; None if the content differs."""
     at = 0
     for span, expected in sorted(digests_in(digests), key=_first_of):
-        _feed(stream, span.first - at)
-        if expected not in _feed(stream, len(span)):
+        _digests_of_next(stream, span.first - at)
+        if expected not in _digests_of_next(stream, len(span)):
             return None
         at = span.end
     return at
 
 
-def _feed(stream: Any, size: int) -> tuple[bytes, ...]:  # noqa: ANN401 - whatever opens a source reads like a file.
+def _digests_of_next(stream: Any, size: int) -> tuple[bytes, ...]:  # noqa: ANN401 - whatever opens a source reads like a file.
     digests = Digests()
     while size and (block := stream.read(min(size, _READ_BYTES))):
         digests.feed(block)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge
-from spark_jobs.content.known import Twin
+from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
 from spark_jobs.plan.choice import Choice
-from spark_jobs.plan.life import LEFT_OPEN
-from spark_jobs.plan.rest import FileToRead
+from spark_jobs.plan.file_state import LEFT_OPEN
+from spark_jobs.plan.to_read import FileToRead
 
 _WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
 BEGINNING = (
@@ -27,8 +27,13 @@ def one_reader_each(
     """Let each producer be read under one name only; other files with its content, or more, wait."""
     groups: dict[ProducerId, list[FileToRead]] = {}
     for file in found.values():
-        if isinstance(file, FileToRead) and file.twin and file.twin.copy_of is not None and file.twin.is_whole:
-            groups.setdefault(file.twin.copy_of, []).append(file)
+        if (
+            isinstance(file, FileToRead)
+            and file.copy_record
+            and file.copy_record.copy_of is not None
+            and file.copy_record.is_whole
+        ):
+            groups.setdefault(file.copy_record.copy_of, []).append(file)
     chosen, waits = dict(found), dict[Listed, Note]()
     by_name = {listed.name: file for listed, file in found.items()}
     for producer_id, files in groups.items():
@@ -47,7 +52,7 @@ def one_reader_each(
         if reader is None and candidates:
             # Choose the longest one, as far as its size shows; its name becomes the producer's.
             reader = max(candidates, key=_reach)
-            chosen[reader.listed] = replace(reader, twin=replace(_twin(reader), takes_over=True))
+            chosen[reader.listed] = replace(reader, copy_record=replace(_twin(reader), takes_over=True))
         for file in behind:
             if reader is not None and file is not reader:
                 reason = BESIDE.format(name, reader.listed.name)
@@ -66,7 +71,7 @@ def waiting_rotated(found: Mapping[Listed, FileToRead | Note | None], choice: Ch
     rests = {
         _twin(file).name: file.listed.name
         for file in found.values()
-        if isinstance(file, FileToRead) and file.spans and file.twin and file.twin.takes_over
+        if isinstance(file, FileToRead) and file.spans and file.copy_record and file.copy_record.takes_over
         if not choice.means(file.listed.name)
     }
     return {
@@ -82,10 +87,10 @@ _ROTATED = (
 )
 
 
-def _twin(file: FileToRead) -> Twin:
-    if file.twin is None:
+def _twin(file: FileToRead) -> CopyRecord:
+    if file.copy_record is None:
         raise AssertionError
-    return file.twin
+    return file.copy_record
 
 
 def _has_left(own: "FileToRead | Note | None", generation: int) -> bool:
@@ -101,7 +106,7 @@ def _reach(file: FileToRead) -> tuple[bool, int]:
 
 def _is_noted(file: FileToRead, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> bool:
     """Whether everything about a copy is already recorded."""
-    twin, before = _twin(file), known.get(file.listed.name)
+    copy_record, before = _twin(file), known.get(file.listed.name)
     if before is None or before[1].shared is None:
         return False
-    return (before[1].shared[0], before[1].state.fingerprint) == (twin.copy_of, twin.fingerprint)
+    return (before[1].shared[0], before[1].state.fingerprint) == (copy_record.copy_of, copy_record.fingerprint)

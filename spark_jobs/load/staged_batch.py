@@ -10,22 +10,22 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.connection import translated
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
-from spark_jobs.batch.hand_over import keep
 from spark_jobs.batch.job import Job, Replacement
-from spark_jobs.batch.parts import StagedPart, is_whole, staged_parts
+from spark_jobs.batch.kept import keep_batch
+from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from spark_jobs.batch.stage import Stage, StageLost, open_stage
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
-from spark_jobs.load.attempt import Attempt
-from spark_jobs.load.crew import Crew
-from spark_jobs.load.turns import Overtaking, overtaking, sealed_ends
+from spark_jobs.load.context import LoadContext
+from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
+from spark_jobs.load.sessions import Sessions
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.rest import FileToRead
+from spark_jobs.plan.to_read import FileToRead
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
 from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
-from spark_jobs.read.delivery import Bundle, Delivery, offers_of, read_work
-from spark_jobs.write.patience import answered
+from spark_jobs.read.board_work import Bundle, Delivery, decode_work, offers_of
+from spark_jobs.write.patience import until_answered
 
 #: A crash of the server empties unlogged tables; the next staging then starts from nothing.
 _STAGINGS_MAX = 5
@@ -35,7 +35,7 @@ _STAGINGS_MAX = 5
 class _Staged:
     """The result of one staging."""
 
-    parts: Sequence[StagedPart]
+    parts: Sequence[StagedPiece]
     notes: Sequence[Note]
     #: Every piece of every delivery is staged.
     is_there: bool
@@ -72,12 +72,12 @@ class _Staged:
         ]
 
 
-class AtOnce:
+class StagedBatch:
     """Stages a batch and publishes it, or keeps it for another call to publish."""
 
-    def __init__(self, attempt: Attempt, crew: Crew) -> None:
-        self._attempt, self._crew = attempt, crew
-        self._declared = attempt.declared
+    def __init__(self, context: LoadContext, sessions: Sessions) -> None:
+        self._context, self._sessions = context, sessions
+        self._declared = context.declared
         #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
@@ -93,20 +93,20 @@ class AtOnce:
         Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
         dead letters, and files that would overtake something that cannot be read.
         """
-        job = replace(self._crew.job, replaced=_replaced(files, ids))
+        job = replace(self._sessions.job, replaced=_replaced(files, ids))
         left_out: list[Note] = []
         losses = 0
         while losses < _STAGINGS_MAX:
             losses += 1
             with ExitStack() as staging, suppress(StageLost):
                 # After a crash, old connections fail only now; their locks are gone with their stages.
-                stage = answered(partial(self._open_stage, staging, job))
+                stage = until_answered(partial(self._open_stage, staging, job))
                 staged = self._stage(replace(job, stage=stage), stage, some, claim)
                 if staged.is_to_be_published:
                     notes = [*left_out, *staged.notes]
                     self._publish_or_keep(job, stage, staged.parts, claim, some=some, notes=notes)
                     return notes
-                if self._attempt.is_stopped:
+                if self._context.is_stopped:
                     return left_out
                 if staged.leaves_out:
                     # This loses nothing, and each time less is left.
@@ -118,15 +118,15 @@ class AtOnce:
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
         with translated(pipeline=job.declared.name, doing="opening a stage"):
             target = job.declared.target
-            stage = open_stage(self._attempt.engine, job.written, target, lineage=job.has_lineage)
+            stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
             return staging.enter_context(stage)
 
     def _stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> _Staged:
         notes = self._let_stage(job, stage, some, claim)
-        parts = answered(partial(self._parts, stage))
+        parts = until_answered(partial(self._parts, stage))
         notes += [note for part in parts for note in part.notes]
         half = {new: _why_half(each.name, notes) for new, each in half_read(job, parts, notes).items()}
-        broken = {new: [note] for new, note in without_records(job, self._attempt.ledger, parts).items()} | half
+        broken = {new: [note] for new, note in without_records(job, self._context.ledger, parts).items()} | half
         dead = self._set_aside(claim)
         is_there = not dead and is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
         noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
@@ -138,35 +138,35 @@ class AtOnce:
         if self._declared.transform is not None:
             # Spark SQL may read its input again, so this one session keeps all deliveries.
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
-            return self._crew.tasks.transform(job, deliveries)
-        self._attempt.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._attempt.batch)
-        return self._crew.work(job)
+            return self._sessions.tasks.transform(job, deliveries)
+        self._context.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._context.batch)
+        return self._sessions.work(job)
 
-    def _parts(self, stage: Stage) -> tuple[StagedPart, ...]:
+    def _parts(self, stage: Stage) -> tuple[StagedPiece, ...]:
         with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
-            return staged_parts(self._attempt.engine, stage)
+            return staged_pieces(self._context.engine, stage)
 
     def _set_aside(self, claim: Claim) -> set[tuple[ProducerId, int]]:
         """Take dead letters out of the batch, and return the starts of their chunks; some batches fail instead."""
-        board = self._attempt.board
-        dead = answered(partial(board.dead_of, claim))
+        board = self._context.board
+        dead = until_answered(partial(board.dead_of, claim))
         if dead and self._declared.is_published_whole:
-            raise BatchIncomplete(self._declared.name, self._attempt.batch, dead[0].tries, dead[0].reason)
-        answered(partial(board.set_aside, claim))
-        letters = (read_work(self._declared, each.work, claim)[0] for each in dead)
+            raise BatchIncomplete(self._declared.name, self._context.batch, dead[0].tries, dead[0].reason)
+        until_answered(partial(board.set_aside, claim))
+        letters = (decode_work(self._declared, each.work, claim)[0] for each in dead)
         return {_place(chunk) for letter in letters for chunk in letter.chunks}
 
     def _publish_or_keep(
         self,
         job: Job,
         stage: Stage,
-        parts: Sequence[StagedPart],
+        parts: Sequence[StagedPiece],
         claim: Claim,
         *,
         some: Sequence[Bundle],
         notes: Sequence[Note],
     ) -> None:
-        engine, ledger, settings = self._attempt.engine, self._attempt.ledger, self._attempt.settings
+        engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
         if settings.publishes:
             if self._declared.suite is not None:
                 audit = audit_stage(engine, ledger, job, stage, parts, docs=settings.docs)
@@ -174,7 +174,7 @@ class AtOnce:
             publish(engine, ledger, job, stage, parts, claim=claim)
         elif any(part.advances for part in parts):
             sealed = tuple(sealed_ends(self._declared.source, some, parts))
-            keep(engine, job, stage, claim, deliveries=len(some), notes=notes, sealed=sealed)
+            keep_batch(engine, job, stage, claim, deliveries=len(some), notes=notes, sealed=sealed)
             self.kept = sum(part.rows for part in parts)
 
 
@@ -183,7 +183,7 @@ def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
     return [each.of_no_replacement() for each in of_file or [Note(name=name, reason="it was not read completely")]]
 
 
-def _has_holes(parts: Sequence[StagedPart], some: Sequence[Bundle]) -> bool:
+def _has_holes(parts: Sequence[StagedPiece], some: Sequence[Bundle]) -> bool:
     """Whether a chunk has staged pieces after a piece that is missing."""
     staged: dict[tuple[int, ProducerId], SpanSet] = {}
     for part in parts:

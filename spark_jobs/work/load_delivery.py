@@ -31,31 +31,31 @@ from dedup_core.postgres.connection import first_line, translated
 from dedup_core.replay import Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, engine_of
-from spark_jobs.batch.parts import StagedPart, begin_try, stage_part
+from spark_jobs.batch.pieces import StagedPiece, begin_try, stage_piece
 from spark_jobs.batch.stage import Stage, still_there
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk, FileRefused, Records
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Declared, UnknownFields
-from spark_jobs.read.advances import Prepared, prepare
-from spark_jobs.read.chunks import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
-from spark_jobs.read.delivery import Delivery
+from spark_jobs.read.bad_rows import without_invalid_ids, without_rows
+from spark_jobs.read.board_work import Delivery
+from spark_jobs.read.checked_parts import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
 from spark_jobs.read.limits import NothingGood, bad_allowed, check_piece
-from spark_jobs.read.refused import without_rows, without_strange_ids
+from spark_jobs.read.new_content import NewContent, leave_out_consumed
 from spark_jobs.read.rows import read_records
-from spark_jobs.write.patience import Answer, Patience, answered
-from spark_jobs.write.refused import is_of_rows, refused_rows
+from spark_jobs.write.find_refused import is_of_rows, refused_rows
+from spark_jobs.write.patience import Answer, Patience, until_answered
 from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 
-def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
+def load_delivery(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
     """Load one delivery; report what could not be read, and load the rest.
 
     With `begins`, which is called before each chunk, two chunks are never read or committed together.
     """
     if job.stage is not None:
-        answered(partial(_begin_try, job, job.stage, delivery))
+        until_answered(partial(_begin_try, job, job.stage, delivery))
     notes: list[Note] = []
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, begins)):
@@ -67,7 +67,7 @@ def deliver(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None
             take = partial(
                 _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
             )
-        sparing_the_others(take, parts, refused=refused, notes=notes, by_file=begins is not None)
+        without_refused_files(take, parts, refused=refused, notes=notes, by_file=begins is not None)
     return notes
 
 
@@ -76,7 +76,7 @@ def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
         begin_try(engine_of(job), stage, delivery.claim, delivery=delivery.number)
 
 
-def sparing_the_others(
+def without_refused_files(
     take: Callable[[list[ReadPart]], Answer],
     parts: list[ReadPart],
     *,
@@ -168,7 +168,7 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: boo
     # A part may already be loaded, if another worker held it before.
     consumed = patience.until_answered(find_consumed) if job.is_redelivered else {}
     while True:
-        prepared = prepare(parts, records, consumed=consumed)
+        prepared = leave_out_consumed(parts, records, consumed=consumed)
         try:
             if _has_something_new(prepared, consumed):
                 _commit(ledger, job, _commit_of(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
@@ -191,7 +191,7 @@ def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> di
     return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
 
 
-def _has_something_new(prepared: Prepared, consumed: Mapping[ProducerId, SpanSet]) -> bool:
+def _has_something_new(prepared: NewContent, consumed: Mapping[ProducerId, SpanSet]) -> bool:
     # A file without records is recorded with the others, or by the next load.
     return any(each.spans for each in prepared.advances) if consumed else bool(prepared.advances)
 
@@ -210,7 +210,7 @@ def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> Non
 
 
 def _commit_of(
-    job: Job, parts: Sequence[ReadPart], prepared: Prepared, *, writer: Writer, claim: Claim, is_last: bool
+    job: Job, parts: Sequence[ReadPart], prepared: NewContent, *, writer: Writer, claim: Claim, is_last: bool
 ) -> Commit[Connection]:
     def write_rows(connection: Connection) -> int:
         rows = writer.write(connection, prepared.rows)
@@ -248,12 +248,12 @@ def _stage_piece(
     records, writer = records_of(job, parts, stage.writer)
     patience = Patience()
     while True:
-        prepared = prepare(parts, records, consumed={})
-        staged = StagedPart.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+        prepared = leave_out_consumed(parts, records, consumed={})
+        staged = StagedPiece.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
         staged = replace(staged, notes=tuple(notes) if is_last else ())
         try:
             with translated(pipeline=job.declared.name, doing="staging rows"):
-                stage_part(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
+                stage_piece(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
         except (DatabaseLost, PipelineBusy) as error:
             patience.wait(error)
         except ColumnsDiffer as differing:
@@ -276,7 +276,7 @@ def records_of(
         # A transform sees the declared columns, and makes the written ones.
         records = read_records(job.declared, job.columns, parts)
     if job.declared.producer is not None:
-        records = without_strange_ids(records, job.declared.producer, [each.part for each in parts])
+        records = without_invalid_ids(records, job.declared.producer, [each.part for each in parts])
     check_piece(job.declared, records, parts)
     return records, writer
 

@@ -16,14 +16,14 @@ from dedup_core.spans import SpanSet
 from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
-from spark_jobs.read.advances import Prepared
+from spark_jobs.read.new_content import NewContent
 from spark_jobs.write.codec import decode, encode
 from spark_jobs.write.sql import run
 from spark_jobs.write.writer import Writer
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedPart:
+class StagedPiece:
     """What a piece of a delivery proves once its rows are published."""
 
     #: Negative for rows that a transform made, which prove nothing by themselves.
@@ -44,7 +44,7 @@ class StagedPart:
         return self.delivery, self.number
 
     @classmethod
-    def of(cls, prepared: Prepared, *, delivery: int, number: int, is_last: bool) -> "StagedPart":
+    def of(cls, prepared: NewContent, *, delivery: int, number: int, is_last: bool) -> "StagedPiece":
         return cls(
             delivery=delivery,
             number=number,
@@ -79,27 +79,29 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
             )
 
 
-def stage_part(engine: Engine, stage: Stage, part: StagedPart, rows: pa.Table, *, writer: Writer, claim: Claim) -> None:
+def stage_piece(
+    engine: Engine, stage: Stage, part: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
+) -> None:
     """Stage a piece and its rows, unless this try already did and the answer was lost."""
     with engine.connect() as connection, connection.begin() as transaction:
-        if not keep_part(connection, stage, part):
+        if not insert_piece(connection, stage, part):
             transaction.rollback()
             return
         writer.write(connection, rows)
         hold(connection, claim)
 
 
-def note_part(engine: Engine, stage: Stage, part: StagedPart) -> None:
+def stage_proof(engine: Engine, stage: Stage, part: StagedPiece) -> None:
     """Stage the proof of a piece whose rows are written elsewhere; a repeated read must give the same piece."""
     with engine.connect() as connection, connection.begin():
-        if not keep_part(connection, stage, part):
+        if not insert_piece(connection, stage, part):
             rows = _staged_rows(connection, stage)
             (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == part.place)
             if kept != part:
                 raise DatabaseLost(f"reading piece {part.place} again", "its file changed after it was first read")
 
 
-def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
+def insert_piece(connection: Connection, stage: Stage, part: StagedPiece) -> bool:
     # Stage names are generated, so no colon in them is taken for a parameter.
     statement = text(
         f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
@@ -118,7 +120,7 @@ def keep_part(connection: Connection, stage: Stage, part: StagedPart) -> bool:
         return connection.execute(statement, binds).rowcount == 1
 
 
-def staged_parts(engine: Engine, stage: Stage) -> tuple[StagedPart, ...]:
+def staged_pieces(engine: Engine, stage: Stage) -> tuple[StagedPiece, ...]:
     """Return all staged pieces in order."""
     with engine.begin() as connection:
         rows = _staged_rows(connection, stage)
@@ -134,7 +136,7 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     return rows[1:]
 
 
-def write_word(connection: Connection, stage: Stage, word: str) -> None:
+def write_publish_input(connection: Connection, stage: Stage, word: str) -> None:
     """Store the word in the stage, so that a crash that empties the stage also removes the word."""
     with still_there(stage):
         statement = text(f"UPDATE {stage.parts} SET proof = :word WHERE delivery = {OPENED}")
@@ -142,7 +144,7 @@ def write_word(connection: Connection, stage: Stage, word: str) -> None:
             raise StageLost(stage.parts)
 
 
-def read_word(connection: Connection, stage: Stage) -> str:
+def read_publish_input(connection: Connection, stage: Stage) -> str:
     with still_there(stage):
         word: str | None = run(
             connection, f"SELECT proof FROM {stage.parts} WHERE delivery = {OPENED}"
@@ -163,9 +165,9 @@ def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
         raise StageLost(stage.parts)
 
 
-def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
+def is_whole(parts: Sequence[StagedPiece], *, deliveries: int) -> bool:
     """Whether each delivery has all of its pieces, from 0 to the one marked as last."""
-    numbers: dict[int, list[StagedPart]] = {}
+    numbers: dict[int, list[StagedPiece]] = {}
     for part in (part for part in parts if part.delivery >= 0):
         numbers.setdefault(part.delivery, []).append(part)
     are_there = len(numbers) == deliveries and all(
@@ -174,7 +176,7 @@ def is_whole(parts: Sequence[StagedPart], *, deliveries: int) -> bool:
     return are_there and not _overlap(parts)
 
 
-def _overlap(parts: Iterable[StagedPart]) -> bool:
+def _overlap(parts: Iterable[StagedPiece]) -> bool:
     seen: dict[ProducerId, SpanSet] = {}
     for advance in (advance for part in parts for advance in part.advances):
         spans = seen.get(advance.producer_id, SpanSet())
@@ -193,9 +195,9 @@ class _Proof:
     notes: tuple[Note, ...]
 
 
-def _read(row: Any) -> StagedPart:  # noqa: ANN401 - a row has the types that its statement gives it.
+def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that its statement gives it.
     proof = decode(_Proof, row.proof)
-    return StagedPart(
+    return StagedPiece(
         delivery=row.delivery,
         number=row.number,
         is_last=row.is_last,

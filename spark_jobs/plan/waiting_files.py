@@ -9,8 +9,8 @@ from spark_jobs.files.listing import Listed, Listing
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.known import dead_letter_reason
-from spark_jobs.plan.rest import FileToRead
+from spark_jobs.plan.ledger_lookup import dead_letter_reason
+from spark_jobs.plan.to_read import FileToRead
 
 
 def waiting_for_runs(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook) -> dict[Listed, Note]:

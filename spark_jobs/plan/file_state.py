@@ -8,8 +8,8 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Knowledge
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
-from spark_jobs.content.known import Twin, resemblance_of
-from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, begins_alike, is_vouched_for
+from spark_jobs.content.copies import CopyRecord, resemblance_of
+from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, begins_alike, has_same_etag_or_none
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.csv.header import read_header
@@ -18,7 +18,7 @@ from spark_jobs.read.parts import is_stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class FileState:
     """The current generation of a file, and what was loaded of it."""
 
     generation: int = 1
@@ -34,31 +34,31 @@ class Life:
     #: Up to which end, and how many records.
     seen: int = 0
     #: The record of its content under another name.
-    twin: Twin | None = None
+    copy_record: CopyRecord | None = None
     #: It ends where that content ends.
     is_all_in: bool = False
     #: The same file, after its ETag changed.
-    itself: Twin | None = None
+    itself: CopyRecord | None = None
     replaces: ProducerId | None = None
 
 
-def current_life(
+def current_state(
     declared: Declared,
     listed: Listed,
     known: tuple[ProducerId, Knowledge] | None,
     *,
     proven: Callable[..., bool],
     sealed: bool,
-) -> Life | Note:
+) -> FileState | Note:
     if known is None:
-        return Life()
+        return FileState()
     producer_id, knowledge = known
     state = knowledge.state
     if state.condition is Condition.REPLACED:
         # The generation that replaced it has consumed nothing.
-        return Life(generation=state.generation + 1)
+        return FileState(generation=state.generation + 1)
     if knowledge.shared is not None:
-        return _life_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
+        return _state_of_copy(declared, listed, state, knowledge.shared, proven=proven, sealed=sealed)
     if state.fingerprint is None and state.consumed and declared.producer:
         what = (
             "its name is already the name of a producer in the records, and a file cannot be the same producer. "
@@ -66,11 +66,11 @@ def current_life(
         )
         return Note(name=listed.name, reason=what, needs_a_person=True)
     if state.fingerprint is None:
-        return Life(generation=state.generation, consumed=state.consumed)
-    return _life_of(declared, listed, producer_id, state, proven=proven, sealed=sealed)
+        return FileState(generation=state.generation, consumed=state.consumed)
+    return _state_of(declared, listed, producer_id, state, proven=proven, sealed=sealed)
 
 
-def _life_of(
+def _state_of(
     declared: Declared,
     listed: Listed,
     producer_id: ProducerId,
@@ -78,9 +78,9 @@ def _life_of(
     *,
     proven: Callable[..., bool],
     sealed: bool,
-) -> Life | Note:
+) -> FileState | Note:
     fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
-    resemblance, is_vouched = resemblance_of(declared.source, listed, state), is_vouched_for(listed, fingerprint)
+    resemblance, is_vouched = resemblance_of(declared.source, listed, state), has_same_etag_or_none(listed, fingerprint)
     if resemblance in (Resemblance.SAME, Resemblance.GROWN) and not is_vouched and not proven(listed, producer_id):
         # Both ends are equal; only reading all of it could show whether the rest is.
         resemblance = Resemblance.CHANGED
@@ -90,23 +90,23 @@ def _life_of(
         # A read to the end of a stream records its size; earlier reads may have left holes.
         is_to_end = state.size == listed.size and state.consumed.is_without_holes
         is_read = is_to_end if is_stream(declared.source, listed.name) else is_whole
-        return Life(
+        return FileState(
             generation=state.generation,
             consumed=state.consumed,
             fingerprint=state.fingerprint,
             is_left_open=resemblance is Resemblance.SAME and was_left_open(state) and state.consumed.is_without_holes,
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
-            itself=None if is_vouched else _itself(state, fingerprint.named(listed.etag)),
+            itself=None if is_vouched else _with_new_etag_only(state, fingerprint.named(listed.etag)),
         )
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
             return Note(name=listed.name, reason=_EMPTY)
         if _may_be_a_beginning(declared.source, listed, fingerprint):
             return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
-    return _next_life(declared, listed, producer_id, state, reason)
+    return _next_state(declared, listed, producer_id, state, reason)
 
 
-def _life_of_copy(
+def _state_of_copy(
     declared: Declared,
     listed: Listed,
     state: ProducerState,
@@ -114,19 +114,19 @@ def _life_of_copy(
     *,
     proven: Callable[..., bool],
     sealed: bool,
-) -> Life | Note:
+) -> FileState | Note:
     """Nothing is consumed under its own name; its content is loaded as another producer's."""
     seen = _as_seen(declared.source, state, shared[1])
     end = seen.consumed.end if seen.consumed else 0
-    life = _life_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
-    if isinstance(life, Note) or life.generation != state.generation:
-        return life
-    if life.is_left_open and not sealed and seen.consumed == shared[1].consumed:
+    file_state = _state_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
+    if isinstance(file_state, Note) or file_state.generation != state.generation:
+        return file_state
+    if file_state.is_left_open and not sealed and seen.consumed == shared[1].consumed:
         return Note(name=listed.name, reason=LEFT_OPEN)
-    itself = life.itself and replace(life.itself, copy_of=shared[0])
-    if life.is_done:
-        return replace(life, itself=itself)
-    return Life(generation=life.generation, copy_of=shared, seen=end, itself=itself)
+    itself = file_state.itself and replace(file_state.itself, copy_of=shared[0])
+    if file_state.is_done:
+        return replace(file_state, itself=itself)
+    return FileState(generation=file_state.generation, copy_of=shared, seen=end, itself=itself)
 
 
 def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
@@ -137,9 +137,9 @@ def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> Pro
     return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
 
 
-def _itself(state: ProducerState, fingerprint: Fingerprint) -> Twin:
+def _with_new_etag_only(state: ProducerState, fingerprint: Fingerprint) -> CopyRecord:
     """What to record about a file without new content, so that it is not read again."""
-    return Twin(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
+    return CopyRecord(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 
 def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint) -> bool:
@@ -153,9 +153,9 @@ def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint
     return len(header.encode()) < EDGE_BYTES
 
 
-def _next_life(
+def _next_state(
     declared: Declared, listed: Listed, producer_id: ProducerId, state: ProducerState, reason: str
-) -> Life | Note:
+) -> FileState | Note:
     """Decide about a file that was rewritten."""
     match declared.on_rewrite:
         case OnRewrite.STOP:
@@ -165,9 +165,9 @@ def _next_life(
             )
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
-            return Life(generation=state.generation + 1)
+            return FileState(generation=state.generation + 1)
         case OnRewrite.REPLACE:
-            return Life(generation=state.generation + 1, replaces=producer_id)
+            return FileState(generation=state.generation + 1, replaces=producer_id)
 
 
 _REWRITTEN = {

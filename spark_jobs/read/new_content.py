@@ -14,12 +14,12 @@ from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.formats.records import BadRecord, Part, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
-from spark_jobs.read.chunks import ReadPart
+from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.digests import digest_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class NewContent:
     """The new content of some parts, ready to be committed."""
 
     advances: tuple[Advance, ...]
@@ -42,7 +42,9 @@ class Prepared:
         )
 
 
-def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[ProducerId, SpanSet]) -> Prepared:
+def leave_out_consumed(
+    parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[ProducerId, SpanSet]
+) -> NewContent:
     """Leave out what is already loaded; each producer advances by exactly the rest."""
     by_producer: dict[ProducerId, list[ReadPart]] = {}
     for each in parts:
@@ -63,7 +65,7 @@ def prepare(parts: Sequence[ReadPart], records: Records, *, consumed: Mapping[Pr
         if new[producer_id] or not _offered(some)
     )
     left_out = records.count - rows.num_rows - len(bad)
-    return Prepared(advances=advances, rows=rows, bad=bad, duplicate=left_out, bytes=_bytes_of(parts, new))
+    return NewContent(advances=advances, rows=rows, bad=bad, duplicate=left_out, bytes=_bytes_of(parts, new))
 
 
 def _bytes_of(parts: Sequence[ReadPart], new: Mapping[ProducerId, SpanSet]) -> int:

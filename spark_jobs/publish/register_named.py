@@ -15,7 +15,7 @@ from spark_jobs.pipeline.declared import RecordProducer
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.write.sql import filled, literal, quoted, run
 
-SQL = statements("named.sql", package=__package__)
+SQL = statements("register_named.sql", package=__package__)
 #: Producers that records name have no later generations.
 GENERATION = 1
 #: A column of the target may have a collation in which different texts are equal.

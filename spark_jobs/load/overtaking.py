@@ -12,18 +12,18 @@ from itertools import groupby
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.spans import Span, SpanSet
-from spark_jobs.batch.hand_over import SealedEnd
-from spark_jobs.batch.parts import StagedPart
-from spark_jobs.content.known import ends_a_line
+from spark_jobs.batch.kept import SealedEnd
+from spark_jobs.batch.pieces import StagedPiece
+from spark_jobs.content.copies import ends_a_line
 from spark_jobs.files.addresses import Unreadable, local_path
 from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source, Write
-from spark_jobs.plan.order import waits_for
-from spark_jobs.publish.merge import merged
-from spark_jobs.read.delivery import Bundle
+from spark_jobs.plan.waiting_files import waits_for
+from spark_jobs.publish.merge import advances_of
+from spark_jobs.read.board_work import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +50,12 @@ _GOES_ON = (
 
 
 def overtaking(
-    declared: Declared, some: Sequence[Bundle], parts: Sequence[StagedPart], *, noted: Set[str]
+    declared: Declared, some: Sequence[Bundle], parts: Sequence[StagedPiece], *, noted: Set[str]
 ) -> Overtaking | None:
     """The chunks that would overtake another one; `noted` names files that were not read completely."""
     in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
-    read = {advance.producer_id: advance for advance in merged(parts)}
+    read = {advance.producer_id: advance for advance in advances_of(parts)}
     ends = {chunk: _sealed_end(chunk, read, declared.source) for chunk in in_order}
     gone_on = {chunk for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}
     noted = noted | {chunk.name for chunk in gone_on}
@@ -76,7 +76,7 @@ def overtaking(
 
 def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[Chunk]]:
     """The chunks that must take effect in sequence."""
-    if declared.is_in_turn:
+    if declared.is_ordered_across_files:
         return [in_order]
     if declared.target.write is Write.MERGE and declared.producer is None:
         # The last record of a key wins, and only the position in the file shows which one is last.
@@ -109,9 +109,9 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
-def sealed_ends(source: Source, some: Sequence[Bundle], parts: Sequence[StagedPart]) -> Iterator[SealedEnd]:
+def sealed_ends(source: Source, some: Sequence[Bundle], parts: Sequence[StagedPiece]) -> Iterator[SealedEnd]:
     """The ends of files whose last line counts as sealed, to be checked when the batch is published."""
-    read = {advance.producer_id: advance for advance in merged(parts)}
+    read = {advance.producer_id: advance for advance in advances_of(parts)}
     ends = (_sealed_end(chunk, read, source) for chunks in some for chunk in chunks)
     yield from (end for end in ends if end is not None)
 

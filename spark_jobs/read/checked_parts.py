@@ -16,7 +16,7 @@ from spark_jobs.files.fingerprints import (
     compare,
     compare_whole,
     fingerprint_of,
-    is_renamed,
+    has_other_etag,
     read_whole,
     still_begins_with,
 )
@@ -26,7 +26,7 @@ from spark_jobs.formats.parquet.footers import read_row_groups
 from spark_jobs.formats.records import Chunk, FileRefused, LastLineOpen, Part
 from spark_jobs.formats.signatures import check_text
 from spark_jobs.pipeline.declared import Format, Source
-from spark_jobs.read.parts import Rest, open_end, pieces
+from spark_jobs.read.parts import UnfinishedRecord, open_end, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,8 @@ def _plain_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         empty = fingerprint_of(chunk.url, end=0).to_bytes()
         yield ReadPart(chunk=chunk, part=_nothing(chunk), fingerprint=empty, size=0)
         return
-    left = Rest()
-    for part in pieces(chunk, source, rest=left):
+    left = UnfinishedRecord()
+    for part in parts_of(chunk, source, rest=left):
         fingerprint = _fingerprint_of(chunk, part)
         # The file must still be the one that the part was read from, or the fingerprint would be of another file.
         fingerprint = fingerprint.named(_check_unchanged(chunk, source))
@@ -145,7 +145,7 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
 
     No part is returned unless the file is still the one that the first part was read from.
     """
-    seen, rest = StreamMarks(), Rest()
+    seen, rest = StreamMarks(), UnfinishedRecord()
     stored = chunk.stored or fingerprint_of(chunk.url, end=chunk.size).to_bytes()
     chunk = replace(chunk, stored=stored)
     held: tuple[Part, Marks] | None = None
@@ -177,10 +177,10 @@ def _packed_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
         raise left
 
 
-def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: Rest) -> Iterator[Part]:
+def _text_parts(chunk: Chunk, source: Source, *, marks: StreamMarks, rest: UnfinishedRecord) -> Iterator[Part]:
     """The parts of a packed file, whose beginning is checked while reading."""
     is_begun = chunk.first > 0
-    for part in pieces(chunk, source, marks=marks, rest=rest):
+    for part in parts_of(chunk, source, marks=marks, rest=rest):
         if not is_begun:
             check_text(chunk.url, part.raw)
             is_begun = True
@@ -227,5 +227,5 @@ def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
 def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:
     """Check that a row group is of the file that its footer was read from."""
     now = _look_again(chunk)
-    if is_renamed(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
+    if has_other_etag(now, fingerprint) or compare_whole(now, fingerprint) is not Resemblance.SAME:
         raise FileRewritten(chunk.url, "it was rewritten while it was read")

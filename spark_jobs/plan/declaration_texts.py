@@ -23,7 +23,7 @@ from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, Identity,
 from spark_jobs.write.sql import table_name
 
 
-def as_declared(declared: Declared) -> Pipeline:
+def pipeline_with_declaration(declared: Declared) -> Pipeline:
     """The pipeline, with everything that a load compares with the version in force."""
     declaration = Declaration(terms=_terms(declared), rest=_rest(declared))
     return replace(

@@ -15,12 +15,12 @@ from dedup_core.ports import Claim
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.connection import translated
 from spark_jobs.batch.job import Job, Replacement
-from spark_jobs.batch.parts import read_word, write_word
+from spark_jobs.batch.pieces import read_publish_input, write_publish_input
 from spark_jobs.batch.stage import Stage
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.write.codec import decode, encode
-from spark_jobs.write.patience import answered
+from spark_jobs.write.patience import until_answered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SealedEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
+class PublishInput:
     """What the planner of a batch leaves for the process that publishes it."""
 
     #: The number of deliveries that must be complete.
@@ -48,7 +48,7 @@ class Word:
     sealed: tuple[SealedEnd, ...] = ()
 
 
-def keep(
+def keep_batch(
     engine: Engine,
     job: Job,
     stage: Stage,
@@ -59,7 +59,7 @@ def keep(
     sealed: Sequence[SealedEnd],
 ) -> None:
     """Store the word, and keep the stage with the claim of the batch."""
-    word = Word(
+    word = PublishInput(
         deliveries=deliveries,
         written=job.written,
         has_lineage=job.has_lineage,
@@ -71,13 +71,13 @@ def keep(
 
     def keep_now() -> None:
         with translated(pipeline=job.declared.name, doing="keeping a batch"), engine.begin() as connection:
-            write_word(connection, stage, encode(word))
+            write_publish_input(connection, stage, encode(word))
         batches.keep(claim, stage=stage.name)
 
     # Idempotent, because it is retried when an answer was lost.
-    answered(keep_now)
+    until_answered(keep_now)
 
 
-def word_of(engine: Engine, pipeline: str, stage: Stage) -> Word:
+def publish_input_of(engine: Engine, pipeline: str, stage: Stage) -> PublishInput:
     with translated(pipeline=pipeline, doing="looking at a stage"), engine.begin() as connection:
-        return decode(Word, read_word(connection, stage))
+        return decode(PublishInput, read_publish_input(connection, stage))

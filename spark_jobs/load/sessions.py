@@ -11,19 +11,19 @@ from dedup_core.postgres.sessions import session_of
 from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import is_of_s3, known_access
 from spark_jobs.files.notes import Note
-from spark_jobs.load.attempt import Attempt
+from spark_jobs.load.context import LoadContext
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.work.progress import Waiting, WatchedTasks
 from spark_jobs.work.session import Tasks
-from spark_jobs.write.patience import answered
+from spark_jobs.write.patience import until_answered
 from spark_jobs.write.target import columns_to_read, ensure_target
 
 
-class Crew:
+class Sessions:
     """Starts sessions when there is work."""
 
-    def __init__(self, attempt: Attempt, *, tasks: Tasks | None, running: ExitStack) -> None:
-        self._attempt, self._given, self._running = attempt, tasks, running
+    def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
+        self._context, self._given, self._running = context, tasks, running
         #: How long Spark took to start.
         self.starting_s = 0.0
         #: How many bytes will be read, if known.
@@ -32,16 +32,16 @@ class Crew:
     @cached_property
     def job(self) -> Job:
         """The job for all sessions; creates the target table if needed."""
-        attempt, declared, settings = self._attempt, self._attempt.declared, self._attempt.settings
-        columns = columns_to_read(attempt.engine, declared)
+        context, declared, settings = self._context, self._context.declared, self._context.settings
+        columns = columns_to_read(context.engine, declared)
         job = Job(
             declared=declared,
             columns=columns,
             written=columns,
             ledger=settings.ledger,
-            session=attempt.session,
-            batch=attempt.batch,
-            run=attempt.run,
+            session=context.session,
+            batch=context.batch,
+            run=context.run,
             wait_s=settings.wait_s,
             differences_accepted=settings.differences_accepted,
             access=known_access() if is_of_s3(declared.source.path) else {},
@@ -51,30 +51,30 @@ class Crew:
             found = "a transform without them, so the old rows would stay beside the new ones"
             expected = f"{PRODUCER_ID} and {SEQUENCE} among the columns of the transform"
             raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
-        ensure_target(attempt.engine, declared, columns=job.written)
+        ensure_target(context.engine, declared, columns=job.written)
         return job
 
     @property
     def tasks(self) -> Tasks:
         """The tasks, with progress reports if they are wanted."""
-        if (on_progress := self._attempt.settings.on_progress) is None:
+        if (on_progress := self._context.settings.on_progress) is None:
             return self._tasks
-        return WatchedTasks(self._tasks, on_progress, after=self._attempt.before, planned=self.planned_bytes)
+        return WatchedTasks(self._tasks, on_progress, after=self._context.before, planned=self.planned_bytes)
 
     def work(self, job: Job | None = None) -> list[Note]:
         """Let sessions work on open deliveries of any planner, as long as they may get one."""
-        attempt = self._attempt
+        context = self._context
         notes: list[Note] = []
-        before, left = None, attempt.left()
-        while left != before and self._is_for_us(left) and not attempt.is_stopped:
+        before, left = None, context.left()
+        while left != before and self._is_for_us(left) and not context.is_stopped:
             notes += self.tasks.run(job or self.job, self._sessions(left.count))
             # A newer process with the same session name continues instead.
-            answered(attempt.renew)
-            before, left = left, attempt.left()
+            until_answered(context.renew)
+            before, left = left, context.left()
         return notes
 
     def report_waiting(self, waits_for: str) -> None:
-        if (on_progress := self._attempt.settings.on_progress) is not None:
+        if (on_progress := self._context.settings.on_progress) is not None:
             with suppress(OSError):
                 on_progress(Waiting(waits_for=waits_for))
 
@@ -86,7 +86,7 @@ class Crew:
 
         self.report_waiting("Spark to start")
         starting = time.monotonic()
-        declared, settings = self._attempt.declared, self._attempt.settings
+        declared, settings = self._context.declared, self._context.settings
         spark = SparkTasks.started(
             declared.name, settings.master, settings.spark_options, tries=declared.delivery.deliveries_max
         )
@@ -96,14 +96,14 @@ class Crew:
 
     def _sessions(self, deliveries: int) -> list[SessionName]:
         """The fixed sessions, or as many of our own as there is work for."""
-        rules = self._attempt.declared.delivery
-        if self._attempt.declared.has_fixed_sessions:
+        rules = self._context.declared.delivery
+        if self._context.declared.has_fixed_sessions:
             return list(rules.names)
         count = min(rules.sessions or self._tasks.slots, max(1, deliveries))
-        return [session_of(self._attempt.batch, str(number)) for number in range(1, count + 1)]
+        return [session_of(self._context.batch, str(number)) for number in range(1, count + 1)]
 
     def _is_for_us(self, left: OpenWork) -> bool:
         """Whether our sessions may find work."""
-        if self._attempt.declared.transform is not None:
+        if self._context.declared.transform is not None:
             return False
-        return left.of_session if self._attempt.has_own_line else bool(left.waiting or left.of_batch)
+        return left.of_session if self._context.has_own_line else bool(left.waiting or left.of_batch)

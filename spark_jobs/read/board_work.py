@@ -63,15 +63,15 @@ def _at(chunk: Chunk, url: str) -> Chunk:
     return chunk if url == chunk.url else replace(chunk, url=url)
 
 
-def read_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
+def decode_work(declared: Declared, work: str, claim: Claim) -> tuple[Delivery, str | None]:
     """Deserialise a delivery, and the stage of its rows."""
     found = decode(_Work, work)
     chunks = tuple(_at(chunk, with_login(chunk.url, of=declared.source.path)) for chunk in found.chunks)
     return Delivery(number=found.number, chunks=chunks, claim=claim), found.stage
 
 
-def read_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
-    return read_work(declared, handed.work, handed.claim)
+def decode_handed(declared: Declared, handed: Handed) -> tuple[Delivery, str | None]:
+    return decode_work(declared, handed.work, handed.claim)
 
 
 def reading(work: str, name: str | None) -> str:
@@ -84,7 +84,7 @@ def find_file_being_read(work: str) -> str | None:
     return decode(_Work, work).reading
 
 
-def parted(work: str, name: str) -> tuple[str | None, Offer]:
+def split_off(work: str, name: str) -> tuple[str | None, Offer]:
     """Split one file off a delivery: the rest, if there is any, and that file."""
     whole = replace(decode(_Work, work), reading=None)
     rest = tuple(chunk for chunk in whole.chunks if chunk.name != name)

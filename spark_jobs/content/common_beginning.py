@@ -17,7 +17,7 @@ from spark_jobs.formats.csv.header import read_header
 from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import SEQUENCE
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.read.chunks import read_parts
+from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.read.cuts import complete_end
 from spark_jobs.read.digests import Digests
 from spark_jobs.read.rows import read_records
@@ -26,7 +26,7 @@ _READ_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parting:
+class CommonBeginning:
     """What a file has in common with another one."""
 
     end: int
@@ -51,7 +51,9 @@ def common_beginning(one: Listed, other: Listed) -> tuple[int, bool]:
     return end, False
 
 
-def part_from(declared: Declared, listed: Listed, *, common: int, counted_from: int, is_stream: bool) -> Parting:
+def cut_common_beginning(
+    declared: Declared, listed: Listed, *, common: int, counted_from: int, is_stream: bool
+) -> CommonBeginning:
     """Cut the shared bytes after their last whole record; the records before `counted_from` are known."""
     first = counted_from if counted_from <= common else 0
     starts = np.sort(np.array([*_starts(declared, listed, first=first, common=common, is_stream=is_stream)], np.int64))
@@ -63,7 +65,9 @@ def part_from(declared: Declared, listed: Listed, *, common: int, counted_from: 
             digests.feed(block)
     records = int(np.searchsorted(starts, end))
     digest = digests.of(Span(0, end)) if end else b""
-    return Parting(end=end, records=records, digest=digest, fingerprint=Fingerprint(stream=seen.marks).to_bytes())
+    return CommonBeginning(
+        end=end, records=records, digest=digest, fingerprint=Fingerprint(stream=seen.marks).to_bytes()
+    )
 
 
 def _starts(declared: Declared, listed: Listed, *, first: int, common: int, is_stream: bool) -> Iterator[int]:

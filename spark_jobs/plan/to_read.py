@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
-from spark_jobs.content.known import Twin
+from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole, read_whole
 from spark_jobs.files.listing import Listed
@@ -14,7 +14,7 @@ from spark_jobs.formats.csv.header import read_checked_header
 from spark_jobs.formats.parquet.footers import check_columns
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared, Format, Source
-from spark_jobs.plan.life import LEFT_OPEN, Life
+from spark_jobs.plan.file_state import LEFT_OPEN, FileState
 from spark_jobs.read.cuts import complete_end
 from spark_jobs.read.parts import find_open_end, is_stream
 
@@ -36,17 +36,17 @@ class FileToRead:
     #: The marks of its stored bytes, if only reading finds the end of its records.
     stored: bytes | None = None
     #: What to record about it: this much is already loaded under another name.
-    twin: Twin | None = None
+    copy_record: CopyRecord | None = None
     #: An earlier generation, whose rows are deleted in the same commit.
     replaces: ProducerId | None = None
 
     @property
-    def in_already(self) -> str | None:
+    def loaded_elsewhere(self) -> str | None:
         """How the rest of it is loaded, if not under its own name."""
-        if self.twin is None:
+        if self.copy_record is None:
             return None
-        is_itself = self.twin.name == self.listed.name
-        return "already loaded, under another ETag" if is_itself else f"already loaded as {self.twin.name}"
+        is_itself = self.copy_record.name == self.listed.name
+        return "already loaded, under another ETag" if is_itself else f"already loaded as {self.copy_record.name}"
 
     @property
     def bytes(self) -> int:
@@ -62,63 +62,63 @@ def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
     )
 
 
-def rest_of_stream(source: Source, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
-    if life.is_left_open and not sealed:
+def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | Note | None:
+    if file_state.is_left_open and not sealed:
         return Note(name=listed.name, reason=LEFT_OPEN)
-    first, size = life.consumed.end if life.consumed else 0, listed.size
+    first, size = file_state.consumed.end if file_state.consumed else 0, listed.size
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
-    if life.is_all_in and life.consumed == SpanSet([Span(0, first)] if first else []):
-        return _to_read(source, listed, life, spans=(), sealed=sealed)
-    if is_plain and not life.twin:
-        if first >= size and life.consumed.is_without_holes and life.replaces is None:
+    if file_state.is_all_in and file_state.consumed == SpanSet([Span(0, first)] if first else []):
+        return _to_read(source, listed, file_state, spans=(), sealed=sealed)
+    if is_plain and not file_state.copy_record:
+        if first >= size and file_state.consumed.is_without_holes and file_state.replaces is None:
             return None
         left = find_open_end(listed.url, source, first=first, size=size) if first < size else None
         if left and not (sealed and isinstance(left, LastLineOpen)):
             return Note.of(listed.name, left)
     # Chunks of a plain file are loaded in any order; if it is compressed later, some may still be missing.
-    missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=life.consumed).new
+    missing = judge(SpanSet([Span(0, first)]) if first else SpanSet(), consumed=file_state.consumed).new
     spans = (*((span.first, span.end) for span in missing), (first, None))
-    return _to_read(source, listed, life, spans=spans, sealed=sealed)
+    return _to_read(source, listed, file_state, spans=spans, sealed=sealed)
 
 
-def rest_of_plain(source: Source, listed: Listed, life: Life, *, sealed: bool) -> FileToRead | Note | None:
-    from_byte = life.consumed.end if life.consumed else 0
+def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | Note | None:
+    from_byte = file_state.consumed.end if file_state.consumed else 0
     end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
     offered = SpanSet([Span(0, end)]) if end else SpanSet()
-    new = judge(offered, consumed=life.consumed).new
+    new = judge(offered, consumed=file_state.consumed).new
     is_open = Note(name=listed.name, reason=str(LastLineOpen(listed.size - end)))
-    if life.replaces is not None and end < listed.size:
+    if file_state.replaces is not None and end < listed.size:
         return is_open.of_no_replacement()
-    if life.replaces is not None and not end:
+    if file_state.replaces is not None and not end:
         # Its end is found by reading, as in a compressed file without content.
-        return _to_read(source, listed, life, spans=((0, None),), sealed=sealed)
-    if new or life.twin:
+        return _to_read(source, listed, file_state, spans=((0, None),), sealed=sealed)
+    if new or file_state.copy_record:
         spans = tuple((span.first, span.end) for span in new)
-        return _to_read(source, listed, life, spans=spans, sealed=sealed)
+        return _to_read(source, listed, file_state, spans=spans, sealed=sealed)
     return is_open if end < listed.size else None
 
 
 def _to_read(
-    source: Source, listed: Listed, life: Life, *, spans: tuple[tuple[int, int | None], ...], sealed: bool
+    source: Source, listed: Listed, file_state: FileState, *, spans: tuple[tuple[int, int | None], ...], sealed: bool
 ) -> FileToRead:
     return FileToRead(
         listed=listed,
-        generation=life.generation,
+        generation=file_state.generation,
         spans=spans,
         sealed=sealed,
-        is_new=not life.consumed,
-        expected=_expected(source, listed, life, spans),
+        is_new=not file_state.consumed,
+        expected=_expected(source, listed, file_state, spans),
         stored=_stored_marks(source, listed),
-        replaces=life.replaces,
-        twin=life.twin,
+        replaces=file_state.replaces,
+        copy_record=file_state.copy_record,
     )
 
 
 def _expected(
-    source: Source, listed: Listed, life: Life, spans: tuple[tuple[int, int | None], ...]
+    source: Source, listed: Listed, file_state: FileState, spans: tuple[tuple[int, int | None], ...]
 ) -> tuple[bytes, ...]:
     """The loaded part, and, where that is cheap, all that will be read."""
-    known = (life.fingerprint,) if life.fingerprint else ()
+    known = (file_state.fingerprint,) if file_state.fingerprint else ()
     if source.format is Format.PARQUET:
         return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
     end = spans[-1][1] if spans else None

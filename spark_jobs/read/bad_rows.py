@@ -15,7 +15,7 @@ from dedup_core.spans import SEQUENCE_END
 from spark_jobs.formats.records import BadRecord, Part, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, ColumnType, Kind, arrow_type
 from spark_jobs.pipeline.declared import RecordProducer
-from spark_jobs.read.advances import lineage_of
+from spark_jobs.read.new_content import lineage_of
 
 
 def without_rows(records: Records, refused: Mapping[int, str], parts: Sequence[Part]) -> Records:
@@ -56,7 +56,7 @@ def _writable(value: object, arrow: pa.DataType) -> object:
 _UUID = ColumnType(kind=Kind.UUID)
 
 
-def without_strange_ids(records: Records, producer: RecordProducer, parts: Sequence[Part]) -> Records:
+def without_invalid_ids(records: Records, producer: RecordProducer, parts: Sequence[Part]) -> Records:
     """Reject records with an invalid sequence id, or a producer name that is too long."""
     name, sequence = producer.name, producer.sequence
     ids = records.rows.column(sequence).to_numpy()

@@ -13,17 +13,17 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.batches import planner_of
 from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries
 from dedup_core.replay import Run
-from spark_jobs.load.report import LoadSettings, what_is_left_of
+from spark_jobs.load.report import LoadSettings, without_replaced
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.choice import Choice
-from spark_jobs.plan.versions import as_declared
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.work.session import BEATS_PER_LEASE
-from spark_jobs.write.patience import answered
+from spark_jobs.write.patience import until_answered
 from spark_jobs.write.target import check_target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class LoadContext:
     """One call of a batch, while no other call runs under its name."""
 
     declared: Declared
@@ -41,10 +41,10 @@ class Attempt:
     @classmethod
     def begun(
         cls, declared: Declared, settings: LoadSettings, engine: Engine, *, batch: Batch, run: Run | None
-    ) -> "Attempt":
+    ) -> "LoadContext":
         ledger = PostgresLedger(engine)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
-        version = ledger.declare(as_declared(declared), version=settings.version)
+        version = ledger.declare(pipeline_with_declaration(declared), version=settings.version)
         check_target(engine, ledger, declared)
         # First release everything that an earlier epoch under this name still holds.
         board.end_batch(batch, reason=f"a later run of batch {batch} took over")
@@ -69,13 +69,13 @@ class Attempt:
         """Hand out expired deliveries again, and give those of removed sessions to the first session."""
         self.expire()
         if self.declared.has_fixed_sessions:
-            answered(self.board.adopt_strays)
+            until_answered(self.board.adopt_strays)
         if self.is_staged:
             # Deliveries are dropped with their planner's claim; if no claim is left, nothing else drops them.
-            answered(partial(self.ledger.drop_ended_claims, self.declared.name))
+            until_answered(partial(self.ledger.drop_ended_claims, self.declared.name))
 
     def expire(self) -> None:
-        if expired := answered(partial(self.board.expire, is_staged=self.is_staged)):
+        if expired := until_answered(partial(self.board.expire, is_staged=self.is_staged)):
             event("claim_expired", level=logging.WARNING, pipeline=self.declared.name, deliveries=expired)
 
     def renew(self) -> None:
@@ -106,16 +106,18 @@ class Attempt:
     def choice(self) -> Choice:
         choice = replace(self.settings.choice, takes_empty_files=self.settings.differences_accepted)
         name = self.declared.name
-        return what_is_left_of(choice, self.ledger, name, self.batch, begun_at=self.before)
+        return without_replaced(choice, self.ledger, name, self.batch, begun_at=self.before)
 
     def left(self) -> OpenWork:
         look = partial(self.board.open_work, self.batch, is_staged=self.is_staged, session=self.settings.session)
-        return answered(look)
+        return until_answered(look)
 
     def outlook(self) -> Outlook:
-        return answered(partial(self.ledger.outlook, self.declared.name))
+        return until_answered(partial(self.ledger.outlook, self.declared.name))
 
     def holders(self) -> str:
         """The sessions that hold something, formatted for messages."""
-        held = (f"session {name}, lease until {at:%H:%M:%S}Z" for name, at in answered(self.board.holders).items())
+        held = (
+            f"session {name}, lease until {at:%H:%M:%S}Z" for name, at in until_answered(self.board.holders).items()
+        )
         return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)
