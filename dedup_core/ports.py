@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
@@ -54,6 +54,13 @@ class Claim:
     spans: Mapping[ProducerId, SpanSet]
 
 
+class LoadedProducer(NamedTuple):
+    """A producer, and what was loaded of it."""
+
+    producer_id: ProducerId
+    state: ProducerState
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
     """The current knowledge of one producer: its state, and the spans that other live workers claim."""
@@ -61,13 +68,20 @@ class Knowledge:
     state: ProducerState
     claimed: SpanSet
     #: If this file is a copy, up to the end of its fingerprint: the producer whose content it holds.
-    shared: tuple[ProducerId, ProducerState] | None = None
+    shared: LoadedProducer | None = None
 
     def as_copy_of(self, producer_id: ProducerId, state: ProducerState | None) -> "Knowledge":
         """The same for a copy. If nothing of its producer is loaded any more, the copy is unknown too."""
         if state is not None and state.consumed and state.condition is not Condition.REPLACED:
-            return replace(self, shared=(producer_id, state))
+            return replace(self, shared=LoadedProducer(producer_id, state))
         return replace(self, state=replace(self.state, fingerprint=None, size=None, condition=Condition.OPEN))
+
+
+class KnownProducer(NamedTuple):
+    """The producer of a registered name, and what is known of it."""
+
+    producer_id: ProducerId
+    knowledge: Knowledge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +280,7 @@ class Ledger(Protocol[Transaction]):
     def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
         """Return the producer id of each (name, generation). New producers have consumed nothing."""
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
 
     def outlook(self, pipeline: str) -> Outlook:

@@ -19,6 +19,7 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    KnownProducer,
     Outcome,
     Outlook,
     Proof,
@@ -95,7 +96,7 @@ class PostgresLedger:
         with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
             producers.register_all(connection, pipeline, table, generation=generation)
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
         """The latest generation of each registered name, with the claims of all sessions."""
         with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
             return producers.find(connection, pipeline, names)

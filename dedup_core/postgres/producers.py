@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from dedup_core.errors import LimitReached
 from dedup_core.names import Batch, ProducerId, SessionName
-from dedup_core.ports import Knowledge
+from dedup_core.ports import Knowledge, KnownProducer
 from dedup_core.postgres.commit import NO_ORIGIN, SQL, get_pipeline, lock_pipeline, take_position, write_entry
 from dedup_core.postgres.connection import Record, array, in_batches, on_table
 from dedup_core.postgres.rows import state_in
@@ -54,7 +54,7 @@ def _count(connection: Connection, found: Record, pipeline: str, producers: int)
     connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
 
 
-def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
     """The latest generation of each registered name, with the claims of all sessions."""
     pipeline_id = get_pipeline(connection, pipeline).pipeline_id
     found: dict[str, ProducerId] = {}
@@ -62,7 +62,7 @@ def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[st
         rows = connection.execute(SQL["latest_generations"], {"pipeline_id": pipeline_id, "names": array(some)})
         found.update({row.name: row.producer_id for row in rows})
     known = know(connection, pipeline_id, NO_SESSION, list(found.values()))
-    return {name: (producer_id, known[producer_id]) for name, producer_id in found.items()}
+    return {name: KnownProducer(producer_id, known[producer_id]) for name, producer_id in found.items()}
 
 
 def know(

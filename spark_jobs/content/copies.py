@@ -13,7 +13,7 @@ from typing import Any
 
 from dedup_core.errors import NotFound, OnceloadError
 from dedup_core.names import ProducerId
-from dedup_core.ports import Ledger
+from dedup_core.ports import Ledger, LoadedProducer
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
 from spark_jobs.files.addresses import errors_naming
@@ -116,17 +116,18 @@ class LoadedContents:
 
     def _find(self, listed: Listed, *meant: Resemblance) -> Shared | None:
         found = [
-            (producer_id, state)
-            for producer_id, state in self.alike(listed)
-            if resemblance_of(self._declared.source, listed, state) in meant
+            loaded
+            for loaded in self.alike(listed)
+            if resemblance_of(self._declared.source, listed, loaded.state) in meant
         ]
-        for producer_id, state in sorted(found, key=lambda each: -each[1].consumed.end):
-            if shared := self.shared(listed, producer_id, state):
+        for loaded in sorted(found, key=lambda each: -each.state.consumed.end):
+            if shared := self.shared(listed, loaded):
                 return shared
         return None
 
-    def shared(self, listed: Listed, producer_id: ProducerId, state: ProducerState) -> Shared | None:
+    def shared(self, listed: Listed, loaded: LoadedProducer) -> Shared | None:
         """Check that a file contains all loaded content of a producer, by comparing it with the receipts."""
+        producer_id, state = loaded
         source, proof = self._declared.source, self._ledger.proof_of(self._declared.name, producer_id)
         if not proof.records:
             # Many files begin like this: with the same header, or with nothing.
@@ -150,7 +151,7 @@ class LoadedContents:
             fingerprint=fingerprint.named(listed.etag).to_bytes(),
         )
 
-    def alike(self, listed: Listed) -> Iterator[tuple[ProducerId, ProducerState]]:
+    def alike(self, listed: Listed) -> Iterator[LoadedProducer]:
         """The producers that begin like this file, so the file may contain their content."""
         edges = sorted({length for length, _ in self._by_edge}, reverse=True)
         begins = _beginning(listed) if edges else b""
@@ -159,13 +160,14 @@ class LoadedContents:
                 yield from self._by_edge.get((length, _digest(begins[:length])), [])
 
     @cached_property
-    def _by_edge(self) -> dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]]:
-        by_edge: dict[tuple[int, bytes], list[tuple[ProducerId, ProducerState]]] = {}
+    def _by_edge(self) -> dict[tuple[int, bytes], list[LoadedProducer]]:
+        by_edge: dict[tuple[int, bytes], list[LoadedProducer]] = {}
         for producer_id, state in _states(self._ledger, self._declared.name).items():
             # A replaced producer has no content any more.
             if state.fingerprint is not None and state.consumed:
                 marks = Fingerprint.from_bytes(state.fingerprint).stream
-                by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), []).append((producer_id, state))
+                alike = by_edge.setdefault((min(marks.end, EDGE_BYTES), marks.head), [])
+                alike.append(LoadedProducer(producer_id, state))
         return by_edge
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge
+from dedup_core.ports import KnownProducer, LoadedProducer
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.content.copies import CopyRecord, resemblance_of
@@ -30,7 +30,7 @@ class FileState:
     #: The fingerprint that its beginning must still match when it is read.
     fingerprint: bytes | None = None
     #: It contained the content of this producer, as far as that was loaded then.
-    copy_of: tuple[ProducerId, ProducerState] | None = None
+    copy_of: LoadedProducer | None = None
     #: Up to which end, and how many records.
     seen: int = 0
     #: The record of its content under another name.
@@ -45,7 +45,7 @@ class FileState:
 def current_state(
     declared: Declared,
     listed: Listed,
-    known: tuple[ProducerId, Knowledge] | None,
+    known: KnownProducer | None,
     *,
     proven: Callable[..., bool],
     sealed: bool,
@@ -110,20 +110,20 @@ def _state_of_copy(
     declared: Declared,
     listed: Listed,
     state: ProducerState,
-    shared: tuple[ProducerId, ProducerState],
+    shared: LoadedProducer,
     *,
     proven: Callable[..., bool],
     sealed: bool,
 ) -> FileState | Note:
     """Nothing is consumed under its own name; its content is loaded as another producer's."""
-    seen = _as_seen(declared.source, state, shared[1])
+    seen = _as_seen(declared.source, state, shared.state)
     end = seen.consumed.end if seen.consumed else 0
-    file_state = _state_of(declared, listed, shared[0], seen, proven=partial(proven, end=end), sealed=sealed)
+    file_state = _state_of(declared, listed, shared.producer_id, seen, proven=partial(proven, end=end), sealed=sealed)
     if isinstance(file_state, Note) or file_state.generation != state.generation:
         return file_state
-    if file_state.is_left_open and not sealed and seen.consumed == shared[1].consumed:
+    if file_state.is_left_open and not sealed and seen.consumed == shared.state.consumed:
         return Note(name=listed.name, reason=LEFT_OPEN)
-    itself = file_state.itself and replace(file_state.itself, copy_of=shared[0])
+    itself = file_state.itself and replace(file_state.itself, copy_of=shared.producer_id)
     if file_state.is_done:
         return replace(file_state, itself=itself)
     return FileState(generation=file_state.generation, copy_of=shared, seen=end, itself=itself)

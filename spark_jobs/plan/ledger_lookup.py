@@ -1,12 +1,15 @@
 """What the ledger and the board know about files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from dedup_core.errors import NotFound
-from dedup_core.names import DeliveryId, Position, ProducerId
-from dedup_core.ports import Knowledge, Ledger, Outlook
+from dedup_core.names import DeliveryId, Position
+from dedup_core.ports import KnownProducer, Ledger, Outlook
 from spark_jobs.files.notes import Note
+
+#: The producers of the registered names.
+KnownNames: TypeAlias = Mapping[str, KnownProducer]
 
 
 def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
@@ -33,7 +36,7 @@ def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
         return Outlook(position=Position(0), claimed=frozenset())
 
 
-def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> Mapping[str, tuple[ProducerId, Knowledge]]:
+def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> KnownNames:
     try:
         return ledger.find(pipeline, names)
     except NotFound:

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dedup_core.errors import OnceloadError
-from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge, Ledger
+from dedup_core.ports import Knowledge, KnownProducer, Ledger
 from spark_jobs.content.copies import resemblance_of
 from spark_jobs.files.fingerprints import Resemblance
 from spark_jobs.files.listing import Listed, Listing, Name
@@ -23,7 +22,7 @@ def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> 
     others: dict[str, str] = {}
     for group in listing.names_of_one:
         registered = [each for each in group if _is_loaded_as(declared, each, files[each.name], known.get(each.name))]
-        loaded = (each for each in registered if known[each.name][1].state.consumed or known[each.name][1].shared)
+        loaded = (each for each in registered if _has_content(known[each.name].knowledge))
         chosen = next(loaded, (registered or group)[0]).name
         others |= {each.name: chosen for each in group if each.name != chosen}
     notes = ((repr(name), _OTHER_NAME.format(chosen)) for name, chosen in others.items())
@@ -37,14 +36,19 @@ def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> 
 _OTHER_NAME = "it is the same file as {0} (a link). A file is loaded once, here as {0}"
 
 
-def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> bool:
+def _is_loaded_as(declared: Declared, name: Name, listed: Listed, known: KnownProducer | None) -> bool:
     """Whether a name is that of a producer and still of this file: a symbolic link may point elsewhere now."""
     if known is None:
         return False
-    state, shared = known[1].state, known[1].shared
+    state, shared = known.knowledge.state, known.knowledge.shared
     if not name.is_link or state.fingerprint is None or shared is not None:
         return True
     with suppress(OnceloadError):
         return resemblance_of(declared.source, listed, state) not in (Resemblance.SHORTER, Resemblance.CHANGED)
     # It cannot be read now, and is most likely still the same file.
     return True
+
+
+def _has_content(knowledge: Knowledge) -> bool:
+    """Whether something is loaded under a name, or of the producer that it is a copy of."""
+    return bool(knowledge.state.consumed or knowledge.shared)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge, Ledger
-from dedup_core.replay import Condition, ProducerState
+from dedup_core.ports import KnownProducer, Ledger, LoadedProducer
+from dedup_core.replay import Condition
 from dedup_core.spans import Span, SpanSet
 from spark_jobs.content.common_beginning import common_beginning, cut_common_beginning
 from spark_jobs.content.copies import CopyRecord, LoadedContents, Shared, holds_what_was_loaded
@@ -27,12 +27,10 @@ class ContentUnderOtherNames:
     copy_records: LoadedContents
     files: Mapping[str, Listed]
 
-    def state_of(
-        self, listed: Listed, file_state: FileState, known: tuple[ProducerId, Knowledge] | None
-    ) -> FileState | Note:
+    def state_of(self, listed: Listed, file_state: FileState, known: KnownProducer | None) -> FileState | Note:
         """The part of a file that is loaded under another name: a whole producer, or what it shares with a copy."""
         if file_state.consumed:
-            double = self._find_double(listed, known[0], file_state) if known else None
+            double = self._find_double(listed, known.producer_id, file_state) if known else None
             return Note(name=listed.name, reason=_DOUBLE.format(double), needs_a_person=True) if double else file_state
         shared = self.copy_records.find(listed)
         if shared is not None and _reaches(shared, file_state):
@@ -55,7 +53,7 @@ class ContentUnderOtherNames:
                 fingerprint=state.fingerprint,
             )
         if file_state.copy_of is not None:
-            return self._diverged(listed, file_state, *file_state.copy_of)
+            return self._diverged(listed, file_state, file_state.copy_of)
         continued = self.copy_records.find_continued(listed)
         if continued is not None:
             return Note(name=listed.name, reason=_CONTINUES.format(continued.state.name), needs_a_person=True)
@@ -66,24 +64,19 @@ class ContentUnderOtherNames:
 
         This happens if content was not the identity of files from the beginning.
         """
-        for other_id, other in self.copy_records.alike(listed):
-            beside = self.files.get(other.name)
-            if (
-                other_id < producer_id
-                and beside != listed
-                and self._is_double(listed, beside, other_id, other, file_state)
-            ):
-                return other.name
+        for other in self.copy_records.alike(listed):
+            beside = self.files.get(other.state.name)
+            is_earlier = other.producer_id < producer_id
+            if is_earlier and beside != listed and self._is_double(listed, beside, other, file_state):
+                return other.state.name
         return None
 
-    def _is_double(
-        self, listed: Listed, beside: Listed | None, other_id: ProducerId, other: ProducerState, file_state: FileState
-    ) -> bool:
+    def _is_double(self, listed: Listed, beside: Listed | None, other: LoadedProducer, file_state: FileState) -> bool:
         end = file_state.consumed.end
         if beside is None:
             # Whether they differ after that can no longer be seen.
-            proven = holds_what_was_loaded(self.declared, self.ledger, listed, other_id, end=end)
-            return other.consumed.end > end and proven
+            proven = holds_what_was_loaded(self.declared, self.ledger, listed, other.producer_id, end=end)
+            return other.state.consumed.end > end and proven
         common, _ = common_beginning(listed, beside)
         if common <= end:
             return False
@@ -92,17 +85,16 @@ class ContentUnderOtherNames:
 
     def _counted(self, file_state: FileState) -> int:
         """How many of its records were counted when it was found to be a copy."""
-        return 0 if file_state.copy_of is None else self._records(file_state.copy_of[0], end=file_state.seen)
+        return 0 if file_state.copy_of is None else self._records(file_state.copy_of.producer_id, end=file_state.seen)
 
     def _records(self, producer_id: ProducerId, *, end: int) -> int:
         return self.ledger.proof_of(self.declared.name, producer_id, end=end).records
 
-    def _diverged(
-        self, listed: Listed, file_state: FileState, producer_id: ProducerId, state: ProducerState
-    ) -> FileState | Note:
+    def _diverged(self, listed: Listed, file_state: FileState, loaded: LoadedProducer) -> FileState | Note:
         """The shared part of a copy that continues differently from its producer."""
+        producer_id, state = loaded
         beside = self.files.get(state.name)
-        if beside is None or self.copy_records.shared(beside, producer_id, state) is None:
+        if beside is None or self.copy_records.shared(beside, loaded) is None:
             # A shorter file may still be a part of it.
             is_other = listed.size >= state.consumed.end
             reason = (_NOT_BESIDE if is_other else BEGINNING).format(state.name)
@@ -142,7 +134,7 @@ class ContentUnderOtherNames:
 
 def _reaches(shared: Shared, file_state: FileState) -> bool:
     """Whether a name still contains as much of a producer as before."""
-    is_same = file_state.copy_of is not None and file_state.copy_of[0] == shared.producer_id
+    is_same = file_state.copy_of is not None and file_state.copy_of.producer_id == shared.producer_id
     return is_same or shared.state.consumed.end >= file_state.seen
 
 

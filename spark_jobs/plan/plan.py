@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from dedup_core.errors import OnceloadError
-from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge, Ledger, Outlook
+from dedup_core.ports import KnownProducer, Ledger, Outlook
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import SpanSet
 from spark_jobs.content.copies import LoadedContents, holds_what_was_loaded
@@ -20,7 +19,7 @@ from spark_jobs.formats.signatures import check_plain_text
 from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
 from spark_jobs.plan.file_state import FileState, current_state
-from spark_jobs.plan.ledger_lookup import dead_letter_reason, find_known, outlook_of
+from spark_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
 from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.other_names import ContentUnderOtherNames
 from spark_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
@@ -30,8 +29,6 @@ from spark_jobs.read.parts import is_stream
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
 _Found: TypeAlias = FileToRead | Note | None
-#: The producers of names.
-_Known: TypeAlias = Mapping[str, tuple[ProducerId, Knowledge]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,7 @@ class _Looked:
     copies: frozenset[Listed] = frozenset()
 
 
-def _one_of_each_content(declared: Declared, looked: _Looked, known: _Known, choice: Choice) -> _Looked:
+def _one_of_each_content(declared: Declared, looked: _Looked, known: KnownNames, choice: Choice) -> _Looked:
     """Let each content be read under one name; all files are compared, and then those that are not chosen are left out.
 
     A chosen file may also be a copy in progress of a file that was not chosen.
@@ -145,10 +142,10 @@ def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[N
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
 
 
-def _became_folders(listing: Listing, known: _Known) -> Iterator[Note]:
+def _became_folders(listing: Listing, known: KnownNames) -> Iterator[Note]:
     for name in listing.folders:
         # Producers named by records have no fingerprint.
-        if name in known and known[name][1].state.fingerprint is not None:
+        if name in known and known[name].knowledge.state.fingerprint is not None:
             yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
@@ -176,14 +173,14 @@ class _Look:
     now_s: float
     choice: Choice
 
-    def at(self, listed: Listed, known: _Known) -> _Found:
+    def at(self, listed: Listed, known: KnownNames) -> _Found:
         """The new part of one file, why it cannot be read now, or None."""
         try:
             return self._at(listed, known.get(listed.name))
         except OnceloadError as error:
             return Note.of(listed.name, error)
 
-    def _at(self, listed: Listed, known: tuple[ProducerId, Knowledge] | None) -> _Found:
+    def _at(self, listed: Listed, known: KnownProducer | None) -> _Found:
         if self.declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
             return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
         sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
@@ -202,12 +199,10 @@ class _Look:
         found = self.others.state_of(listed, file_state, known) if self.others else file_state
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
 
-    def _state_of(
-        self, listed: Listed, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool
-    ) -> FileState | Note:
+    def _state_of(self, listed: Listed, known: KnownProducer | None, *, sealed: bool) -> FileState | Note:
         file_state: FileState | Note
-        if known and self._is_to_be_replaced(listed, known[1].state):
-            file_state = FileState(generation=known[1].state.generation + 1, replaces=known[0])
+        if known and self._is_to_be_replaced(listed, known.knowledge.state):
+            file_state = FileState(generation=known.knowledge.state.generation + 1, replaces=known.producer_id)
         else:
             file_state = current_state(self.declared, listed, known, proven=self.proven, sealed=sealed)
         if (
@@ -222,12 +217,10 @@ class _Look:
         is_chosen = self.choice.replaces and listed.name not in self.choice.done
         return is_chosen and bool(state.consumed) and state.condition is not Condition.REPLACED
 
-    def _claimed(
-        self, listed: Listed, file_state: FileState, known: tuple[ProducerId, Knowledge] | None, *, sealed: bool
-    ) -> Note:
+    def _claimed(self, listed: Listed, file_state: FileState, known: KnownProducer | None, *, sealed: bool) -> Note:
         # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
         # what comes after it must not take effect first if it deletes what comes before.
-        claimed = known[1].claimed if known else SpanSet()
+        claimed = known.knowledge.claimed if known else SpanSet()
         has_more = _has_more(self.declared, listed, file_state, claimed, sealed=sealed)
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dedup_core.names import ProducerId
-from dedup_core.ports import Knowledge
 from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
 from spark_jobs.plan.choice import Choice
 from spark_jobs.plan.file_state import LEFT_OPEN
+from spark_jobs.plan.ledger_lookup import KnownNames
 from spark_jobs.plan.to_read import FileToRead
 
 _WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
@@ -22,7 +22,7 @@ BESIDE = f"some of its content is not loaded under the name {{}} yet, and {{}} i
 
 
 def one_reader_each(
-    found: Mapping[Listed, FileToRead | Note | None], known: Mapping[str, tuple[ProducerId, Knowledge]]
+    found: Mapping[Listed, FileToRead | Note | None], known: KnownNames
 ) -> tuple[dict[Listed, FileToRead | Note | None], dict[Listed, Note]]:
     """Let each producer be read under one name only; other files with its content, or more, wait."""
     groups: dict[ProducerId, list[FileToRead]] = {}
@@ -43,7 +43,8 @@ def one_reader_each(
                 # It has nothing new, or only an incomplete line.
                 is_all = _twin(file).size is not None
                 chosen[file.listed] = None if is_all else Note(name=file.listed.name, reason=LEFT_OPEN)
-        generation = known[name][1].state.generation if name in known and known[name][0] == producer_id else None
+        its = known.get(name)
+        generation = its.knowledge.state.generation if its and its.producer_id == producer_id else None
         own = by_name.get(name)
         has_left = name not in by_name or generation is None or _has_left(own, generation)
         reader = own if isinstance(own, FileToRead) and own.spans and not has_left else None
@@ -104,9 +105,10 @@ def _reach(file: FileToRead) -> tuple[bool, int]:
     return Compression.of(file.listed.url) is Compression.NONE, file.listed.size
 
 
-def _is_noted(file: FileToRead, known: Mapping[str, tuple[ProducerId, Knowledge]]) -> bool:
+def _is_noted(file: FileToRead, known: KnownNames) -> bool:
     """Whether everything about a copy is already recorded."""
     copy_record, before = _twin(file), known.get(file.listed.name)
-    if before is None or before[1].shared is None:
+    if before is None or before.knowledge.shared is None:
         return False
-    return (before[1].shared[0], before[1].state.fingerprint) == (copy_record.copy_of, copy_record.fingerprint)
+    its, fingerprint = before.knowledge.shared.producer_id, before.knowledge.state.fingerprint
+    return (its, fingerprint) == (copy_record.copy_of, copy_record.fingerprint)

@@ -49,7 +49,7 @@ def _unchanged_files(
         fingerprint = Fingerprint.from_bytes(state.fingerprint)
         found = compare(listed[name], fingerprint, consumed_end=state.consumed.end)
         if found in (Resemblance.SAME, Resemblance.GROWN):
-            yield knowledge.shared[0] if knowledge.shared else producer_id, listed[name]
+            yield knowledge.shared.producer_id if knowledge.shared else producer_id, listed[name]
 
 
 def _header(declared: Declared, listed: Listed) -> tuple[str, ...] | Refusal:

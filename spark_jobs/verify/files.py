@@ -112,7 +112,7 @@ class ComparedFiles:
     def _has_begun_again(self, file: FileReceipts) -> bool:
         """Whether a load found the file rewritten during the comparison."""
         latest = self._ledger.find(self._pipeline, [file.name]).get(file.name)
-        return latest is not None and latest[0] != file.producer_id
+        return latest is not None and latest.producer_id != file.producer_id
 
     def _differences(self, file: FileReceipts) -> Iterator[Difference]:
         url = url_of(self._source, file.name)

@@ -37,6 +37,7 @@ from dedup_core.ports import (
     Commit,
     CommitStep,
     Knowledge,
+    KnownProducer,
     Outcome,
     Outlook,
     Proof,
@@ -208,7 +209,7 @@ class MemoryLedger:
             book.advanced_at[producer_id] = self._clock()
         return {name: ids[name] for name in names}
 
-    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, tuple[ProducerId, Knowledge]]:
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
         """The latest generation of each name that is registered; all claims count, by any session."""
         book, wanted = self.book(pipeline), set(names)
         # One that was registered and never came to anything is not a life of a file, unless there is no other.
@@ -217,7 +218,7 @@ class MemoryLedger:
             key=lambda item: (bool(item[1].consumed) or item[1].fingerprint is not None, item[1].generation),
         )
         return {
-            state.name: (producer_id, self._known(book, producer_id))
+            state.name: KnownProducer(producer_id, self._known(book, producer_id))
             for producer_id, state in oldest_first
             if state.name in wanted
         }

@@ -1025,7 +1025,7 @@ CONTENT_BUGS = (
     Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/plan/other_names.py",
-        correct="            return self._diverged(listed, file_state, *file_state.copy_of)\n",
+        correct="            return self._diverged(listed, file_state, file_state.copy_of)\n",
         wrong="            return file_state\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
     ),
@@ -1553,8 +1553,8 @@ RECORD_BUGS = (
     Bug(
         name="a file loaded by name goes on although a longer one of its content is gone",
         file="spark_jobs/plan/other_names.py",
-        correct="            return other.consumed.end > end and proven\n",
-        wrong="            return self.twins.shared(listed, other_id, other) is not None\n",
+        correct="            return other.state.consumed.end > end and proven\n",
+        wrong="            return self.copy_records.shared(listed, other) is not None\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone",),
     ),
     Bug(
