@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from dedup_core.errors import OnceloadError
 from dedup_core.ports import KnownProducer, Ledger, Outlook
@@ -23,12 +23,9 @@ from spark_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_k
 from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.other_names import ContentUnderOtherNames
 from spark_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
-from spark_jobs.plan.to_read import FileToRead, is_sealed, rest_of_plain, rest_of_stream, with_columns
+from spark_jobs.plan.to_read import FileToRead, Finding, is_sealed, rest_of_plain, rest_of_stream, with_columns
 from spark_jobs.plan.waiting_files import open_ends, waiting_behind, waiting_for_runs
 from spark_jobs.read.parts import is_stream
-
-#: The new part of a file, why it is not read now, or None if nothing is new.
-_Found: TypeAlias = FileToRead | Note | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,79 +41,65 @@ class Plan:
 def make_plan(declared: Declared, ledger: Ledger[Any], *, now_s: float, choice: Choice = EVERYTHING) -> Plan:
     """Look at every file of the source; a file that cannot be read gets a note, and does not stop others."""
     there = one_name_each(declared, ledger, list_files(declared.source.path, root=declared.source.root))
-    by_content = _is_by_content(declared)
-    listing = there if by_content else chosen_of(there, choice)
+    # A chosen file may have the content of one that was not chosen.
+    listing = there if _is_by_content(declared) else chosen_of(there, choice)
     # Read this first: what is no longer claimed then has taken effect, or never will.
     outlook = outlook_of(ledger, declared.name)
     known = find_known(ledger, declared.name, [*(listed.name for listed in listing.files), *listing.folders])
-    files = {listed.name: listed for listed in listing.files}
-    look = _Look(
-        declared=declared,
-        outlook=outlook,
-        others=ContentUnderOtherNames(declared, ledger, LoadedContents(declared, ledger), files)
-        if by_content
-        else None,
-        proven=partial(holds_what_was_loaded, declared, ledger),
-        now_s=now_s,
-        choice=choice,
-    )
-    looked = _Looked(listing=listing, found={listed: look.at(listed, known) for listed in listing.files})
-    if by_content:
-        looked = _one_of_each_content(declared, looked, known, choice)
-    found = looked.found | _waiting_for_others(declared, outlook, looked)
-    notes = (
-        *choice.notes,
-        *_notes_of(declared.source, looked.listing, choice=choice if there.files else EVERYTHING),
-        *_became_folders(looked.listing, known),
-        *(each for each in found.values() if isinstance(each, Note)),
-        *open_ends(found.values()),
-        *(looked.waits[listed] for listed in found if listed in looked.waits),
-    )
+    checker = _FileChecker.of(declared, ledger, listing, outlook, now_s=now_s, choice=choice)
+    findings = _Findings(listing=listing, of_files={each: checker.check(each, known) for each in listing.files})
+    if _is_by_content(declared):
+        findings = _one_name_per_content(declared, findings, known, choice)
+    findings = findings.with_changed(_held_back(declared, outlook, findings))
+    of_listing = _notes_of_listing(declared.source, findings.listing, choice=choice if there.files else EVERYTHING)
     return Plan(
         outlook=outlook,
-        to_read=tuple(each for each in found.values() if isinstance(each, FileToRead)),
-        notes=tuple(dict.fromkeys(notes)),
-        done=sum(each is None for each in found.values()),
+        to_read=tuple(each for each in findings.of_files.values() if isinstance(each, FileToRead)),
+        notes=tuple(dict.fromkeys((*choice.notes, *of_listing, *_notes_of_files(findings, known)))),
+        done=sum(each is None for each in findings.of_files.values()),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Looked:
+class _Findings:
     """What a plan found in the files of a listing."""
 
     listing: Listing
-    found: dict[Listed, _Found]
+    of_files: Mapping[Listed, Finding]
     #: The files of which nothing new is read, because another one with their content is read first.
     waits: Mapping[Listed, Note] = field(default_factory=dict)
     #: The copies in progress of files that sort after them.
-    copies: frozenset[Listed] = frozenset()
+    copies_in_progress: frozenset[Listed] = frozenset()
+
+    def with_changed(self, changed: Mapping[Listed, Finding]) -> "_Findings":
+        return replace(self, of_files={**self.of_files, **changed})
 
 
-def _one_of_each_content(declared: Declared, looked: _Looked, known: KnownNames, choice: Choice) -> _Looked:
+def _one_name_per_content(declared: Declared, findings: _Findings, known: KnownNames, choice: Choice) -> _Findings:
     """Let each content be read under one name; all files are compared, and then those that are not chosen are left out.
 
     A chosen file may also be a copy in progress of a file that was not chosen.
     """
-    under_way = _under_way(looked.found)
+    under_way = _under_way(findings.of_files)
     begun = {each: Note(name=each.name, reason=BEGINNING.format(other.name)) for each, other in under_way.items()}
-    found, waits = one_reader_each(looked.found | begun, known)
+    found, waits = one_reader_each({**findings.of_files, **begun}, known)
     if declared.target.write is Write.MERGE:
         found |= waiting_rotated(found, choice)
-    chosen = chosen_of(looked.listing, choice)
-    return _Looked(
+    chosen = chosen_of(findings.listing, choice)
+    return _Findings(
         listing=chosen,
-        found={listed: found[listed] for listed in chosen.files},
+        of_files={listed: found[listed] for listed in chosen.files},
         waits=waits,
-        copies=frozenset(each for each, other in under_way.items() if other.name > each.name),
+        copies_in_progress=frozenset(each for each, other in under_way.items() if other.name > each.name),
     )
 
 
-def _waiting_for_others(declared: Declared, outlook: Outlook, looked: _Looked) -> dict[Listed, Note]:
+def _held_back(declared: Declared, outlook: Outlook, findings: _Findings) -> dict[Listed, Note]:
     """The files that would overtake other runs or other files: they wait."""
     if outlook.claimed and depends_on_others(declared):
-        return waiting_for_runs(looked.found, outlook)
+        return waiting_for_runs(findings.of_files, outlook)
     if declared.is_ordered_across_files:
-        return waiting_behind(declared, looked.listing, looked.found, copies=looked.copies)
+        return waiting_behind(declared, findings.listing, findings.of_files, copies=findings.copies_in_progress)
     return {}
 
 
@@ -129,7 +112,7 @@ def _is_by_content(declared: Declared) -> bool:
     return declared.source.identity is Identity.CONTENT
 
 
-def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
+def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
     """Notes about the listing itself."""
     yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
     for name, fault in listing.misnamed:
@@ -142,6 +125,16 @@ def _notes_of(source: Source, listing: Listing, *, choice: Choice) -> Iterator[N
         yield Note(name=shown(source.path), reason="no file matches it. If there should be one, check source.path")
 
 
+def _notes_of_files(findings: _Findings, known: KnownNames) -> tuple[Note, ...]:
+    """Why files, or a part of them, are not read."""
+    return (
+        *_became_folders(findings.listing, known),
+        *(each for each in findings.of_files.values() if isinstance(each, Note)),
+        *open_ends(findings.of_files.values()),
+        *(findings.waits[listed] for listed in findings.of_files if listed in findings.waits),
+    )
+
+
 def _became_folders(listing: Listing, known: KnownNames) -> Iterator[Note]:
     for name in listing.folders:
         # Producers named by records have no fingerprint.
@@ -149,7 +142,7 @@ def _became_folders(listing: Listing, known: KnownNames) -> Iterator[Note]:
             yield Note(name=name, reason="it was loaded as a file and is a folder now. Its loaded rows stay")
 
 
-def _under_way(found: Mapping[Listed, _Found]) -> dict[Listed, Listed]:
+def _under_way(found: Mapping[Listed, Finding]) -> dict[Listed, Listed]:
     """New files that may be copies in progress, each with a file that is loaded or about to be."""
     new = {listed for listed, file in found.items() if isinstance(file, FileToRead) and file.is_new}
     sound = [
@@ -161,8 +154,8 @@ def _under_way(found: Mapping[Listed, _Found]) -> dict[Listed, Listed]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
-    """Looks at single files, with what is known when the plan is made."""
+class _FileChecker:
+    """Finds out what is new in a single file, with what is known when the plan is made."""
 
     declared: Declared
     outlook: Outlook
@@ -173,14 +166,36 @@ class _Look:
     now_s: float
     choice: Choice
 
-    def at(self, listed: Listed, known: KnownNames) -> _Found:
+    @classmethod
+    def of(
+        cls,
+        declared: Declared,
+        ledger: Ledger[Any],
+        listing: Listing,
+        outlook: Outlook,
+        *,
+        now_s: float,
+        choice: Choice,
+    ) -> "_FileChecker":
+        files = {listed.name: listed for listed in listing.files}
+        others = ContentUnderOtherNames(declared, ledger, LoadedContents(declared, ledger), files)
+        return cls(
+            declared=declared,
+            outlook=outlook,
+            others=others if _is_by_content(declared) else None,
+            proven=partial(holds_what_was_loaded, declared, ledger),
+            now_s=now_s,
+            choice=choice,
+        )
+
+    def check(self, listed: Listed, known: KnownNames) -> Finding:
         """The new part of one file, why it cannot be read now, or None."""
         try:
-            return self._at(listed, known.get(listed.name))
+            return self._check(listed, known.get(listed.name))
         except OnceloadError as error:
             return Note.of(listed.name, error)
 
-    def _at(self, listed: Listed, known: KnownProducer | None) -> _Found:
+    def _check(self, listed: Listed, known: KnownProducer | None) -> Finding:
         if self.declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
             return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
         sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
@@ -188,13 +203,13 @@ class _Look:
         if isinstance(file_state, Note):
             return file_state
         if file_state.is_done:
-            return None if listed.name in self.outlook.claimed else _renamed(listed, file_state, sealed=sealed)
+            return None if listed.name in self.outlook.claimed else _with_new_etag(listed, file_state, sealed=sealed)
         if listed.name in self.outlook.set_aside:
             return Note(
                 name=listed.name, reason=dead_letter_reason(self.outlook.set_aside[listed.name]), needs_a_person=True
             )
         if listed.name in self.outlook.claimed:
-            return self._claimed(listed, file_state, known, sealed=sealed)
+            return self._being_loaded(listed, file_state, known, sealed=sealed)
         # A name that is only registered is as new as an unknown one.
         found = self.others.state_of(listed, file_state, known) if self.others else file_state
         return found if isinstance(found, Note) else _new_of(self.declared, listed, found, sealed=sealed)
@@ -217,7 +232,9 @@ class _Look:
         is_chosen = self.choice.replaces and listed.name not in self.choice.done
         return is_chosen and bool(state.consumed) and state.condition is not Condition.REPLACED
 
-    def _claimed(self, listed: Listed, file_state: FileState, known: KnownProducer | None, *, sealed: bool) -> Note:
+    def _being_loaded(
+        self, listed: Listed, file_state: FileState, known: KnownProducer | None, *, sealed: bool
+    ) -> Note:
         # The claim, of any generation, may be for other content, so that not even its end is the end of a record; and
         # what comes after it must not take effect first if it deletes what comes before.
         claimed = known.knowledge.claimed if known else SpanSet()
@@ -225,7 +242,7 @@ class _Look:
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
 
 
-def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> _Found:
+def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     source = declared.source
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
     if is_plain and not file_state.consumed:
@@ -234,11 +251,11 @@ def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed
     rest = rest_of(source, listed, file_state, sealed=sealed)
     if not isinstance(rest, FileToRead):
         # The next plan reports the rest, without comparing it again.
-        rest = _renamed(listed, file_state, sealed=sealed) or rest
+        rest = _with_new_etag(listed, file_state, sealed=sealed) or rest
     return with_columns(declared, rest) if isinstance(rest, FileToRead) and rest.spans else rest
 
 
-def _renamed(listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | None:
+def _with_new_etag(listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | None:
     if file_state.itself is None:
         return None
     return FileToRead(

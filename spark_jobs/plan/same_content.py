@@ -1,6 +1,6 @@
 """Files with the same content: one of them is read, and the others wait for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from dedup_core.names import ProducerId
@@ -11,7 +11,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.plan.choice import Choice
 from spark_jobs.plan.file_state import LEFT_OPEN
 from spark_jobs.plan.ledger_lookup import KnownNames
-from spark_jobs.plan.to_read import FileToRead
+from spark_jobs.plan.to_read import FileToRead, Finding
 
 _WAITS = "No more of this file is loaded until it is found to be a copy of that file or to differ from it"
 BEGINNING = (
@@ -22,55 +22,83 @@ BESIDE = f"some of its content is not loaded under the name {{}} yet, and {{}} i
 
 
 def one_reader_each(
-    found: Mapping[Listed, FileToRead | Note | None], known: KnownNames
-) -> tuple[dict[Listed, FileToRead | Note | None], dict[Listed, Note]]:
-    """Let each producer be read under one name only; other files with its content, or more, wait."""
-    groups: dict[ProducerId, list[FileToRead]] = {}
-    for file in found.values():
-        if (
-            isinstance(file, FileToRead)
-            and file.copy_record
-            and file.copy_record.copy_of is not None
-            and file.copy_record.is_whole
-        ):
-            groups.setdefault(file.copy_record.copy_of, []).append(file)
-    chosen, waits = dict(found), dict[Listed, Note]()
+    found: Mapping[Listed, Finding], known: KnownNames
+) -> tuple[dict[Listed, Finding], dict[Listed, Note]]:
+    """Let each producer be read under one name only; other files with its content, or more, wait.
+
+    Return the findings, and the notes of the files that wait.
+    """
+    findings, waits = dict(found), dict[Listed, Note]()
     by_name = {listed.name: file for listed, file in found.items()}
-    for producer_id, files in groups.items():
-        name = _twin(files[0]).name
-        for file in files:
-            if not file.spans and _is_noted(file, known):
-                # It has nothing new, or only an incomplete line.
-                is_all = _twin(file).size is not None
-                chosen[file.listed] = None if is_all else Note(name=file.listed.name, reason=LEFT_OPEN)
-        its = known.get(name)
-        generation = its.knowledge.state.generation if its and its.producer_id == producer_id else None
-        own = by_name.get(name)
-        has_left = name not in by_name or generation is None or _has_left(own, generation)
-        reader = own if isinstance(own, FileToRead) and own.spans and not has_left else None
-        behind = [file for file in files if file.spans]
-        candidates = behind or [file for file in files if has_left and chosen[file.listed] is file]
+    for producer_id, copies in _copies_by_producer(found).items():
+        name = _copy_record_of(copies[0]).name
+        nothing_new = _nothing_new(copies, known)
+        findings |= nothing_new
+        generation = _generation(name, producer_id, known)
+        has_left = name not in by_name or generation is None or _has_left(by_name[name], generation)
+        reader = None if has_left else _reader_under_own_name(by_name[name])
+        with_more = [file for file in copies if file.spans]
+        candidates = with_more or [file for file in copies if has_left and file.listed not in nothing_new]
         if reader is None and candidates:
-            # Choose the longest one, as far as its size shows; its name becomes the producer's.
-            reader = max(candidates, key=_reach)
-            chosen[reader.listed] = replace(reader, copy_record=replace(_twin(reader), takes_over=True))
-        for file in behind:
-            if reader is not None and file is not reader:
+            reader = _taking_over(candidates)
+            findings[reader.listed] = reader
+        for file in with_more:
+            if reader is not None and file.listed != reader.listed:
                 reason = BESIDE.format(name, reader.listed.name)
                 waits[file.listed] = Note(name=file.listed.name, reason=reason)
-                chosen[file.listed] = replace(file, spans=())
-                if _is_noted(file, known) or _twin(file).has_holes:
-                    chosen[file.listed] = waits[file.listed]
-    return chosen, waits
+                findings[file.listed] = _not_read_now(file, waits[file.listed], known)
+    return findings, waits
 
 
-def waiting_rotated(found: Mapping[Listed, FileToRead | Note | None], choice: Choice) -> dict[Listed, Note]:
+def _copies_by_producer(found: Mapping[Listed, Finding]) -> dict[ProducerId, list[FileToRead]]:
+    """The files that contain everything that was loaded of a producer, under another name."""
+    copies: dict[ProducerId, list[FileToRead]] = {}
+    for file in found.values():
+        record = file.copy_record if isinstance(file, FileToRead) else None
+        if isinstance(file, FileToRead) and record and record.copy_of is not None and record.is_whole:
+            copies.setdefault(record.copy_of, []).append(file)
+    return copies
+
+
+def _nothing_new(copies: Iterable[FileToRead], known: KnownNames) -> dict[Listed, Note | None]:
+    """The copies that are recorded and have nothing new, or only an incomplete line."""
+    return {
+        file.listed: Note(name=file.listed.name, reason=LEFT_OPEN) if _copy_record_of(file).size is None else None
+        for file in copies
+        if not file.spans and _is_recorded(file, known)
+    }
+
+
+def _generation(name: str, producer_id: ProducerId, known: KnownNames) -> int | None:
+    """The generation of a producer, if its name is still registered as this producer."""
+    its = known.get(name)
+    return its.knowledge.state.generation if its and its.producer_id == producer_id else None
+
+
+def _reader_under_own_name(own: Finding) -> FileToRead | None:
+    return own if isinstance(own, FileToRead) and own.spans else None
+
+
+def _taking_over(candidates: Iterable[FileToRead]) -> FileToRead:
+    """The longest copy, as far as its size shows; its name becomes the producer's."""
+    longest = max(candidates, key=_reach)
+    return replace(longest, copy_record=replace(_copy_record_of(longest), takes_over=True))
+
+
+def _not_read_now(file: FileToRead, waits: Note, known: KnownNames) -> FileToRead | Note:
+    """A copy that waits for its reader; it is recorded as a copy now, unless that is not certain yet."""
+    if _is_recorded(file, known) or _copy_record_of(file).has_holes:
+        return waits
+    return replace(file, spans=())
+
+
+def waiting_rotated(found: Mapping[Listed, Finding], choice: Choice) -> dict[Listed, Note]:
     """The files that wait because the file that had their name before has new records but was not chosen.
 
     Its older rows would be loaded later, and a merge keeps the row that was loaded last.
     """
     rests = {
-        _twin(file).name: file.listed.name
+        _copy_record_of(file).name: file.listed.name
         for file in found.values()
         if isinstance(file, FileToRead) and file.spans and file.copy_record and file.copy_record.takes_over
         if not choice.means(file.listed.name)
@@ -88,13 +116,13 @@ _ROTATED = (
 )
 
 
-def _twin(file: FileToRead) -> CopyRecord:
+def _copy_record_of(file: FileToRead) -> CopyRecord:
     if file.copy_record is None:
         raise AssertionError
     return file.copy_record
 
 
-def _has_left(own: "FileToRead | Note | None", generation: int) -> bool:
+def _has_left(own: Finding, generation: int) -> bool:
     """Whether a name now holds other content than its producer's."""
     if isinstance(own, Note):
         return own.needs_a_person
@@ -105,10 +133,10 @@ def _reach(file: FileToRead) -> tuple[bool, int]:
     return Compression.of(file.listed.url) is Compression.NONE, file.listed.size
 
 
-def _is_noted(file: FileToRead, known: KnownNames) -> bool:
+def _is_recorded(file: FileToRead, known: KnownNames) -> bool:
     """Whether everything about a copy is already recorded."""
-    copy_record, before = _twin(file), known.get(file.listed.name)
+    record, before = _copy_record_of(file), known.get(file.listed.name)
     if before is None or before.knowledge.shared is None:
         return False
     its, fingerprint = before.knowledge.shared.producer_id, before.knowledge.state.fingerprint
-    return (its, fingerprint) == (copy_record.copy_of, copy_record.fingerprint)
+    return (its, fingerprint) == (record.copy_of, record.fingerprint)

@@ -1,6 +1,7 @@
 """The part of a file that is still to be read."""
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span, SpanSet
@@ -54,6 +55,10 @@ class FileToRead:
         return sum((self.listed.size if end is None else end) - first for first, end in self.spans if end or not first)
 
 
+#: The new part of a file, why it is not read now, or None if nothing is new.
+Finding: TypeAlias = FileToRead | Note | None
+
+
 def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
     if source.sealed_after_s is None:
         return False
@@ -62,7 +67,7 @@ def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:
     )
 
 
-def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | Note | None:
+def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     if file_state.is_left_open and not sealed:
         return Note(name=listed.name, reason=LEFT_OPEN)
     first, size = file_state.consumed.end if file_state.consumed else 0, listed.size
@@ -81,7 +86,7 @@ def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sea
     return _to_read(source, listed, file_state, spans=spans, sealed=sealed)
 
 
-def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | Note | None:
+def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     from_byte = file_state.consumed.end if file_state.consumed else 0
     end = listed.size if sealed else complete_end(listed.url, first=min(from_byte, listed.size), size=listed.size)
     offered = SpanSet([Span(0, end)]) if end else SpanSet()

@@ -10,10 +10,10 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.ledger_lookup import dead_letter_reason
-from spark_jobs.plan.to_read import FileToRead
+from spark_jobs.plan.to_read import FileToRead, Finding
 
 
-def waiting_for_runs(found: Mapping[Listed, FileToRead | Note | None], outlook: Outlook) -> dict[Listed, Note]:
+def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[Listed, Note]:
     """Files whose new records depend on another run: it may load a copy, or records that come first."""
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
     if outlook.set_aside:
@@ -30,7 +30,7 @@ def waiting_for_runs(found: Mapping[Listed, FileToRead | Note | None], outlook: 
 def waiting_behind(
     declared: Declared,
     listing: Listing,
-    found: Mapping[Listed, FileToRead | Note | None],
+    found: Mapping[Listed, Finding],
     *,
     copies: Container[Listed],
 ) -> dict[Listed, Note]:
@@ -51,7 +51,7 @@ def waiting_behind(
     }
 
 
-def _is_not_whole(file: FileToRead | Note | None) -> bool:
+def _is_not_whole(file: Finding) -> bool:
     """Whether a part of a file is missing, as far as a plan can know."""
     if isinstance(file, FileToRead):
         end = file.spans[-1][1] if file.spans else None
@@ -59,7 +59,7 @@ def _is_not_whole(file: FileToRead | Note | None) -> bool:
     return isinstance(file, Note)
 
 
-def open_ends(found: Iterable[FileToRead | Note | None]) -> Iterator[Note]:
+def open_ends(found: Iterable[Finding]) -> Iterator[Note]:
     """Files whose plan leaves out their last line; for some files only reading finds it."""
     for file in found:
         if isinstance(file, FileToRead) and _is_not_whole(file) and file.spans[-1][1] is not None:

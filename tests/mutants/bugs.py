@@ -1004,15 +1004,15 @@ CONTENT_BUGS = (
     Bug(
         name="a copy that goes on does not wait for its original",
         file="spark_jobs/plan/same_content.py",
-        correct="                chosen[file.listed] = replace(file, spans=())\n",
-        wrong="                pass\n",
+        correct="    return replace(file, spans=())\n",
+        wrong="    return file\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
     ),
     Bug(
         name="holes are planned under the copy as well",
         file="spark_jobs/plan/same_content.py",
-        correct="            if reader is not None and file is not reader:\n",
-        wrong="            if reader is not None and file is not reader and file.spans[0][1] is None:\n",
+        correct="            if reader is not None and file.listed != reader.listed:\n",
+        wrong="            if reader is not None and file.listed != reader.listed and file.spans[0][1] is None:\n",
         tests=(f"{OF_CONTENT}::test_a_hole_is_filled_once_though_a_copy_holds_it_as_well",),
     ),
     Bug(
@@ -1509,8 +1509,8 @@ RECORD_BUGS = (
     Bug(
         name="in order, no file waits for a copy that holds more than was loaded",
         file="spark_jobs/plan/plan.py",
-        correct="copies=frozenset(each for",
-        wrong="copies=frozenset(waits) | frozenset(each for",
+        correct="copies_in_progress=frozenset(each for",
+        wrong="copies_in_progress=frozenset(waits) | frozenset(each for",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_copy_that_holds_more_than_was_loaded",),
     ),
     Bug(
@@ -1570,8 +1570,8 @@ RECORD_BUGS = (
     Bug(
         name="a copy is noted as a whole though its original has holes",
         file="spark_jobs/plan/same_content.py",
-        correct="if _is_noted(file, known) or _twin(file).has_holes:",
-        wrong="if _is_noted(file, known):",
+        correct="if _is_recorded(file, known) or _copy_record_of(file).has_holes:",
+        wrong="if _is_recorded(file, known):",
         tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
     ),
     Bug(
@@ -2027,7 +2027,7 @@ FILE_BUGS = (
     Bug(
         name="the first load does not report a last line that waits",
         file="spark_jobs/plan/plan.py",
-        correct="        *open_ends(found.values()),\n",
+        correct="        *open_ends(findings.of_files.values()),\n",
         wrong="",
         tests=("tests/loads/test_load.py::test_each_load_reports_a_last_line_that_waits_for_its_newline",),
     ),
@@ -2076,7 +2076,7 @@ FILE_BUGS = (
     Bug(
         name="a loaded file that became a folder is forgotten",
         file="spark_jobs/plan/plan.py",
-        correct="        *_became_folders(looked.listing, known),\n",
+        correct="        *_became_folders(findings.listing, known),\n",
         wrong="",
         tests=(f"{OF_NAMES}::test_a_loaded_file_that_is_a_folder_now_is_noted",),
     ),
