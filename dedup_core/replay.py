@@ -14,11 +14,10 @@ from dedup_core.spans import SpanSet
 
 
 class Condition(StrEnum):
-    """The state of a file: it may grow, it is complete, its consumed part has changed, or its rows were deleted."""
+    """The state of a file: it may grow, it is complete, or its rows were deleted."""
 
     OPEN = "open"
     SEALED = "sealed"
-    CONFLICTED = "conflicted"
     #: A later generation replaced it, and the same commit deleted its rows.
     REPLACED = "replaced"
 

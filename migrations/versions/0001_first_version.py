@@ -75,7 +75,7 @@ CREATE TABLE onceload.producer (
     CONSTRAINT producer_generations_count_up_from_one CHECK (generation >= 1),
     CONSTRAINT producer_consumes_only_sequence_ids CHECK (
         isempty(consumed) OR (lower(consumed) >= 0 AND NOT upper_inf(consumed) AND NOT lower_inf(consumed))),
-    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'conflicted', 'replaced')),
+    CONSTRAINT producer_condition_is_known CHECK (condition IN ('open', 'sealed', 'replaced')),
     CONSTRAINT producer_that_is_a_copy_consumes_nothing CHECK (copy_of IS NULL OR isempty(consumed))
 -- Room for a new version of every row on its own page: also an advance of all of them touches no index.
 ) WITH (fillfactor = 45);

@@ -582,12 +582,12 @@ def test_an_advance_without_spans_notes_what_was_seen_and_consumes_nothing(world
     producer, other, session = world.producer("a"), world.producer("b"), world.session()
     world.ledger.commit(world.commit_of(session, producer, TEN))
     for seen in (producer, other):
-        note = Advance(producer_id=seen, spans=SpanSet(), condition=Condition.CONFLICTED, size=3)
+        note = Advance(producer_id=seen, spans=SpanSet(), condition=Condition.SEALED, size=3)
         world.ledger.commit(Commit(session=session, batch=BATCH, advances=(note,), write_rows=world.write([])))
 
     states = world.ledger.states("events").states
     assert list(states) == [producer]
-    assert (states[producer].condition, states[producer].consumed) == (Condition.CONFLICTED, TEN)
+    assert (states[producer].condition, states[producer].consumed) == (Condition.SEALED, TEN)
     assert replay({}, world.ledger.entries("events", after=Position(0))) == states
 
 

@@ -22,7 +22,7 @@ SNAPSHOT = Snapshot(
             name='a "\n\\ ä', consumed=SpanSet.of((0, 5), (9, 2**63 - 1)), fingerprint=b"\x00\xff"
         ),
         ProducerId(2): ProducerState(
-            name="b", generation=3, consumed=SpanSet.of((1, 2)), size=2**53 + 1, condition=Condition.CONFLICTED
+            name="b", generation=3, consumed=SpanSet.of((1, 2)), size=2**53 + 1, condition=Condition.SEALED
         ),
     },
 )
