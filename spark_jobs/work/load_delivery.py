@@ -49,25 +49,25 @@ from spark_jobs.write.patience import Answer, Patience, until_answered
 from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 
-def load_delivery(job: Job, delivery: Delivery, begins: Callable[[Chunk], None] | None = None) -> list[Note]:
+def load_delivery(job: Job, delivery: Delivery, on_chunk: Callable[[Chunk], None] | None = None) -> list[Note]:
     """Load one delivery; report what could not be read, and load the rest.
 
-    With `begins`, which is called before each chunk, two chunks are never read or committed together.
+    With `on_chunk`, which is called before each chunk, two chunks are never read or committed together.
     """
     if job.stage is not None:
         until_answered(partial(_begin_try, job, job.stage, delivery))
     notes: list[Note] = []
     refused: set[str] = set()
-    for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, begins)):
-        take: Callable[[list[ReadPart]], None]
+    for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, on_chunk)):
+        commit_or_stage: Callable[[list[ReadPart]], None]
         if job.stage is None:
-            take = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
+            commit_or_stage = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
         else:
             place = (delivery.number, number)
-            take = partial(
+            commit_or_stage = partial(
                 _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
             )
-        without_refused_files(take, parts, refused=refused, notes=notes, by_file=begins is not None)
+        without_refused_files(commit_or_stage, parts, refused=refused, notes=notes, by_file=on_chunk is not None)
     return notes
 
 
@@ -77,7 +77,7 @@ def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
 
 
 def without_refused_files(
-    take: Callable[[list[ReadPart]], Answer],
+    process: Callable[[list[ReadPart]], Answer],
     parts: list[ReadPart],
     *,
     refused: set[str],
@@ -85,14 +85,14 @@ def without_refused_files(
     by_file: bool = False,
 ) -> Answer:
     """Process a piece without the files that turn out to be unreadable when they are decoded."""
-    gone_on: set[str] = set()
+    without_tail: set[str] = set()
     while True:
         left = [each for each in parts if each.chunk.url not in refused]
-        left = [each for each in left if not (each.part.is_tail and each.chunk.url in gone_on)]
+        left = [each for each in left if not (each.part.is_tail and each.chunk.url in without_tail)]
         try:
-            return take(left)
+            return process(left)
         except TailWentOn as error:
-            gone_on.add(error.url)
+            without_tail.add(error.url)
             notes += [
                 Note.of(name, error) for name in {each.chunk.name for each in left if each.chunk.url == error.url}
             ]
@@ -111,7 +111,7 @@ def without_refused_files(
 
 
 def pieces_of(
-    job: Job, delivery: Delivery, notes: list[Note], begins: Callable[[Chunk], None] | None = None
+    job: Job, delivery: Delivery, notes: list[Note], on_chunk: Callable[[Chunk], None] | None = None
 ) -> Iterator[tuple[list[ReadPart], bool]]:
     """The parts to commit together: one, or small ones up to the size of a chunk; and whether they are the last."""
     held: list[ReadPart] = []
@@ -119,11 +119,11 @@ def pieces_of(
     # A chunk ends after a newline, slightly later than requested: that rest stays with its part.
     piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
     for chunk in delivery.chunks:
-        if begins is not None:
+        if on_chunk is not None:
             if held:
                 yield held, False
                 held, held_bytes = [], 0
-            begins(chunk)
+            on_chunk(chunk)
         try:
             for part in read_parts(chunk, job.declared.source):
                 if held and held_bytes + len(part.part.raw) > piece_bytes_max:
@@ -181,7 +181,7 @@ def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: boo
         except ColumnsDiffer as differing:
             records, writer = records_of(job, parts, target, differing)
         except (SettingRefused, DBAPIError) as error:
-            records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+            records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
         else:
             return
 
@@ -260,7 +260,7 @@ def _stage_piece(
             records, writer = records_of(job, parts, stage.writer, differing)
         except (SettingRefused, DBAPIError) as error:
             with still_there(stage):
-                records = _without_refused(job, engine, records, parts, writer=writer, cause=error)
+                records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
         else:
             return
 
@@ -307,7 +307,7 @@ def read_adding(
     return replace(records, bad=tuple(bad), unknown=()), added
 
 
-def _without_refused(
+def _without_refused_rows(
     job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
 ) -> Records:
     """Quarantine the rows that the server refuses; another refusal is raised again."""

@@ -59,10 +59,12 @@ _ENDS_THE_WORKER = (
 #: From this try on, a delivery is loaded file by file.
 _SECOND_TRY = 2
 BEATS_PER_LEASE = 4
-_LOOKS_FOR_LATE_ONES_EVERY_S = 1.0
+#: How often a session hands out what dead sessions held.
+_EXPIRES_EVERY_S = 1.0
+#: The pause between two looks at the board, doubled while there is no work.
 _PAUSE_S = (0.005, 0.25)
 #: The delay before an unreadable file is retried, doubled with each try.
-_SPARED_S = (0.5, 30.0)
+_UNREADABLE_RETRY_S = (0.5, 30.0)
 
 
 class Tasks(Protocol):
@@ -90,9 +92,9 @@ def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
     """Open a session, and let it work until it can get no more; optionally wait for a live one of the same name."""
     worker = Worker(job, name)
     try:
-        coming = Coming(worker, job)
+        more_work = MoreWork(worker, job)
         while not worker.open(waits=waits):
-            if not coming.may_be():
+            if not more_work.may_come():
                 return []
             time.sleep(_PAUSE_S[1])
         return worker.run(job)
@@ -100,7 +102,7 @@ def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
         worker.close()
 
 
-class Coming:
+class MoreWork:
     """Whether a session may still get work of a job; the wait for work without progress is bounded."""
 
     def __init__(self, worker: "Worker", job: Job) -> None:
@@ -108,7 +110,7 @@ class Coming:
         self._seen: OpenWork | None = None
         self._until = 0.0
 
-    def may_be(self) -> bool:
+    def may_come(self) -> bool:
         declared, left = self._job.declared, self._worker.left(self._job)
         if left != self._seen:
             # A dead holder has lost its lease by then; the load as a whole waits for the rest, once.
@@ -151,27 +153,23 @@ class Worker:
 
     def run(self, job: Job) -> list[Note]:
         """Take deliveries until the batch of the job has no more, and nothing else is ready."""
-        is_staged = not job.declared.is_direct
         session = self._session
         notes: list[Note] = []
+        #: Other batches whose stage is lost.
         lost: set[Batch] = set()
-        pause_s, looked_at = _PAUSE_S[0], time.monotonic()
-        coming = Coming(self, job)
+        pause_s, expired_at = _PAUSE_S[0], time.monotonic()
+        more_work = MoreWork(self, job)
         while session is not None and not self._is_stopped():
-            if time.monotonic() - looked_at >= _LOOKS_FOR_LATE_ONES_EVERY_S:
-                looked_at = time.monotonic()
+            if time.monotonic() - expired_at >= _EXPIRES_EVERY_S:
+                expired_at = time.monotonic()
                 # The heartbeat would keep it held forever.
                 self._release_held(session)
-                if expired := until_answered(partial(self._board.expire, is_staged=is_staged)):
-                    event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
-            if is_staged:
-                handed = until_answered(partial(self._board.take_staged, session, lost=lost))
-            else:
-                handed = until_answered(partial(self._board.take, session))
+                self._expire(job)
+            handed = self._take(job, session, lost)
             if handed:
-                notes += self._load(replace(job, session=session), handed, lost)
+                notes += self._load_or_give_back(replace(job, session=session), handed, lost)
                 pause_s = _PAUSE_S[0]
-            elif coming.may_be():
+            elif more_work.may_come():
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             else:
@@ -179,6 +177,17 @@ class Worker:
                 self._release_held(session)
                 break
         return notes
+
+    def _take(self, job: Job, session: Session, lost: set[Batch]) -> Handed | None:
+        """Get a delivery from the board, if one is ready."""
+        if job.declared.is_direct:
+            return until_answered(partial(self._board.take, session))
+        return until_answered(partial(self._board.take_staged, session, lost=lost))
+
+    def _expire(self, job: Job) -> None:
+        """Hand out again what sessions held whose lease has ended."""
+        if expired := until_answered(partial(self._board.expire, is_staged=not job.declared.is_direct)):
+            event("claim_expired", level=logging.WARNING, pipeline=job.declared.name, deliveries=expired)
 
     def _release_held(self, session: Session) -> None:
         """The worker has no delivery: if one is still held, the answer that handed it out was lost."""
@@ -188,9 +197,10 @@ class Worker:
         is_staged = not job.declared.is_direct
         return until_answered(lambda: self._board.open_work(job.batch, is_staged=is_staged, session=self._name))
 
-    def _load(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
+    def _load_or_give_back(self, job: Job, handed: Handed, lost: set[Batch]) -> list[Note]:
+        """Load a delivery; if that fails, return it to the board, unless the error ends this worker."""
         try:
-            return self._deliver(job, handed)
+            return self._load_whole_or_by_file(job, handed)
         except DeliveryTakenAway:
             # Its new holder loads it.
             self._warn("delivery_taken_away", job, handed)
@@ -215,62 +225,63 @@ class Worker:
         common = {"pipeline": job.declared.name, "session": session.name, "epoch": session.epoch}
         event(what, level=logging.WARNING, **common, delivery=delivery, tries=handed.tries, **more)
 
-    def _deliver(self, job: Job, handed: Handed) -> list[Note]:
+    def _load_whole_or_by_file(self, job: Job, handed: Handed) -> list[Note]:
         """Load a delivery; file by file if it was tried before, because one file may kill its worker."""
         if handed.tries < _SECOND_TRY:
-            return self._take_on(job, handed, begins=None)
-        left = self._without_culprit(handed)
+            return self._commit_or_stage(job, handed, on_chunk=None)
+        left = self._without_file_that_killed(handed)
         if left is None:
             return []
-        with self._noting(left) as begins:
-            return self._take_on(job, left, begins=begins)
+        with self._file_on_board(left) as on_chunk:
+            return self._commit_or_stage(job, left, on_chunk=on_chunk)
 
-    def _without_culprit(self, handed: Handed) -> Handed | None:
+    def _without_file_that_killed(self, handed: Handed) -> Handed | None:
         """On the last try, leave out the file that killed the previous worker."""
         name, clean = find_file_being_read(handed.work), replace(handed, work=reading(handed.work, None))
         if name is None or handed.tries < self._board.rules.deliveries_max:
             return clean
         reason = f"the worker process died or stopped responding while it read {name!r}"
-        rest, culprit = split_off(handed.work, name)
+        rest, file_alone = split_off(handed.work, name)
         if rest is None:
             until_answered(partial(self._board.nack, clean, reason))
             return None
         # Another death shows the next such file.
         tries = max(_SECOND_TRY, self._board.rules.deliveries_max - 1)
-        until_answered(partial(self._board.part_with, clean, culprit, rest=rest, tries=tries, reason=reason))
+        until_answered(partial(self._board.part_with, clean, file_alone, rest=rest, tries=tries, reason=reason))
         return replace(clean, work=rest, tries=tries)
 
     @contextmanager
-    def _noting(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
+    def _file_on_board(self, handed: Handed) -> Iterator[Callable[[Chunk], None]]:
         """Record on the board which file is started, so that its name remains if the worker dies."""
 
-        def begins(chunk: Chunk) -> None:
+        def on_chunk(chunk: Chunk) -> None:
             until_answered(partial(self._board.note, handed, reading(handed.work, chunk.name)))
 
         try:
-            yield begins
+            yield on_chunk
         except BaseException:
             # This worker is alive, or was asked to stop.
             with suppress(OnceloadError):
                 self._board.note(handed, handed.work)
             raise
 
-    def _take_on(self, job: Job, handed: Handed, *, begins: Callable[[Chunk], None] | None) -> list[Note]:
+    def _commit_or_stage(self, job: Job, handed: Handed, *, on_chunk: Callable[[Chunk], None] | None) -> list[Note]:
+        """Commit a delivery piece by piece, or stage it if its batch is published as a whole."""
         delivery, stage = decode_handed(job.declared, handed)
         is_last_try = handed.tries >= self._board.rules.deliveries_max
         job = replace(job, is_redelivered=handed.tries > 1, is_last_try=is_last_try)
         if stage is None:
-            return load_delivery(job, delivery, begins)
+            return load_delivery(job, delivery, on_chunk)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
         # Its notes are staged with it, so that the publisher reports them.
-        load_delivery(replace(job, stage=called), delivery, begins)
+        load_delivery(replace(job, stage=called), delivery, on_chunk)
         until_answered(partial(self._board.stage, handed))
         return []
 
     def _nack(self, job: Job, handed: Handed, error: Exception) -> None:
         if isinstance(error, Unreadable) and job.declared.is_direct and job.declared.keeps_order:
             # No other worker may take it meanwhile.
-            time.sleep(min(_SPARED_S[0] * 2 ** (handed.tries - 1), _SPARED_S[1]))
+            time.sleep(min(_UNREADABLE_RETRY_S[0] * 2 ** (handed.tries - 1), _UNREADABLE_RETRY_S[1]))
         self._warn("delivery_failed", job, handed, reason=type(error).__name__)
         with suppress(DeliveryTakenAway):
             until_answered(partial(self._board.nack, handed, _reason(error)))

@@ -94,7 +94,7 @@ class InHand(InThisProcess):
             assert session is not None
             handed = worker._board.take(session)
             assert handed is not None
-            self._happens(lambda: worker._deliver(replace(job, session=session), handed))
+            self._happens(lambda: worker._load_whole_or_by_file(replace(job, session=session), handed))
         finally:
             worker.close()
         return []

@@ -1024,7 +1024,7 @@ def test_a_delivery_that_is_given_up_is_planned_again(loads, monkeypatch):
 
 @DIRECT
 def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_order(loads, monkeypatch):
-    monkeypatch.setattr(work, "_SPARED_S", (0.01, 0.01))
+    monkeypatch.setattr(work, "_UNREADABLE_RETRY_S", (0.01, 0.01))
     declare(loads, Mode.KEY_SHARED, deliveries_max=2)
     numbers = write(loads)
     board = offered(loads)
@@ -1048,7 +1048,7 @@ def test_a_file_that_cannot_be_read_just_now_is_tried_again_where_there_is_an_or
 @DIRECT
 @pytest.mark.parametrize("tail", ["", '{"id": 9'], ids=["whole", "still written to"])
 def test_a_small_file_that_is_gone_takes_no_other_of_its_bundle_with_it(loads, monkeypatch, tail):
-    monkeypatch.setattr(work, "_SPARED_S", (0.01, 0.01))
+    monkeypatch.setattr(work, "_UNREADABLE_RETRY_S", (0.01, 0.01))
     declare(loads, Mode.KEY_SHARED, deliveries_max=2)
     for number, name in enumerate("abc"):
         loads.write(f"{name}.jsonl", line(100 + number) + (tail if name == "b" else ""))

@@ -16,7 +16,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
 from spark_jobs.load.report import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
-from spark_jobs.work.session import Coming
+from spark_jobs.work.session import MoreWork
 from tests.loads.conftest import InThisProcess, Loads, line
 
 pytestmark = pytest.mark.usually_staged
@@ -124,7 +124,7 @@ class AllButTheFirst(InThisProcess):
         board.take(lost)
         with pytest.MonkeyPatch.context() as patched:
             # The test does not wait until it is found to be lost.
-            patched.setattr(Coming, "may_be", lambda _: False)
+            patched.setattr(MoreWork, "may_come", lambda _: False)
             return super().run(job, sessions)
 
 

@@ -1130,8 +1130,8 @@ BOARD_BUGS = (
         name="files of a delivery that killed its worker are committed together",
         file="spark_jobs/work/load_delivery.py",
         correct="            if held:\n                yield held, False\n                held, held_bytes = [], 0\n"
-        "            begins(",
-        wrong="            begins(",
+        "            on_chunk(",
+        wrong="            on_chunk(",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[direct-b-decoding]",),
     ),
     Bug(
