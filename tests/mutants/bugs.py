@@ -1442,7 +1442,7 @@ TRY_BUGS = (
     ),
     Bug(
         name="Ctrl-C while the JVM starts leaves it running",
-        file="spark_jobs/work/spark.py",
+        file="spark_jobs/work/spark_start.py",
         correct="    with _signals_wait():\n        SparkContext._ensure_initialized(conf=conf)",
         wrong="    if True:\n        SparkContext._ensure_initialized(conf=conf)",
         tests=("tests/integration/test_cli.py::test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind",),
