@@ -30,7 +30,8 @@ from dedup_core.pipeline import Guarantee, Pipeline
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, RecordProducer, Source, Target
 from spark_jobs.work.spark import SparkTasks

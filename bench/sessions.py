@@ -21,7 +21,7 @@ from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from spark_jobs.load.consume import consume
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Declared
 
 LEASE_S = 2.0

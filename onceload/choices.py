@@ -8,14 +8,14 @@ from onceload.settings import Settings
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.load.report import LoadSettings
+    from spark_jobs.load.settings import LoadSettings
     from spark_jobs.pipeline.declared import Declared
     from spark_jobs.plan.choice import Choice
 
 
 def how_of(settings: Settings, dsn: str) -> "LoadSettings":
     """The load settings that follow from the environment."""
-    from spark_jobs.load.report import LoadSettings
+    from spark_jobs.load.settings import LoadSettings
 
     return LoadSettings(ledger=LedgerSettings(dsn=dsn), docs=settings.home / "quality")
 

@@ -11,7 +11,8 @@ from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
-from spark_jobs.load.report import LoadSettings, Report, report_of, without_replaced
+from spark_jobs.load.report import Report, report_of
+from spark_jobs.load.settings import LoadSettings, without_replaced
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.plan.plan import Plan, make_plan

@@ -65,7 +65,7 @@ def consume(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def _consume(arguments: Arguments, dsn: str) -> ExitCode:
     from spark_jobs.load.consume import consume as consume_now
-    from spark_jobs.load.report import LoadSettings, new_batch
+    from spark_jobs.load.settings import LoadSettings, new_batch
 
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
     if not every_s:

@@ -121,7 +121,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
 
 def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool) -> ExitCode:
     from spark_jobs.load.load import load as load_now
-    from spark_jobs.load.report import new_batch
+    from spark_jobs.load.settings import new_batch
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")

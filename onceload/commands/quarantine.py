@@ -133,7 +133,7 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     """Load records that are valid now, because the pipeline file or the records were fixed."""
-    from spark_jobs.load.report import new_batch
+    from spark_jobs.load.settings import new_batch
     from spark_jobs.recover.retry import retry as retry_now
 
     declared = read_as_loaded(arguments, engine)

@@ -132,7 +132,7 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
-    from spark_jobs.load.report import LoadSettings, new_batch
+    from spark_jobs.load.settings import LoadSettings, new_batch
     from spark_jobs.recover.rebuild import rebuild as rebuild_now
 
     declared = read_declared(arguments)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from onceload_airflow.lineage import Lineage
-    from spark_jobs.load.report import LoadSettings
     from spark_jobs.load.report import Report as LoadReport
+    from spark_jobs.load.settings import LoadSettings
     from spark_jobs.pipeline.declared import Declared
 
 SPARK_CONNECTION = "onceload_spark"

@@ -14,7 +14,8 @@ from dedup_core.errors import AskTheLedger, CallAgain, OnceloadError, SessionFen
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres.sessions import check_own_name
 from spark_jobs.load.load import load, take_version
-from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.work.in_process import InProcessTasks
 

@@ -13,7 +13,7 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.batches import planner_of
 from dedup_core.postgres.deliveries import OpenWork, PostgresDeliveries
 from dedup_core.replay import Run
-from spark_jobs.load.report import LoadSettings, without_replaced
+from spark_jobs.load.settings import LoadSettings, without_replaced
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.choice import Choice
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration

@@ -24,7 +24,8 @@ from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from spark_jobs.batch.stage import Stage, StageLost, drop_stage
 from spark_jobs.load.load import snapshot_if_due
 from spark_jobs.load.overtaking import goes_on
-from spark_jobs.load.report import LoadSettings, Report, report_of
+from spark_jobs.load.report import Report, report_of
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.publish import publish

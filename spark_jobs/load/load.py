@@ -25,8 +25,9 @@ from dedup_core.replay import Run
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
 from spark_jobs.load.offering import Offered, Offering
-from spark_jobs.load.report import LoadSettings, Report, report_of
+from spark_jobs.load.report import Report, report_of
 from spark_jobs.load.sessions import Sessions
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.load.staged_batch import StagedBatch
 from spark_jobs.load.waiting import OtherLoads
 from spark_jobs.pipeline.declared import Declared

@@ -16,7 +16,8 @@ from dedup_core.postgres.connection import translated
 from dedup_core.replay import Condition, ProducerState, Snapshot, States
 from spark_jobs.files.fingerprints import Fingerprint, Marks
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.declared import Declared, Identity
 from spark_jobs.work.session import Tasks
 from spark_jobs.write.sql import run, table_name

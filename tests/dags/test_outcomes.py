@@ -6,7 +6,7 @@ from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
 from tests.servers import execute

@@ -18,7 +18,7 @@ from dedup_core.postgres.batches import planner_of
 from onceload import schema
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
 from tests.object_store import KEY, object_store

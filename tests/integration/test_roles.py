@@ -236,7 +236,7 @@ def test_two_loaders_share_what_either_of_them_made(made, tmp_path):
 
 def stage(declared, dsn, batch):
     from spark_jobs.load.load import load
-    from spark_jobs.load.report import LoadSettings
+    from spark_jobs.load.settings import LoadSettings
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), wait_s=0)
     return load(declared, settings, batch=Batch(batch), tasks=InThisProcess())

@@ -22,7 +22,8 @@ from spark_jobs.batch.stage import _sweep
 from spark_jobs.files.notes import Note
 from spark_jobs.load import offering
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration

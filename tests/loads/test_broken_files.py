@@ -19,7 +19,8 @@ from onceload.cli import main
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns, OnRewrite, Publish
 from tests.loads.conftest import InThisProcess, Loads, line

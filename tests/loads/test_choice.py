@@ -18,7 +18,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.plan.plan import make_plan
 from spark_jobs.verify.verify import verify

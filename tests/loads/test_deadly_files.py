@@ -22,7 +22,8 @@ from dedup_core.postgres.by_hand import describe, list_deliveries, redrive
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Publish, QuarantineLimit
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.read.checked_parts import read_parts

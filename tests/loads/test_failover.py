@@ -12,7 +12,7 @@ from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from spark_jobs.load.kept_batch import NothingKept, publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.declared import Publish
 from spark_jobs.work.session import Worker
 from tests.fault.sizes import chosen_seed

@@ -18,7 +18,7 @@ from spark_jobs.batch import pieces
 from spark_jobs.batch.stage import OPENED, sweep
 from spark_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.columns import LINEAGE, parse_column
 from spark_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line

@@ -21,7 +21,7 @@ from dedup_core.postgres import LedgerSettings
 from onceload.choices import chosen
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of

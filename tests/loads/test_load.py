@@ -16,7 +16,8 @@ from dedup_core.postgres import LedgerSettings, PostgresLedger
 from dedup_core.replay import replay
 from dedup_core.spans import SpanSet
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     Format,

@@ -14,7 +14,8 @@ from dedup_core.names import Position
 from dedup_core.postgres import LedgerSettings, recover_state
 from spark_jobs.load import offering
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
 from spark_jobs.plan.choice import Choice
 from spark_jobs.recover.rewind import rewind

@@ -14,7 +14,7 @@ from dedup_core.spans import SpanSet
 from onceload import terminal
 from onceload.terminal import renewed_line, size_in_words, time_in_words
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.work import progress
 from spark_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line

@@ -16,7 +16,7 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.quarantine import Selection, choose
 from dedup_core.verdicts import Order
 from onceload.upkeep import delete_unused
-from spark_jobs.load.report import new_batch
+from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.publish.new_rows import NewRows, new_rows

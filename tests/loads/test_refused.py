@@ -15,7 +15,8 @@ from dedup_core.errors import PipelineBusy, RowsRefused, SettingRefused, TooMany
 from dedup_core.postgres.connection import is_lost
 from dedup_core.postgres.quarantine import Selection, choose
 from dedup_core.verdicts import Order
-from spark_jobs.load.report import Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import ADDED_UP_TO, Column, parse_column
 from spark_jobs.pipeline.declared import (
     Format,

@@ -16,7 +16,7 @@ from onceload.choices import chosen
 from onceload.commands.reports import code_of
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
 from spark_jobs.recover.rewind import rewind

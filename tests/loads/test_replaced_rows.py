@@ -16,7 +16,7 @@ from onceload.cli import main
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import OnRewrite, Publish, Target
 from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
 from spark_jobs.recover.retry import retry

@@ -21,7 +21,7 @@ from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.snapshot_file import read_snapshot, write_snapshot
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
 from spark_jobs.recover.rebuild import rebuild

@@ -13,7 +13,8 @@ from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
 from spark_jobs.batch.job import TransformRefused
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.verify.verify import verify

@@ -33,7 +33,8 @@ from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     CsvOptions,

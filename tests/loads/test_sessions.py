@@ -28,7 +28,8 @@ from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
 from spark_jobs.load.consume import consume
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Identity, Publish, Write
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.publish import BatchIncomplete

@@ -12,7 +12,8 @@ from dedup_core.errors import CallAgain, OnceloadError
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, OnRewrite, Publish, UnknownFields, Write
 from tests.loads.conftest import InThisProcess, Loads, line

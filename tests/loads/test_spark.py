@@ -25,7 +25,8 @@ from spark_jobs.batch.stage import open_stage
 from spark_jobs.batch.transformed import accept, stage_transformed
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema, parse_column
 from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.plan.choice import Choice

@@ -8,7 +8,7 @@ import pytest
 from dedup_core.errors import ExitCode, SettingRefused
 from dedup_core.guards import RowsDiffer
 from dedup_core.postgres.quarantine import Selection, choose
-from spark_jobs.load.report import new_batch
+from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Publish, Write
 from spark_jobs.recover.retry import retry

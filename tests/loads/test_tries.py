@@ -80,7 +80,7 @@ class KilledOnce:
 
 def load_killed(loads: Loads, declared: Declared, *, pieces: int, then: Callable[[], object]) -> Report:
     from spark_jobs.load.load import load
-    from spark_jobs.load.report import new_batch
+    from spark_jobs.load.settings import new_batch
 
     return load(declared, settings_of(loads), batch=new_batch(), tasks=KilledOnce(pieces, then))
 

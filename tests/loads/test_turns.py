@@ -15,7 +15,8 @@ from dedup_core.verdicts import Order
 from spark_jobs.formats.records import Chunk
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
 from spark_jobs.publish.publish import BatchIncomplete

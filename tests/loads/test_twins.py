@@ -14,7 +14,7 @@ from dedup_core.verdicts import Order
 from spark_jobs.batch.job import Job, engine_of
 from spark_jobs.files.notes import Note
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
 from spark_jobs.work.session import MoreWork
 from tests.loads.conftest import InThisProcess, Loads, line

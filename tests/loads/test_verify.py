@@ -18,7 +18,7 @@ from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.commands.verify import _MEANING
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, new_batch
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     Format,

@@ -23,7 +23,8 @@ from spark_jobs.load import offering
 from spark_jobs.load.consume import consume
 from spark_jobs.load.kept_batch import NothingKept, publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report, new_batch
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     CsvOptions,

@@ -708,7 +708,7 @@ LOAD_BUGS = (
     ),
     Bug(
         name="a batch replaces again what it has replaced",
-        file="spark_jobs/load/report.py",
+        file="spark_jobs/load/settings.py",
         correct="done=frozenset(done)",
         wrong="done=frozenset()",
         tests=(KILLED_REPLACING,),

@@ -34,7 +34,8 @@ from spark_jobs.files.notes import Note
 from spark_jobs.load.consume import consume
 from spark_jobs.load.kept_batch import give_up, publish_batch
 from spark_jobs.load.load import load
-from spark_jobs.load.report import LoadSettings, Report
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.columns import LINEAGE, arrow_schema
 from spark_jobs.pipeline.declared import Declared, OnRewrite, Write
 from spark_jobs.plan.plan import make_plan
