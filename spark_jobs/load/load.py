@@ -6,16 +6,25 @@ publishing, work is handed out and belongs to all sessions. A batch that is publ
 planner while that lives, staged by any session, and dropped with its claim.
 """
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import OnceloadError, SettingRefused, SnapshotRefused
+from dedup_core.errors import (
+    AlreadyConsumed,
+    ClaimedElsewhere,
+    NotAlone,
+    OnceloadError,
+    SettingRefused,
+    SnapshotRefused,
+)
 from dedup_core.events import event
 from dedup_core.names import Batch, Version
 from dedup_core.postgres import PostgresLedger, PostgresSnapshots, connect
@@ -24,7 +33,7 @@ from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
-from spark_jobs.load.offering import Offered, Offering
+from spark_jobs.load.offering import Offering
 from spark_jobs.load.report import Report, report_of
 from spark_jobs.load.sessions import Sessions
 from spark_jobs.load.settings import LoadSettings
@@ -75,12 +84,54 @@ def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
     return ()
 
 
+#: A plan that another load overtakes is made again, up to this many times.
+_PLANS_MAX = 5
+#: Loads that wait for the same file would all start at the same moment.
+_APART_S_MAX = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """The result of one round of planning."""
+
+    plan: Plan
+    deliveries: int = 0
+    #: More is new than may be open at a time.
+    exceeds_open_max: bool = False
+
+    @property
+    def busy(self) -> set[str]:
+        """The files that other sessions load, or that depend on what they load."""
+        return {note.name for note in self.plan.notes if note.is_busy}
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether nothing could be offered, because as many deliveries are open as may be."""
+        return self.exceeds_open_max and not self.deliveries
+
+
 class _Next(Enum):
     """The next step after a round."""
 
     PLAN_AGAIN = "there is more to load, or other sessions released something"
     END = "nothing new is left"
     GIVE_UP = "others hold what is left, and none of them makes progress"
+
+
+class _After(NamedTuple):
+    """What comes after a round."""
+
+    next: _Next
+    #: The files that other sessions still hold, to be reported.
+    busy: set[str]
+
+
+class _Waited(NamedTuple):
+    """The result of a wait for other sessions."""
+
+    are_done: bool
+    #: The files that they held.
+    busy: set[str]
 
 
 class _Load:
@@ -91,7 +142,7 @@ class _Load:
         self._context = context
         self._sessions = Sessions(context, tasks=tasks, running=running)
         self._staged_batch = StagedBatch(context, self._sessions)
-        self._offering = Offering(context, self._sessions, self._staged_batch)
+        self._offering = Offering(context, self._sessions)
         self._others = OtherLoads(context, self._sessions)
 
     def report(self) -> Report:
@@ -122,41 +173,66 @@ class _Load:
         notes: list[Note] = []
         while True:
             self._context.tidy_up()
-            offered = self._offering.offer(notes)
+            offered = self._offer(notes)
             if self._staged_batch.kept is not None:
                 # Files that arrived meanwhile are for the next run.
                 return self._notes(offered.plan, notes, busy=offered.busy)
             notes += self._sessions.work()
             if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
                 continue
-            after, busy = self._wait(offered, notes)
-            if after is not _Next.PLAN_AGAIN or self._context.is_stopped:
-                return self._notes(offered.plan, notes, busy=busy)
+            after = self._wait(offered, notes)
+            if after.next is not _Next.PLAN_AGAIN or self._context.is_stopped:
+                return self._notes(offered.plan, notes, busy=after.busy)
 
-    def _wait(self, offered: Offered, notes: list[Note]) -> tuple[_Next, set[str]]:
-        """Wait until other sessions are done; return the next step, and the files that they still hold."""
+    def _offer(self, notes: list[Note]) -> _Offered:
+        """Plan, claim what is new, and hand it out to all sessions, or stage and publish it."""
+        for left in reversed(range(_PLANS_MAX)):
+            plan = self._offering.plan(notes)
+            if not plan.to_read:
+                return _Offered(plan=plan)
+            try:
+                with self._offering.claimed(plan) as work:
+                    if not self._context.is_staged:
+                        self._offering.hand_out(work)
+                    elif work.bundles:
+                        notes += self._staged_batch.stage_and_publish(plan.to_read, work)
+                return _Offered(plan=plan, deliveries=len(work.bundles), exceeds_open_max=work.exceeds_open_max)
+            except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
+                # Another load was faster since this was planned.
+                if not left:
+                    raise
+                time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
+        raise AssertionError
+
+    def _wait(self, offered: _Offered, notes: list[Note]) -> _After:
+        """Wait until other sessions are done with the files that they hold, and leave room for what is new."""
+        is_in_line, busy = self._context.has_own_line, self._held_by_others(offered)
+        waited = self._wait_in_line(offered.plan, busy, notes) if is_in_line and busy else self._wait_for(busy, notes)
+        if offered.has_no_room and not self._others.leave_room(notes):
+            notes.append(self._no_room())
+            return _After(_Next.GIVE_UP, set() if is_in_line else waited.busy)
+        if not waited.are_done:
+            return _After(_Next.GIVE_UP, waited.busy)
+        return _After(_Next.PLAN_AGAIN if offered.exceeds_open_max or waited.busy else _Next.END, set())
+
+    def _held_by_others(self, offered: _Offered) -> set[str]:
         busy = offered.busy
         if self._context.left().of_batch:
             # Another session holds it, or it is in the line of another session.
             busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
-        if self._context.has_own_line and busy:
-            are_done, busy = self._wait_in_line(offered.plan, busy, notes)
-        else:
-            are_done = not busy or self._others.are_done_with(busy, notes)
-        if offered.exceeds_open_max and not offered.deliveries and not self._others.leave_room(notes):
-            notes.append(self._no_room())
-            return _Next.GIVE_UP, set() if self._context.has_own_line else busy
-        if not are_done:
-            return _Next.GIVE_UP, busy
-        return _Next.PLAN_AGAIN if offered.exceeds_open_max or busy else _Next.END, set()
+        return busy
 
-    def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> tuple[bool, set[str]]:
+    def _wait_for(self, busy: set[str], notes: list[Note]) -> _Waited:
+        return _Waited(not busy or self._others.are_done_with(busy, notes), busy)
+
+    def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> _Waited:
         """Other lines are not ours to wait for, but a planner may still hand out to ours."""
         more = {note.name for note in plan.notes if note.has_more}
         are_done = self._others.have_handed_out(more, notes)
         # Files that are no longer claimed, and added nothing to our line, are planned again.
         is_others = not more and busy <= self._context.outlook().claimed
-        return are_done, set() if are_done and is_others and not self._context.left().of_session else busy
+        is_nothing_ours = are_done and is_others and not self._context.left().of_session
+        return _Waited(are_done, set() if is_nothing_ours else busy)
 
     def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""

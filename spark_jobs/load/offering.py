@@ -1,16 +1,15 @@
-"""Plan, and offer what is new: handed out if each piece is committed directly, else staged and published."""
+"""Plan, claim what is new, and hand it out to all sessions."""
 
-import random
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
 from sqlalchemy import Connection
 
-from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NotAlone, OnceloadError
+from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit, Outlook
 from dedup_core.replay import Counts
@@ -19,7 +18,6 @@ from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
 from spark_jobs.load.sessions import Sessions
-from spark_jobs.load.staged_batch import StagedBatch
 from spark_jobs.plan.bundles import bundles_of
 from spark_jobs.plan.file_state import was_left_open
 from spark_jobs.plan.plan import Plan, depends_on_others, make_plan
@@ -28,52 +26,34 @@ from spark_jobs.work.progress import planned_bytes
 from spark_jobs.work.session import renewed
 from spark_jobs.write.patience import until_answered
 
-#: A plan that another load overtakes is made again, up to this many times.
-_PLANS_MAX = 5
-#: Loads that wait for the same file would all start at the same moment.
-_APART_S_MAX = 0.5
-
 
 @dataclass(frozen=True, kw_only=True)
-class Offered:
-    """The result of one round of planning."""
+class ClaimedWork:
+    """What a load has claimed of its plan, cut into the bundles of its deliveries."""
 
-    plan: Plan
-    deliveries: int = 0
+    claim: Claim
+    bundles: Sequence[Bundle]
+    spans: Mapping[ProducerId, SpanSet]
+    #: The producer of each planned name and generation.
+    ids: Mapping[tuple[str, int], ProducerId]
     #: More is new than may be open at a time.
-    exceeds_open_max: bool = False
-
-    @property
-    def busy(self) -> set[str]:
-        """The files that other sessions load, or that depend on what they load."""
-        return {note.name for note in self.plan.notes if note.is_busy}
+    exceeds_open_max: bool
 
 
 class Offering:
     """Plans one load repeatedly, and remembers what it handed out."""
 
-    def __init__(self, context: LoadContext, sessions: Sessions, staged_batch: StagedBatch) -> None:
-        self._context, self._sessions, self._staged_batch = context, sessions, staged_batch
+    def __init__(self, context: LoadContext, sessions: Sessions) -> None:
+        self._context, self._sessions = context, sessions
         self._handed_out: dict[ProducerId, SpanSet] = {}
         self._sizes: dict[ProducerId, int] = {}
 
-    def offer(self, notes: list[Note]) -> Offered:
-        """Plan, and offer what is new to the sessions."""
-        for left in reversed(range(_PLANS_MAX)):
-            plan = until_answered(self._plan)
-            # Files that failed would fail again, and might take the room of others: the next call may retry them.
-            failed = {note.name for note in (*notes, *self.not_loaded(plan.outlook, known=()))}
-            plan = replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
-            if not plan.to_read:
-                return Offered(plan=plan)
-            try:
-                return self._offer(plan, notes)
-            except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
-                # Another load was faster since this was planned.
-                if not left:
-                    raise
-                time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
-        raise AssertionError
+    def plan(self, notes: Sequence[Note]) -> Plan:
+        """Plan what is new, without the files that failed before in this load."""
+        plan = until_answered(self._plan)
+        # Files that failed would fail again, and might take the room of others: the next call may retry them.
+        failed = {note.name for note in (*notes, *self.not_loaded(plan.outlook, known=()))}
+        return replace(plan, to_read=tuple(file for file in plan.to_read if file.listed.name not in failed))
 
     def _plan(self) -> Plan:
         context = self._context
@@ -93,22 +73,18 @@ class Offering:
                 reason = "some of its records were not loaded. The session that read them reports why. Load again"
                 yield Note(name=state.name, reason=reason, is_unreadable=True)
 
-    def _offer(self, plan: Plan, notes: list[Note]) -> Offered:
-        """Claim the planned files, and hand them out, or stage and publish them."""
+    @contextmanager
+    def claimed(self, plan: Plan) -> Iterator[ClaimedWork]:
+        """Claim the planned files while the block runs; what it hands out is no longer claimed after that."""
         context, declared = self._context, self._context.declared
-        ids = until_answered(partial(context.ledger.register, declared.name, _lives(plan)))
+        ids = until_answered(partial(context.ledger.register, declared.name, _names_and_generations(plan)))
         named = {producer_id: name for (name, _), producer_id in ids.items()}
         copy_records = {
             ids[file.listed.name, file.generation]: file.copy_record for file in plan.to_read if file.copy_record
         }
-        # A file that continues under a new name is read as its old producer.
-        ids |= {
-            (file.listed.name, file.generation): file.copy_record.copy_of
-            for file in plan.to_read
-            if file.copy_record and file.copy_record.takes_over and file.copy_record.copy_of is not None
-        }
-        some, exceeds_open_max = self._with_room(bundles_of(declared, plan.to_read, ids))
-        spans = spans_of(chunk for chunks in some for chunk in chunks)
+        ids |= _taking_over(plan)
+        bundles, exceeds_open_max = self._with_room(bundles_of(declared, plan.to_read, ids))
+        spans = spans_of(chunk for chunks in bundles for chunk in chunks)
         claim = context.ledger.claim(
             context.session,
             dict.fromkeys(copy_records, SpanSet()) | spans,
@@ -118,32 +94,35 @@ class Offering:
             # The new spans depend on files that are loaded under another name, or that come first in order.
             unchanged=plan.outlook if depends_on_others(declared) else None,
         )
-        self._sessions.planned_bytes = planned_bytes(some)
+        self._sessions.planned_bytes = planned_bytes(bundles)
         with renewed(context.renew, every_s=context.beat_s):
             try:
-                self._note(copy_records, claim)
-                if declared.is_direct:
-                    self._hand_out(some, spans, claim)
-                elif some:
-                    notes += self._staged_batch.stage_and_publish(plan.to_read, ids, some, claim)
+                self._store_copy_records(copy_records, claim)
+                yield ClaimedWork(claim=claim, bundles=bundles, spans=spans, ids=ids, exceeds_open_max=exceeds_open_max)
             finally:
                 # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
                 with suppress(OnceloadError):
                     context.ledger.release(claim)
-        return Offered(plan=plan, deliveries=len(some), exceeds_open_max=exceeds_open_max)
 
-    def _with_room(self, some: Iterable[Bundle]) -> tuple[list[Bundle], bool]:
+    def hand_out(self, work: ClaimedWork) -> None:
+        """Put the deliveries on the board: from now on they belong to all sessions."""
+        self._context.board.offer(work.claim, offers_of(work.bundles), batch=self._context.batch)
+        for producer_id, spans in work.spans.items():
+            self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | spans
+        self._sizes |= {chunk.producer_id: chunk.size for chunks in work.bundles for chunk in chunks}
+
+    def _with_room(self, bundles: Iterable[Bundle]) -> tuple[list[Bundle], bool]:
         """As many deliveries as may be open, and whether there are more."""
         if self._context.is_staged:
-            return list(some), False
+            return list(bundles), False
         room = max(0, self._context.declared.delivery.open_max - self._context.left().count)
         # Take one more, to know whether there are more.
-        gathered = list(islice(some, room + 1))
+        gathered = list(islice(bundles, room + 1))
         return gathered[:room], len(gathered) > room
 
-    def _note(self, copy_records: Mapping[ProducerId, CopyRecord], claim: Claim) -> None:
+    def _store_copy_records(self, copy_records: Mapping[ProducerId, CopyRecord], claim: Claim) -> None:
         """Record what the plan found without reading records, as long as its claim is held."""
-        advances = [_noted(producer_id, copy_record) for producer_id, copy_record in copy_records.items()]
+        advances = [_advance_of(producer_id, copy_record) for producer_id, copy_record in copy_records.items()]
         if advances:
             commit: Commit[Connection] = Commit(
                 session=self._context.session,
@@ -158,18 +137,21 @@ class Offering:
             )
             self._context.ledger.commit(commit)
 
-    def _hand_out(self, some: Sequence[Bundle], spans: Mapping[ProducerId, SpanSet], claim: Claim) -> None:
-        self._context.board.offer(claim, offers_of(some), batch=self._context.batch)
-        for producer_id, some_spans in spans.items():
-            self._handed_out[producer_id] = self._handed_out.get(producer_id, SpanSet()) | some_spans
-        self._sizes |= {chunk.producer_id: chunk.size for chunks in some for chunk in chunks}
 
-
-def _lives(plan: Plan) -> list[tuple[str, int]]:
+def _names_and_generations(plan: Plan) -> list[tuple[str, int]]:
     return [(file.listed.name, file.generation) for file in plan.to_read]
 
 
-def _noted(producer_id: ProducerId, copy_record: CopyRecord) -> Advance:
+def _taking_over(plan: Plan) -> dict[tuple[str, int], ProducerId]:
+    """The files that continue a producer under a new name: they are read as that producer."""
+    return {
+        (file.listed.name, file.generation): file.copy_record.copy_of
+        for file in plan.to_read
+        if file.copy_record and file.copy_record.takes_over and file.copy_record.copy_of is not None
+    }
+
+
+def _advance_of(producer_id: ProducerId, copy_record: CopyRecord) -> Advance:
     """Content that is loaded under another name keeps its producer, whatever name continues it."""
     if copy_record.takes_over and copy_record.copy_of is not None:
         its: dict[str, ProducerId] = {"producer_id": copy_record.copy_of, "takes_name_of": producer_id}

@@ -17,6 +17,7 @@ from spark_jobs.batch.stage import Stage, StageLost, open_stage
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import Chunk
 from spark_jobs.load.context import LoadContext
+from spark_jobs.load.offering import ClaimedWork
 from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from spark_jobs.load.sessions import Sessions
 from spark_jobs.pipeline.declared import Declared
@@ -81,19 +82,14 @@ class StagedBatch:
         #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
-    def stage_and_publish(
-        self,
-        files: Sequence[FileToRead],
-        ids: Mapping[tuple[str, int], ProducerId],
-        some: Sequence[Bundle],
-        claim: Claim,
-    ) -> list[Note]:
+    def stage_and_publish(self, files: Sequence[FileToRead], work: ClaimedWork) -> list[Note]:
         """Stage the whole batch, again if the server loses staged rows, and publish it in one commit.
 
         Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
         dead letters, and files that would overtake something that cannot be read.
         """
-        job = replace(self._sessions.job, replaced=_replaced(files, ids))
+        job = replace(self._sessions.job, replaced=_replaced(files, work.ids))
+        some, claim = work.bundles, work.claim
         left_out: list[Note] = []
         losses = 0
         while losses < _STAGINGS_MAX:

@@ -674,7 +674,7 @@ def test_a_planner_that_was_away_does_not_swap_names_back(logs, monkeypatch, rew
     x = logs.write("x.log", lines(0, 10))
     logs.load(on_rewrite=rewrite)
     logs.write("y.log", lines(0, 20))
-    note, calls = offering.Offering._note, count()
+    note, calls = offering.Offering._store_copy_records, count()
 
     def is_away(self: Any, *arguments: Any) -> None:
         if not next(calls):
@@ -682,7 +682,7 @@ def test_a_planner_that_was_away_does_not_swap_names_back(logs, monkeypatch, rew
             logs.load(on_rewrite=rewrite)
         note(self, *arguments)
 
-    monkeypatch.setattr(offering.Offering, "_note", is_away)
+    monkeypatch.setattr(offering.Offering, "_store_copy_records", is_away)
     with pytest.raises(DeliveryTakenAway):
         logs.load(on_rewrite=rewrite)
     x.write_text(lines(0, 10) + lines(100, 102))
