@@ -61,7 +61,7 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
     """Delete what earlier tries staged of a delivery, and fence them off."""
     with still_there(stage), engine.begin() as connection:
         hold(connection, claim)
-        rest = text(f"DELETE FROM {stage.parts} WHERE delivery = :delivery RETURNING proof")
+        rest = text(f"DELETE FROM {stage.pieces} WHERE delivery = :delivery RETURNING proof")
         proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
         advances = [advance for proof in proofs for advance in decode(_Proof, proof).advances]
         gone = [(each.producer_id, each.spans) for each in advances if each.rows]
@@ -80,41 +80,41 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
 
 
 def stage_piece(
-    engine: Engine, stage: Stage, part: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
+    engine: Engine, stage: Stage, piece: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
 ) -> None:
     """Stage a piece and its rows, unless this try already did and the answer was lost."""
     with engine.connect() as connection, connection.begin() as transaction:
-        if not insert_piece(connection, stage, part):
+        if not insert_piece(connection, stage, piece):
             transaction.rollback()
             return
         writer.write(connection, rows)
         hold(connection, claim)
 
 
-def stage_proof(engine: Engine, stage: Stage, part: StagedPiece) -> None:
+def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
     """Stage the proof of a piece whose rows are written elsewhere; a repeated read must give the same piece."""
     with engine.connect() as connection, connection.begin():
-        if not insert_piece(connection, stage, part):
+        if not insert_piece(connection, stage, piece):
             rows = _staged_rows(connection, stage)
-            (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == part.place)
-            if kept != part:
-                raise DatabaseLost(f"reading piece {part.place} again", "its file changed after it was first read")
+            (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == piece.place)
+            if kept != piece:
+                raise DatabaseLost(f"reading piece {piece.place} again", "its file changed after it was first read")
 
 
-def insert_piece(connection: Connection, stage: Stage, part: StagedPiece) -> bool:
+def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bool:
     # Stage names are generated, so no colon in them is taken for a parameter.
     statement = text(
-        f"INSERT INTO {stage.parts} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
+        f"INSERT INTO {stage.pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
         " ON CONFLICT DO NOTHING"
     )
     binds = {
-        "delivery": part.delivery,
-        "number": part.number,
-        "is_last": part.is_last,
-        "rows": part.rows,
-        "bytes": part.bytes,
-        "records": part.records,
-        "proof": encode(_Proof(advances=part.advances, quarantined=part.quarantined, notes=part.notes)),
+        "delivery": piece.delivery,
+        "number": piece.number,
+        "is_last": piece.is_last,
+        "rows": piece.rows,
+        "bytes": piece.bytes,
+        "records": piece.records,
+        "proof": encode(_Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes)),
     }
     with still_there(stage):
         return connection.execute(statement, binds).rowcount == 1
@@ -130,55 +130,55 @@ def staged_pieces(engine: Engine, stage: Stage) -> tuple[StagedPiece, ...]:
 
 def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     with still_there(stage):
-        rows = run(connection, f"SELECT * FROM {stage.parts} ORDER BY delivery, number").all()
+        rows = run(connection, f"SELECT * FROM {stage.pieces} ORDER BY delivery, number").all()
     if not rows or rows[0].delivery != OPENED:
-        raise StageLost(stage.parts)
+        raise StageLost(stage.pieces)
     return rows[1:]
 
 
 def write_publish_input(connection: Connection, stage: Stage, word: str) -> None:
     """Store the word in the stage, so that a crash that empties the stage also removes the word."""
     with still_there(stage):
-        statement = text(f"UPDATE {stage.parts} SET proof = :word WHERE delivery = {OPENED}")
+        statement = text(f"UPDATE {stage.pieces} SET proof = :word WHERE delivery = {OPENED}")
         if connection.execute(statement, {"word": word}).rowcount != 1:
-            raise StageLost(stage.parts)
+            raise StageLost(stage.pieces)
 
 
 def read_publish_input(connection: Connection, stage: Stage) -> str:
     with still_there(stage):
         word: str | None = run(
-            connection, f"SELECT proof FROM {stage.parts} WHERE delivery = {OPENED}"
+            connection, f"SELECT proof FROM {stage.pieces} WHERE delivery = {OPENED}"
         ).scalar_one_or_none()
     if word is None:
-        raise StageLost(stage.parts)
+        raise StageLost(stage.pieces)
     return word
 
 
-def check_kept(connection: Connection, stage: Stage, parts: int) -> None:
+def check_kept(connection: Connection, stage: Stage, pieces: int) -> None:
     """Refuse, inside the commit, a stage that lost pieces since they were counted: a proof needs its rows."""
     with still_there(stage):
         # Lock, so that a late try stages nothing between this count and the read of the rows.
-        run(connection, f"LOCK TABLE {stage.parts} IN SHARE MODE")
-        kept = run(connection, f"SELECT count(*) FROM {stage.parts}").scalar_one()
+        run(connection, f"LOCK TABLE {stage.pieces} IN SHARE MODE")
+        kept = run(connection, f"SELECT count(*) FROM {stage.pieces}").scalar_one()
     # Every stage starts with one extra piece.
-    if kept != parts + 1:
-        raise StageLost(stage.parts)
+    if kept != pieces + 1:
+        raise StageLost(stage.pieces)
 
 
-def is_whole(parts: Sequence[StagedPiece], *, deliveries: int) -> bool:
+def is_whole(pieces: Sequence[StagedPiece], *, deliveries: int) -> bool:
     """Whether each delivery has all of its pieces, from 0 to the one marked as last."""
     numbers: dict[int, list[StagedPiece]] = {}
-    for part in (part for part in parts if part.delivery >= 0):
-        numbers.setdefault(part.delivery, []).append(part)
+    for piece in (piece for piece in pieces if piece.delivery >= 0):
+        numbers.setdefault(piece.delivery, []).append(piece)
     are_there = len(numbers) == deliveries and all(
         [each.number for each in some] == list(range(len(some))) and some[-1].is_last for some in numbers.values()
     )
-    return are_there and not _overlap(parts)
+    return are_there and not _overlap(pieces)
 
 
-def _overlap(parts: Iterable[StagedPiece]) -> bool:
+def _overlap(pieces: Iterable[StagedPiece]) -> bool:
     seen: dict[ProducerId, SpanSet] = {}
-    for advance in (advance for part in parts for advance in part.advances):
+    for advance in (advance for piece in pieces for advance in piece.advances):
         spans = seen.get(advance.producer_id, SpanSet())
         if spans.overlaps(advance.spans):
             return True

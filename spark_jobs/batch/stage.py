@@ -55,7 +55,7 @@ class Stage:
 
     name: str
     rows: str
-    parts: str
+    pieces: str
     #: The target table of the rows.
     target: str
     columns: tuple[Column, ...]
@@ -67,7 +67,7 @@ class Stage:
         return cls(
             name=name,
             rows=f"{SCHEMA}.{quoted(name + ' rows')}",
-            parts=f"{SCHEMA}.{quoted(name + ' parts')}",
+            pieces=f"{SCHEMA}.{quoted(name + ' pieces')}",
             target=table_name(target),
             columns=columns,
             lineage=lineage,
@@ -77,9 +77,9 @@ class Stage:
         """Another table of the same stage, dropped with it."""
         return self.rows.removesuffix(' rows"') + f' {name}"'
 
-    def made(self, token: str) -> str:
-        """The table of one try to make rows, quoted for SQL."""
-        return self.beside(f"made {token}")
+    def transformed(self, token: str) -> str:
+        """The table of one try to transform records, quoted for SQL."""
+        return self.beside(f"transformed {token}")
 
     @property
     def writer(self) -> Writer:
@@ -99,11 +99,11 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         _create_rows(holder, stage, target)
         run(
             holder,
-            f"CREATE UNLOGGED TABLE {stage.parts} (delivery integer, number integer, is_last boolean NOT NULL,"
+            f"CREATE UNLOGGED TABLE {stage.pieces} (delivery integer, number integer, is_last boolean NOT NULL,"
             " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL,"
             " PRIMARY KEY (delivery, number))",
         )
-        run(holder, f"INSERT INTO {stage.parts} VALUES ({OPENED}, 0, true, 0, 0, 0, '')")
+        run(holder, f"INSERT INTO {stage.pieces} VALUES ({OPENED}, 0, true, 0, 0, 0, '')")
         try:
             yield stage
         finally:
@@ -173,4 +173,4 @@ def still_there(stage: Stage) -> Iterator[None]:
         # Only a missing table of a stage counts; any other missing table is another error.
         if sqlstate(error) != _UNDEFINED_TABLE or SCHEMA not in first_line(error):
             raise
-        raise StageLost(stage.parts) from error
+        raise StageLost(stage.pieces) from error

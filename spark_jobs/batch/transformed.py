@@ -26,7 +26,7 @@ def stage_transformed(
 ) -> TransformedRows | None:
     """Store the rows of one try in a table of its own, completely or not at all; None if there are none."""
     token, rows = token_hex(8), 0
-    writer = replace(stage.writer, table=stage.made(token))
+    writer = replace(stage.writer, table=stage.transformed(token))
     with still_there(stage), engine.connect() as connection, connection.begin():
         for table in tables:
             if not rows:
@@ -37,11 +37,11 @@ def stage_transformed(
     return TransformedRows(partition, token, rows) if rows else None
 
 
-def accept(engine: Engine, stage: Stage, made: Iterable[TransformedRows]) -> None:
+def accept(engine: Engine, stage: Stage, accepted: Iterable[TransformedRows]) -> None:
     """Count the rows of the tries that Spark reports as first, and of no others."""
     with still_there(stage), engine.connect() as connection, connection.begin():
-        for each in made:
-            part = StagedPiece(
+        for each in accepted:
+            piece = StagedPiece(
                 delivery=-1 - each.partition,
                 number=0,
                 is_last=True,
@@ -52,5 +52,5 @@ def accept(engine: Engine, stage: Stage, made: Iterable[TransformedRows]) -> Non
                 records=0,
             )
             # On a retry after a lost answer, it is already attached.
-            if insert_piece(connection, stage, part):
-                run(connection, f"ALTER TABLE {stage.made(each.token)} INHERIT {stage.rows}")
+            if insert_piece(connection, stage, piece):
+                run(connection, f"ALTER TABLE {stage.transformed(each.token)} INHERIT {stage.rows}")

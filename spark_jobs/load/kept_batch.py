@@ -91,7 +91,7 @@ class _Waiting:
 
     job: Job
     stage: Stage
-    parts: tuple[StagedPiece, ...]
+    pieces: tuple[StagedPiece, ...]
     kept: KeptBatch
     word: PublishInput
 
@@ -108,7 +108,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
                 if continued := sorted(end.name for end in waiting.word.sealed if goes_on(end, declared.source)):
                     raise SealedLineContinued(declared.name, batch, tuple(continued))
                 before = ledger.position(declared.name)
-                publish(engine, ledger, waiting.job, waiting.stage, waiting.parts, claim=waiting.kept.claim)
+                publish(engine, ledger, waiting.job, waiting.stage, waiting.pieces, claim=waiting.kept.claim)
         except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
@@ -127,7 +127,7 @@ def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> 
     with _engine(declared, settings, batch, doing="auditing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         with _waiting(engine, declared, settings, batch, run=None) as waiting:
-            audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.parts, docs=settings.docs)
+            audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.pieces, docs=settings.docs)
             if not audit.passed:
                 # The next load plans the same records again.
                 batches.give_up(waiting.kept)
@@ -213,9 +213,9 @@ def _held(
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         word = publish_input_of(engine, declared.name, stage)
-        parts = staged_pieces(engine, stage)
-        if not is_whole(parts, deliveries=word.deliveries):
-            raise StageLost(stage.parts)
+        pieces = staged_pieces(engine, stage)
+        if not is_whole(pieces, deliveries=word.deliveries):
+            raise StageLost(stage.pieces)
         declared = with_lineage_of(declared, has_lineage=word.has_lineage)
         stage = Stage.called(kept.stage, word.written, declared.target, lineage=word.has_lineage)
         job = Job(
@@ -231,4 +231,4 @@ def _held(
             stage=stage,
             has_lineage=word.has_lineage,
         )
-        yield _Waiting(job=job, stage=stage, parts=parts, kept=kept, word=word)
+        yield _Waiting(job=job, stage=stage, pieces=pieces, kept=kept, word=word)

@@ -36,7 +36,7 @@ _STAGINGS_MAX = 5
 class _Staged:
     """The result of one staging."""
 
-    parts: Sequence[StagedPiece]
+    pieces: Sequence[StagedPiece]
     notes: Sequence[Note]
     #: Every piece of every delivery is staged.
     is_there: bool
@@ -100,7 +100,7 @@ class StagedBatch:
                 staged = self._stage(replace(job, stage=stage), stage, some, claim)
                 if staged.is_to_be_published:
                     notes = [*left_out, *staged.notes]
-                    self._publish_or_keep(job, stage, staged.parts, claim, some=some, notes=notes)
+                    self._publish_or_keep(job, stage, staged.pieces, claim, some=some, notes=notes)
                     return notes
                 if self._context.is_stopped:
                     return left_out
@@ -119,15 +119,15 @@ class StagedBatch:
 
     def _stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> _Staged:
         notes = self._let_stage(job, stage, some, claim)
-        parts = until_answered(partial(self._parts, stage))
-        notes += [note for part in parts for note in part.notes]
-        half = {new: _why_half(each.name, notes) for new, each in half_read(job, parts, notes).items()}
-        broken = {new: [note] for new, note in without_records(job, self._context.ledger, parts).items()} | half
+        pieces = until_answered(partial(self._pieces, stage))
+        notes += [note for piece in pieces for note in piece.notes]
+        half = {new: _why_half(each.name, notes) for new, each in half_read(job, pieces, notes).items()}
+        broken = {new: [note] for new, note in without_records(job, self._context.ledger, pieces).items()} | half
         dead = self._set_aside(claim)
-        is_there = not dead and is_whole(parts, deliveries=len(some)) and not _has_holes(parts, some)
+        is_there = not dead and is_whole(pieces, deliveries=len(some)) and not _has_holes(pieces, some)
         noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
-        behind = overtaking(self._declared, some, parts, noted=noted) if is_there else None
-        return _Staged(parts=parts, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
+        behind = overtaking(self._declared, some, pieces, noted=noted) if is_there else None
+        return _Staged(pieces=pieces, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
 
     def _let_stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> list[Note]:
         """Let all sessions stage the batch, also deliveries that come back."""
@@ -138,7 +138,7 @@ class StagedBatch:
         self._context.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._context.batch)
         return self._sessions.work(job)
 
-    def _parts(self, stage: Stage) -> tuple[StagedPiece, ...]:
+    def _pieces(self, stage: Stage) -> tuple[StagedPiece, ...]:
         with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
             return staged_pieces(self._context.engine, stage)
 
@@ -156,7 +156,7 @@ class StagedBatch:
         self,
         job: Job,
         stage: Stage,
-        parts: Sequence[StagedPiece],
+        pieces: Sequence[StagedPiece],
         claim: Claim,
         *,
         some: Sequence[Bundle],
@@ -165,13 +165,13 @@ class StagedBatch:
         engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
         if settings.publishes:
             if self._declared.suite is not None:
-                audit = audit_stage(engine, ledger, job, stage, parts, docs=settings.docs)
+                audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
                 check(audit, job, stage)
-            publish(engine, ledger, job, stage, parts, claim=claim)
-        elif any(part.advances for part in parts):
-            sealed = tuple(sealed_ends(self._declared.source, some, parts))
+            publish(engine, ledger, job, stage, pieces, claim=claim)
+        elif any(piece.advances for piece in pieces):
+            sealed = tuple(sealed_ends(self._declared.source, some, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(some), notes=notes, sealed=sealed)
-            self.kept = sum(part.rows for part in parts)
+            self.kept = sum(piece.rows for piece in pieces)
 
 
 def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
@@ -179,12 +179,12 @@ def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
     return [each.of_no_replacement() for each in of_file or [Note(name=name, reason="it was not read completely")]]
 
 
-def _has_holes(parts: Sequence[StagedPiece], some: Sequence[Bundle]) -> bool:
+def _has_holes(pieces: Sequence[StagedPiece], some: Sequence[Bundle]) -> bool:
     """Whether a chunk has staged pieces after a piece that is missing."""
     staged: dict[tuple[int, ProducerId], SpanSet] = {}
-    for part in parts:
-        for advance in part.advances:
-            key = part.delivery, advance.producer_id
+    for piece in pieces:
+        for advance in piece.advances:
+            key = piece.delivery, advance.producer_id
             staged[key] = staged.get(key, SpanSet()) | advance.spans
     for number, chunks in enumerate(some):
         for chunk in chunks:

@@ -22,10 +22,10 @@ from spark_jobs.write.writer import Writer, cast_to_target
 SQL = statements("merge.sql", package=__package__)
 
 
-def advances_of(parts: Sequence[StagedPiece]) -> tuple[Advance, ...]:
-    """One advance per producer, with the proofs of its parts in order."""
+def advances_of(pieces: Sequence[StagedPiece]) -> tuple[Advance, ...]:
+    """One advance per producer, with the proofs of its pieces in order."""
     in_order = sorted(
-        (advance for part in parts for advance in part.advances),
+        (advance for piece in pieces for advance in piece.advances),
         key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1),
     )
     return tuple(_merge(list(some)) for _, some in groupby(in_order, key=lambda advance: advance.producer_id))

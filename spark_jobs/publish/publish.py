@@ -73,16 +73,16 @@ class _Whole:
     replaced: tuple[ProducerId, ...]
 
     @classmethod
-    def of(cls, job: Job, parts: Sequence[StagedPiece]) -> "_Whole":
-        read = advances_of(parts)
+    def of(cls, job: Job, pieces: Sequence[StagedPiece]) -> "_Whole":
+        read = advances_of(pieces)
         ids = {advance.producer_id for advance in read}
         replaced = tuple(replacement.old for new, replacement in job.replaced.items() if new in ids)
         return cls(
-            pieces=len(parts),
-            rows=sum(part.rows for part in parts),
-            records=sum(part.records for part in parts),
-            bytes=sum(part.bytes for part in parts),
-            quarantined=tuple(record for part in parts for record in part.quarantined),
+            pieces=len(pieces),
+            rows=sum(piece.rows for piece in pieces),
+            records=sum(piece.records for piece in pieces),
+            bytes=sum(piece.bytes for piece in pieces),
+            quarantined=tuple(record for piece in pieces for record in piece.quarantined),
             advances=read + _noted_as_replaced(replaced),
             replaced=replaced,
         )
@@ -98,10 +98,10 @@ def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
 
 
 def publish(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPiece], *, claim: Claim
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, pieces: Sequence[StagedPiece], *, claim: Claim
 ) -> None:
     """Commit until it is certain that it took effect."""
-    whole = _Whole.of(job, parts)
+    whole = _Whole.of(job, pieces)
     if not whole.advances:
         return
     check_quarantine(job.declared, whole.quarantined, records=whole.records + len(whole.quarantined))
@@ -137,7 +137,7 @@ def _commit_of(job: Job, stage: Stage, whole: _Whole, new: NewRows, *, claim: Cl
         batch=job.batch,
         advances=new.advances,
         write_rows=partial(
-            _write, job=job, stage=stage, parts=whole.pieces, source=new.source, replaced=whole.replaced
+            _write, job=job, stage=stage, pieces=whole.pieces, source=new.source, replaced=whole.replaced
         ),
         claim=claim,
         counts=Counts(
@@ -178,9 +178,9 @@ def _refusing_rows(job: Job) -> Iterator[None]:
         raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
 
 
-def half_read(job: Job, parts: Sequence[StagedPiece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+def half_read(job: Job, pieces: Sequence[StagedPiece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
     """New generations that were not read completely: they must not replace loaded rows."""
-    read = {advance.producer_id: advance for advance in advances_of(parts)}
+    read = {advance.producer_id: advance for advance in advances_of(pieces)}
     noted = {note.name for note in notes}
     return {
         new: replacement
@@ -196,9 +196,9 @@ def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
 
 
 def _write(
-    connection: Connection, *, job: Job, stage: Stage, parts: int, source: str, replaced: Sequence[ProducerId]
+    connection: Connection, *, job: Job, stage: Stage, pieces: int, source: str, replaced: Sequence[ProducerId]
 ) -> int:
-    check_kept(connection, stage, parts)
+    check_kept(connection, stage, pieces)
     run(connection, WORK_MEMORY)
     target = job.declared.target
     added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])

@@ -47,21 +47,21 @@ class ReplacedRowsDiffer(NeedsAPerson):
         )
 
 
-def without_records(job: Job, ledger: PostgresLedger, parts: Sequence[StagedPiece]) -> dict[ProducerId, Note]:
+def without_records(job: Job, ledger: PostgresLedger, pieces: Sequence[StagedPiece]) -> dict[ProducerId, Note]:
     """New generations without a record to load; unless a user accepts it, they must not replace earlier records."""
     if job.differences_accepted:
         return {}
     # The rows of an advance are its good records, even if a transform makes no row of them.
-    without = [advance for advance in advances_of(parts) if advance.producer_id in job.replaced and not advance.rows]
+    without = [advance for advance in advances_of(pieces) if advance.producer_id in job.replaced and not advance.rows]
     return {
-        advance.producer_id: Note.of_nothing_to_load(job.replaced[advance.producer_id].name, _why_none(advance, parts))
+        advance.producer_id: Note.of_nothing_to_load(job.replaced[advance.producer_id].name, _why_none(advance, pieces))
         for advance in without
         if ledger.proof_of(job.declared.name, job.replaced[advance.producer_id].old).records
     }
 
 
-def _why_none(advance: Advance, parts: Sequence[StagedPiece]) -> str:
-    bad = (record for part in parts for record in part.quarantined if record.producer_id == advance.producer_id)
+def _why_none(advance: Advance, pieces: Sequence[StagedPiece]) -> str:
+    bad = (record for piece in pieces for record in piece.quarantined if record.producer_id == advance.producer_id)
     if (first := next(bad, None)) is None:
         return "its new content has no record"
     return f"its new content has no good record ({advance.records:,} bad, the first because {first.reason})"

@@ -61,14 +61,14 @@ class AuditFailed(NeedsAPerson):
 
 
 def audit_stage(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, parts: Sequence[StagedPiece], *, docs: Path | None
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, pieces: Sequence[StagedPiece], *, docs: Path | None
 ) -> Audit:
     """Run the suite, and record its result; a batch without new rows meets every expectation."""
     suite = job.declared.suite
     if suite is None:
         raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
     with translated(pipeline=job.declared.name, doing="auditing"), new_rows(engine, ledger, job, stage) as sieve:
-        new = sieve.sift(advances_of(parts), staged=sum(part.rows for part in parts))
+        new = sieve.sift(advances_of(pieces), staged=sum(piece.rows for piece in pieces))
         findings: tuple[Finding, ...] = ()
         if new.count:
             with _view(engine, job, stage, source=new.source) as view:

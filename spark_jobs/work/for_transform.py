@@ -54,14 +54,16 @@ def stage_rows(job: Job, tables: Iterable[pa.Table], *, partition: int) -> Trans
     engine = engine_of(job)
     try:
         with translated(pipeline=job.declared.name, doing="staging rows"):
-            return _stage_made(job, engine, tables, partition=partition)
+            return _stage_transformed(job, engine, tables, partition=partition)
     except DatabaseLost:
         # Spark retries a few times without delay, so wait until the server answers.
         until_answered(partial(_ping, job, engine))
         raise
 
 
-def _stage_made(job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int) -> TransformedRows | None:
+def _stage_transformed(
+    job: Job, engine: Engine, tables: Iterable[pa.Table], *, partition: int
+) -> TransformedRows | None:
     stage = _stage_of(job)
     try:
         return stage_transformed(engine, stage, tables, partition=partition)
@@ -76,11 +78,11 @@ def _ping(job: Job, engine: Engine) -> None:
         pass
 
 
-def accept_rows(job: Job, made: Iterable[TransformedRows]) -> None:
+def accept_rows(job: Job, transformed: Iterable[TransformedRows]) -> None:
     """Accept the rows of the tries that Spark reports as first."""
-    until_answered(partial(_accept, job, tuple(made)))
+    until_answered(partial(_accept, job, tuple(transformed)))
 
 
-def _accept(job: Job, made: tuple[TransformedRows, ...]) -> None:
+def _accept(job: Job, transformed: tuple[TransformedRows, ...]) -> None:
     with translated(pipeline=job.declared.name, doing="counting staged rows"):
-        accept(engine_of(job), _stage_of(job), made)
+        accept(engine_of(job), _stage_of(job), transformed)

@@ -115,7 +115,7 @@ class WatchedTasks:
             return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
         with engine.connect() as connection:
             # Rows of a transform belong to no file, and do not count here.
-            table = job.stage.parts
+            table = job.stage.pieces
             row = run(connection, f"SELECT coalesce(sum(bytes), 0), coalesce(sum(records), 0) FROM {table}")  # noqa: S608 - ours.
             done, records = row.one()
         return int(done), int(records)

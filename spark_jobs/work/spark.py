@@ -101,8 +101,10 @@ class SparkTasks:
         """Read each delivery at least once, and stage what the transform makes of all of them."""
         reports = TaskReports.by_tasks_of(self._context)
         with self._in_our_words(job, reports):
-            self._made(job, tuple(deliveries), reports).mapInArrow(partial(_stage, job, reports), _NO_ROWS).collect()
-            accept_rows(job, reports.made.value)
+            self._transformed(job, tuple(deliveries), reports).mapInArrow(
+                partial(_stage, job, reports), _NO_ROWS
+            ).collect()
+            accept_rows(job, reports.transformed.value)
         if len(set(reports.read.value)) < len(deliveries):
             # The proof would count unread records as loaded.
             expected = "Spark SQL that reads all of the view records (no LIMIT, and no condition that is always false)"
@@ -116,11 +118,11 @@ class SparkTasks:
             return job
         reports = TaskReports.by_tasks_of(self._context)
         with self._in_our_words(job, reports):
-            made = self._made(job, (), reports)
-            _refuse_limits(made)
-            return with_output(job, to_arrow_schema(made.schema, timezone="UTC"))
+            transformed = self._transformed(job, (), reports)
+            _refuse_limits(transformed)
+            return with_output(job, to_arrow_schema(transformed.schema, timezone="UTC"))
 
-    def _made(self, job: Job, deliveries: tuple[Delivery, ...], reports: TaskReports) -> DataFrame:
+    def _transformed(self, job: Job, deliveries: tuple[Delivery, ...], reports: TaskReports) -> DataFrame:
         """The rows of the transform; computing only the schema reads no records."""
         shape = from_arrow_schema(spark_schema(job.columns))
         numbers = self._session.range(0, len(deliveries), 1, max(1, len(deliveries)))
@@ -155,10 +157,10 @@ class SparkTasks:
         return SparkSession(self._context)
 
 
-def _refuse_limits(made: DataFrame) -> None:
+def _refuse_limits(transformed: DataFrame) -> None:
     """Refuse limits: the omitted records would count as consumed, and chance decides which ones they are."""
     # Python has no public API for the resolved plan.
-    plan: Any = made._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan: Any = transformed._jdf.queryExecution().analyzed()  # noqa: SLF001
     if found := _LIMITS.search(plan.toString()):
         expected = f"Spark SQL without LIMIT, OFFSET and TABLESAMPLE ({found[1]}), which would lose records"
         raise SettingRefused("transform", "SQL that leaves out arbitrary records", expected)
@@ -193,10 +195,10 @@ def _stage(job: Job, reports: TaskReports, batches: Iterator[pa.RecordBatch]) ->
     with reporting_errors(job, reports):
         tables = (as_declared(table, job) for table in _gathered(batches))
         try:
-            made = stage_rows(job, tables, partition=context.partitionId() if context else 0)
+            staged = stage_rows(job, tables, partition=context.partitionId() if context else 0)
         except RowsRefused as error:
             raise TransformRefused(job.declared.name, error.reason) from error
-        reports.made.add((made,) if made else ())
+        reports.transformed.add((staged,) if staged else ())
     return iter(())
 
 

@@ -28,7 +28,7 @@ class TaskReports:
     #: The numbers of the deliveries that were read to their end.
     read: Accumulator[tuple[int, ...]]
     #: The accepted tries: Spark delivers only the first success of each partition.
-    made: Accumulator[tuple[TransformedRows, ...]]
+    transformed: Accumulator[tuple[TransformedRows, ...]]
     #: Pickled, so that Spark need not know the types.
     errors: Accumulator[tuple[bytes, ...]]
 
@@ -38,7 +38,7 @@ class TaskReports:
         return cls(
             notes=context.accumulator((), _AddingUp()),
             read=context.accumulator((), _AddingUp()),
-            made=context.accumulator((), _AddingUp()),
+            transformed=context.accumulator((), _AddingUp()),
             errors=context.accumulator((), stop),
         )
 

@@ -178,7 +178,7 @@ class Plugged:
 
     def staged(self) -> int:
         """How many pieces wait to be published."""
-        stages = [table for (table,) in self.ask(_STAGE_TABLES) if table.endswith(' parts"')]
+        stages = [table for (table,) in self.ask(_STAGE_TABLES) if table.endswith(' pieces"')]
         return sum(int(pieces) for stage in stages for (pieces,) in self.ask(f"SELECT count(*) FROM {stage}"))
 
     def ask(self, statement: str) -> list[tuple]:

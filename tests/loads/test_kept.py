@@ -67,7 +67,7 @@ def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypat
     def read_now(row):
         # A reader keeps a lock on it for as long as its transaction is open.
         reading = "SELECT relname, mode FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
-        open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% parts'"))
+        open_ones.extend(loads.ask(f"{reading} WHERE relname LIKE '% pieces'"))
         return read(row)
 
     read = pieces._read
@@ -80,7 +80,7 @@ def test_no_transaction_is_open_while_staged_pieces_are_decoded(loads, monkeypat
 
 
 def test_a_stage_that_a_worker_still_reads_is_swept_later(loads):
-    table = 'onceload_stage."abandoned parts"'
+    table = 'onceload_stage."abandoned pieces"'
     engine = connect(LedgerSettings(dsn=loads.dsn, lock_timeout_s=0.1))
     with loads.engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE UNLOGGED TABLE {table} ()")
@@ -263,7 +263,7 @@ def test_a_batch_that_a_later_release_staged_is_loaded_by_the_next_run(loads, of
     stage(loads)
     parts = loads.ask(
         "SELECT format('onceload_stage.%I', relname) FROM pg_class"
-        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% parts'"
+        " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% pieces'"
     )[0][0]
     with loads.engine.begin() as connection:
         later = f"UPDATE {parts} SET proof = jsonb_set(CAST(proof AS jsonb), '{{later}}', '1')"

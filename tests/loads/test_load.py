@@ -452,7 +452,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
         if not crashes:
             crashes.append(stage)
             with engine.begin() as connection:
-                connection.execute(text(f"TRUNCATE {stage.rows}, {stage.parts}"))
+                connection.execute(text(f"TRUNCATE {stage.rows}, {stage.pieces}"))
         publish(engine, ledger, job, stage, parts, **more)
 
     monkeypatch.setattr("spark_jobs.load.staged_batch.publish", publish_after_a_crash)

@@ -350,7 +350,7 @@ def test_a_late_try_stages_nothing_while_its_batch_is_published(loads):
     ):
         check_kept(publishing, stage, 0)
         with loads.engine.begin() as late, pytest.raises(OperationalError, match="lock timeout"):
-            late.execute(text(f"SET LOCAL lock_timeout = '100ms'; INSERT INTO {stage.parts} TABLE {stage.parts}"))
+            late.execute(text(f"SET LOCAL lock_timeout = '100ms'; INSERT INTO {stage.pieces} TABLE {stage.pieces}"))
 
 
 @STAGED
@@ -416,7 +416,7 @@ _STAGES = text(
     "SELECT CAST(CAST(oid AS regclass) AS text) FROM pg_class"
     " WHERE relnamespace = to_regnamespace('onceload_stage') AND relkind = 'r'"
 )
-_STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% made %'")
+_STAGED_ROWS = text(f"{_STAGES.text} AND relname LIKE '% transformed %'")
 
 
 @STAGED

@@ -632,8 +632,8 @@ LOAD_BUGS = (
     Bug(
         name="a stage that a crash emptied is published",
         file="spark_jobs/batch/pieces.py",
-        correct="    if kept != parts + 1:\n",
-        wrong="    if kept > parts + 1:\n",
+        correct="    if kept != pieces + 1:\n",
+        wrong="    if kept > pieces + 1:\n",
         tests=(f"{OF_LOADS}::test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again",),
     ),
     Bug(
@@ -667,7 +667,7 @@ LOAD_BUGS = (
     Bug(
         name="pieces that two tries cut in different places are published together",
         file="spark_jobs/batch/pieces.py",
-        correct="    return are_there and not _overlap(parts)\n",
+        correct="    return are_there and not _overlap(pieces)\n",
         wrong="    return are_there\n",
         tests=(f"{OF_TRIES}::test_pieces_that_overlap_are_not_whole",),
     ),
