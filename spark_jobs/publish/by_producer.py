@@ -62,15 +62,15 @@ class ByProducer:
             return NewIds(source=RowSource(rows=rows, of_record=_OF_RECORD), ids=self._ids)
         return self._copied(connection, names)
 
-    def offer(self, connection: Connection, consumed: NewIds, published: RowSource) -> int:
+    def offer(self, connection: Connection, to_consume: NewIds, published: RowSource) -> int:
         """Collect the advance of each producer, and return how many rows they load."""
-        is_all = published == consumed.source
+        is_all = published == to_consume.source
         self._run(
             connection,
             "offer_any" if self._order is Order.ANY else "offer_ordered",
-            consumed_rows=consumed.source.rows,
-            consumed_ids=consumed.ids,
-            counts=f"SELECT producer_id, rows FROM {consumed.ids}" if is_all else published.counts,
+            rows_to_consume=to_consume.source.rows,
+            ids_to_consume=to_consume.ids,
+            counts=f"SELECT producer_id, rows FROM {to_consume.ids}" if is_all else published.counts,
         )
         count: int = self._run(connection, "count_offered").scalar_one()
         return count

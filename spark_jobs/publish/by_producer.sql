@@ -34,9 +34,9 @@ SELECT ends.producer_id, ends.consumed, new.first, new.last, new.rows, new.ids
 CREATE UNLOGGED TABLE {offered} AS
 SELECT producer_id, coalesce(islands.spans, int8multirange(int8range(first, last + 1))) AS spans,
        coalesce(counted.rows, 0) AS rows
-  FROM {consumed_ids} AS ends
+  FROM {ids_to_consume} AS ends
   LEFT JOIN (SELECT _producer_id AS producer_id, range_agg(int8range(_sequence, _sequence + 1)) AS spans
-               FROM {consumed_rows} JOIN {consumed_ids} AS ends ON ends.producer_id = _producer_id
+               FROM {rows_to_consume} JOIN {ids_to_consume} AS ends ON ends.producer_id = _producer_id
               WHERE ends.last - ends.first + 1 <> ends.ids GROUP BY _producer_id) AS islands USING (producer_id)
   LEFT JOIN ({counts}) AS counted USING (producer_id)
  ORDER BY producer_id;
@@ -48,7 +48,7 @@ ANALYZE {offered};
 CREATE UNLOGGED TABLE {offered} AS
 SELECT producer_id, int8multirange(int8range(coalesce(upper(ends.consumed), 0), last + 1)) AS spans,
        coalesce(counted.rows, 0) AS rows
-  FROM {consumed_ids} AS ends
+  FROM {ids_to_consume} AS ends
   LEFT JOIN ({counts}) AS counted USING (producer_id)
  ORDER BY producer_id;
 ANALYZE {offered};

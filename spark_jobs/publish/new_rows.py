@@ -40,7 +40,7 @@ class NewRows:
 
 
 @contextmanager
-def new_rows(engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> Iterator["_Sieve"]:
+def open_sieve(engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> Iterator["_Sieve"]:
     """Work in temporary tables that are dropped when the block ends."""
     sieve = _Sieve(engine, ledger, job, stage)
     try:
@@ -98,10 +98,10 @@ class _Sieve:
         """The rows are counted for the producers that they name."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            consumed = by_producer.sift(connection)
+            to_consume = by_producer.sift(connection)
             # Another record with the same business id is consumed, as a duplicate.
-            new = self._by_message.sift(connection, consumed.source)
-            count = by_producer.offer(connection, consumed, new.source)
+            new = self._by_message.sift(connection, to_consume.source)
+            count = by_producer.offer(connection, to_consume, new.source)
         return NewRows(
             source=new.source.rows,
             count=count,

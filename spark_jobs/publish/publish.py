@@ -30,7 +30,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Target, Write
 from spark_jobs.publish.merge import advances_of, merge_in, refuse_twice
-from spark_jobs.publish.new_rows import NewRows, new_rows
+from spark_jobs.publish.new_rows import NewRows, open_sieve
 from spark_jobs.publish.replaced_rows import replace_rows
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
@@ -59,7 +59,7 @@ class BatchIncomplete(NeedsAPerson):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Whole:
+class _BatchTotals:
     """What all pieces of a batch bring and prove together."""
 
     pieces: int
@@ -73,7 +73,7 @@ class _Whole:
     replaced: tuple[ProducerId, ...]
 
     @classmethod
-    def of(cls, job: Job, pieces: Sequence[StagedPiece]) -> "_Whole":
+    def of(cls, job: Job, pieces: Sequence[StagedPiece]) -> "_BatchTotals":
         read = advances_of(pieces)
         ids = {advance.producer_id for advance in read}
         replaced = tuple(replacement.old for new, replacement in job.replaced.items() if new in ids)
@@ -101,15 +101,15 @@ def publish(
     engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, pieces: Sequence[StagedPiece], *, claim: Claim
 ) -> None:
     """Commit until it is certain that it took effect."""
-    whole = _Whole.of(job, pieces)
-    if not whole.advances:
+    totals = _BatchTotals.of(job, pieces)
+    if not totals.advances:
         return
-    check_quarantine(job.declared, whole.quarantined, records=whole.records + len(whole.quarantined))
+    check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience = Patience()
-    with new_rows(engine, ledger, job, stage) as sieve:
+    with open_sieve(engine, ledger, job, stage) as sieve:
         while True:
-            new = patience.until_answered(partial(sieve.sift, whole.advances, staged=whole.rows))
-            commit = _commit_of(job, stage, whole, new, claim=claim)
+            new = patience.until_answered(partial(sieve.sift, totals.advances, staged=totals.rows))
+            commit = _commit_of(job, stage, totals, new, claim=claim)
             try:
                 _commit(ledger, job, commit)
             except ColumnsDiffer as error:
@@ -122,13 +122,13 @@ def publish(
                 patience.wait(error)
             except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
                 patience.wait(error)
-                if whole.probe and patience.until_answered(partial(_took_effect, ledger, job, whole.probe)):
+                if totals.probe and patience.until_answered(partial(_took_effect, ledger, job, totals.probe)):
                     return
             else:
                 return
 
 
-def _commit_of(job: Job, stage: Stage, whole: _Whole, new: NewRows, *, claim: Claim) -> Commit[Connection]:
+def _commit_of(job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim) -> Commit[Connection]:
     """The commit of the new rows, and of all that the batch proves."""
     kind: Callable[..., Commit[Connection]]
     kind = Commit if new.offered is None else partial(BulkCommit, offered=new.offered)
@@ -137,19 +137,19 @@ def _commit_of(job: Job, stage: Stage, whole: _Whole, new: NewRows, *, claim: Cl
         batch=job.batch,
         advances=new.advances,
         write_rows=partial(
-            _write, job=job, stage=stage, pieces=whole.pieces, source=new.source, replaced=whole.replaced
+            _publish_rows, job=job, stage=stage, pieces=totals.pieces, source=new.source, replaced=totals.replaced
         ),
         claim=claim,
         counts=Counts(
             loaded=new.count,
-            duplicate=whole.rows - new.count,
-            quarantined=len(whole.quarantined),
+            duplicate=totals.rows - new.count,
+            quarantined=len(totals.quarantined),
             # A transform may also make several rows of one record; then nothing was filtered out.
-            filtered=max(0, whole.records - whole.rows),
+            filtered=max(0, totals.records - totals.rows),
         ),
-        bytes=whole.bytes,
+        bytes=totals.bytes,
         message_ids=new.message_ids,
-        quarantined=whole.quarantined,
+        quarantined=totals.quarantined,
         run=job.run,
     )
 
@@ -195,7 +195,7 @@ def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
     return known[advance.producer_id].state.consumed.covers(advance.spans)
 
 
-def _write(
+def _publish_rows(
     connection: Connection, *, job: Job, stage: Stage, pieces: int, source: str, replaced: Sequence[ProducerId]
 ) -> int:
     check_kept(connection, stage, pieces)
@@ -206,11 +206,11 @@ def _write(
     # The server's own message is still available here.
     with _refusing_rows(job):
         writer.add_columns(connection)
-        enter = partial(_enter, connection, job, source, writer.columns)
-        return replace_rows(connection, job, replaced, enter) if replaced else enter()
+        append_or_merge = partial(_append_or_merge, connection, job, source, writer.columns)
+        return replace_rows(connection, job, replaced, append_or_merge) if replaced else append_or_merge()
 
 
-def _enter(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
+def _append_or_merge(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
     """Write the new rows to the target, and return how many the server wrote."""
     target = job.declared.target
     match target.write:
