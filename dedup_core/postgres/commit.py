@@ -57,12 +57,12 @@ class TransactionEnded(NeedsAPerson):
         )
 
 
-Filling = TypeVar("Filling", Commit[Connection], Settlement[Connection])
+AnyCommit = TypeVar("AnyCommit", Commit[Connection], Settlement[Connection])
 #: Called after each step of a commit.
 Reached: TypeAlias = Callable[[CommitStep], None]
 
 
-def fill(connection: Connection, commit: Commit[Connection], reached: Reached) -> Position:
+def run_steps(connection: Connection, commit: Commit[Connection], reached: Reached) -> Position:
     """Everything between BEGIN and COMMIT, in the order of the protocol."""
     transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
     reached(CommitStep.BEGUN)
@@ -70,25 +70,25 @@ def fill(connection: Connection, commit: Commit[Connection], reached: Reached) -
     check_transaction(connection, transaction_id, commit)
     refuse_other_rows(commit, written)
     reached(CommitStep.ROWS_WRITTEN)
-    turn = take_position(connection, commit.session.pipeline)
+    taken = take_position(connection, commit.session.pipeline)
     reached(CommitStep.POSITION_TAKEN)
-    check_session(connection, turn, commit.session)
+    check_session(connection, taken, commit.session)
     reached(CommitStep.SESSION_CHECKED)
-    repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE
-    advance(connection, turn, commit, repeats_allowed=repeats_allowed)
+    repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
+    advance(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.PRODUCERS_ADVANCED)
-    record_messages(connection, turn, commit, repeats_allowed=repeats_allowed)
+    record_messages(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.MESSAGES_RECORDED)
-    record_quarantine(connection, turn, commit, repeats_allowed=repeats_allowed)
+    record_quarantine(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.QUARANTINE_RECORDED)
-    record_entry(connection, turn, commit, kind=EntryKind.LOAD)
+    record_entry(connection, taken, commit, kind=EntryKind.LOAD)
     reached(CommitStep.ENTRY_RECORDED)
     ack(connection, commit.session, commit.claim, is_last=commit.is_last)
     reached(CommitStep.DELIVERY_ACKED)
-    return Position(turn.position)
+    return Position(taken.position)
 
 
-def fill_settlement(connection: Connection, settlement: Settlement[Connection], reached: Reached) -> Position:
+def run_settlement_steps(connection: Connection, settlement: Settlement[Connection], reached: Reached) -> Position:
     """The same order, with the quarantine instead of the producers."""
     transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
     reached(CommitStep.BEGUN)
@@ -96,15 +96,15 @@ def fill_settlement(connection: Connection, settlement: Settlement[Connection], 
     check_transaction(connection, transaction_id, settlement)
     refuse_other_rows(settlement, written)
     reached(CommitStep.ROWS_WRITTEN)
-    turn = take_position(connection, settlement.session.pipeline)
+    taken = take_position(connection, settlement.session.pipeline)
     reached(CommitStep.POSITION_TAKEN)
-    check_session(connection, turn, settlement.session)
+    check_session(connection, taken, settlement.session)
     reached(CommitStep.SESSION_CHECKED)
-    settle(connection, turn, settlement)
+    settle(connection, taken, settlement)
     reached(CommitStep.QUARANTINE_RECORDED)
-    record_entry(connection, turn, settlement, kind=settlement.kind)
+    record_entry(connection, taken, settlement, kind=settlement.kind)
     reached(CommitStep.ENTRY_RECORDED)
-    return Position(turn.position)
+    return Position(taken.position)
 
 
 def get_pipeline(connection: Connection, pipeline: str) -> Record:
@@ -124,6 +124,7 @@ def hold_pipeline(connection: Connection, pipeline: str) -> Record:
 
 
 def take_position(connection: Connection, pipeline: str) -> Record:
+    """Take the next position, and with it the commit lock; the row also has the settings of the pipeline."""
     return _one_pipeline(connection, "take_position", pipeline)
 
 
@@ -141,7 +142,7 @@ def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Reco
     return found
 
 
-def check_transaction(connection: Connection, transaction_id: str, commit: Filling) -> None:
+def check_transaction(connection: Connection, transaction_id: str, commit: AnyCommit) -> None:
     """Refuse a write_rows that ended the transaction: rows and receipts must commit together."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
@@ -151,11 +152,11 @@ def check_transaction(connection: Connection, transaction_id: str, commit: Filli
         raise TransactionEnded(commit.session.pipeline, commit.batch)
 
 
-def check_session(connection: Connection, turn: Record, session: Session) -> None:
-    refuse_other_version(session.pipeline, session.version, turn.version)
+def check_session(connection: Connection, taken: Record, session: Session) -> None:
+    refuse_other_version(session.pipeline, session.version, taken.version)
     binds = {
-        "pipeline_id": turn.pipeline_id,
-        "position": turn.position,
+        "pipeline_id": taken.pipeline_id,
+        "position": taken.position,
         "session": session.name,
         "epoch": session.epoch,
     }
@@ -163,27 +164,27 @@ def check_session(connection: Connection, turn: Record, session: Session) -> Non
         raise SessionFenced(session.pipeline, session.name, session.epoch)
 
 
-def advance(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
-    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+def advance(connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
+    taken_binds = {"pipeline_id": taken.pipeline_id, "position": taken.position}
     for each in commit.advances:
         if each.takes_name_of is not None:
-            _swap_names(connection, turn, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
+            _swap_names(connection, taken, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
     for offered, its_binds in _offered(commit):
-        binds = {**turn_binds, **its_binds, "repeats_allowed": repeats_allowed}
+        binds = {**taken_binds, **its_binds, "repeats_allowed": repeats_allowed}
         done = connection.execute(_offering("advance_producers", offered), binds).one()
         if done.advanced != done.offered:
             refused = connection.execute(_offering("producers_refused", offered), binds).scalars()
             raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
-        if done.islands > turn.islands_max:
-            raise LimitReached(commit.session.pipeline, "islands_max", turn.islands_max, done.islands)
+        if done.islands > taken.islands_max:
+            raise LimitReached(commit.session.pipeline, "islands_max", taken.islands_max, done.islands)
 
 
 def _swap_names(
-    connection: Connection, turn: Record, commit: Commit[Connection], *, producer_id: ProducerId, other_id: ProducerId
+    connection: Connection, taken: Record, commit: Commit[Connection], *, producer_id: ProducerId, other_id: ProducerId
 ) -> None:
     """Give a producer the name of an empty one, which gets the old name."""
     ids = {"producer_id": producer_id, "other_id": other_id}
-    binds = {"pipeline_id": turn.pipeline_id, **ids}
+    binds = {"pipeline_id": taken.pipeline_id, **ids}
     found = {row.producer_id: row for row in connection.execute(SQL["names_to_swap"], binds)}
     other = found.get(other_id)
     if other is None or producer_id not in found or not other.is_empty:
@@ -196,7 +197,7 @@ def _swap_names(
         {**its, "producer_id": other_id},
     ):
         connection.execute(SQL["rename_producer"], named)
-    connection.execute(SQL["keep_name"], {**binds, "position": turn.position})
+    connection.execute(SQL["keep_name"], {**binds, "position": taken.position})
 
 
 def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[str, object]]]:
@@ -228,10 +229,12 @@ def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
     }
 
 
-def record_messages(connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:
-    if not commit.message_ids or not turn.message_keep_days:
+def record_messages(
+    connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool
+) -> None:
+    if not commit.message_ids or not taken.message_keep_days:
         return
-    binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "keep_days": turn.message_keep_days}
+    binds = {"pipeline_id": taken.pipeline_id, "position": taken.position, "keep_days": taken.message_keep_days}
     recorded = 0
     for some in in_batches(commit.message_ids):
         messages = array(hashlib.sha256(each.encode("utf-8", "surrogatepass")).digest() for each in some)
@@ -242,12 +245,12 @@ def record_messages(connection: Connection, turn: Record, commit: Commit[Connect
 
 
 def record_quarantine(
-    connection: Connection, turn: Record, commit: Commit[Connection], *, repeats_allowed: bool
+    connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool
 ) -> None:
     for some in in_batches(commit.quarantined, weigh=lambda record: len(record.raw)):
         binds = {
-            "pipeline_id": turn.pipeline_id,
-            "position": turn.position,
+            "pipeline_id": taken.pipeline_id,
+            "position": taken.position,
             "producer_ids": array(record.producer_id for record in some),
             "sequence_ids": array(record.sequence_id for record in some),
             "raws": array(record.raw for record in some),
@@ -264,12 +267,12 @@ NO_ORIGIN = dict.fromkeys(("session", "epoch", "version", "dag_id", "run_id", "t
 )
 
 
-def settle(connection: Connection, turn: Record, settlement: Settlement[Connection]) -> None:
+def settle(connection: Connection, taken: Record, settlement: Settlement[Connection]) -> None:
     """Settle each record by compare-and-set, and write the receipts: for all records or none."""
     pipeline = settlement.session.pipeline
-    turn_binds = {"pipeline_id": turn.pipeline_id, "position": turn.position, "state": settlement.state}
+    taken_binds = {"pipeline_id": taken.pipeline_id, "position": taken.position, "state": settlement.state}
     for some in in_batches(sorted(settlement.records)):
-        binds = turn_binds | {
+        binds = taken_binds | {
             "producer_ids": array(producer_id for producer_id, _ in some),
             "sequence_ids": array(sequence_id for _, sequence_id in some),
         }
@@ -277,13 +280,13 @@ def settle(connection: Connection, turn: Record, settlement: Settlement[Connecti
             raise AlreadyConsumed(pipeline, tuple(map(_settled, connection.execute(SQL["settlements_refused"], binds))))
     for some_spans in in_batches(list(settlement.spans.items())):
         rows = [spans.count if settlement.kind is EntryKind.RETRY else 0 for _, spans in some_spans]
-        binds = turn_binds | {
+        binds = taken_binds | {
             "producer_ids": array(producer_id for producer_id, _ in some_spans),
             "spans": array(spans for _, spans in some_spans),
             "rows": array(rows),
         }
         if connection.execute(SQL["record_settlement"], binds).rowcount != len(some_spans):
-            raise StateDiffers(pipeline, turn.position, ("the quarantine: the ledger has no receipts for it",))
+            raise StateDiffers(pipeline, taken.position, ("the quarantine: the ledger has no receipts for it",))
 
 
 def _settled(row: Record) -> str:
@@ -293,13 +296,13 @@ def _settled(row: Record) -> str:
     return f"quarantined record {row.quarantine_id} ({settled})"
 
 
-def record_entry(connection: Connection, turn: Record, commit: Filling, *, kind: EntryKind) -> None:
+def record_entry(connection: Connection, taken: Record, commit: AnyCommit, *, kind: EntryKind) -> None:
     write_entry(
         connection,
         commit.session.pipeline,
         {
-            "pipeline_id": turn.pipeline_id,
-            "position": turn.position,
+            "pipeline_id": taken.pipeline_id,
+            "position": taken.position,
             "kind": kind,
             "batch": commit.batch,
             "session": commit.session.name,
@@ -331,7 +334,7 @@ def ack(connection: Connection, session: Session, claim: Claim | None, *, is_las
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
 
 
-def hold(connection: Connection, claim: Claim) -> None:
+def check_held(connection: Connection, claim: Claim) -> None:
     """Raise unless the session still holds the delivery. It cannot be taken away before the transaction ends."""
     if connection.execute(SQL["hold_delivery"], holder_binds(claim)).one_or_none() is None:
         session = claim.session

@@ -32,13 +32,13 @@ from dedup_core.ports import (
 from dedup_core.postgres import claims, producers, receipts
 from dedup_core.postgres.commit import (
     SQL,
-    Filling,
+    AnyCommit,
     Reached,
-    fill,
-    fill_settlement,
     get_pipeline,
     holder_binds,
     lock_pipeline,
+    run_settlement_steps,
+    run_steps,
 )
 from dedup_core.postgres.connection import at_once, translated
 from dedup_core.postgres.declaring import declare, find_version
@@ -60,18 +60,18 @@ class PostgresLedger:
         if commit.message_ids:
             with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
                 self._prepare_message_days()
-        return self._commit(commit, fill)
+        return self._commit(commit, run_steps)
 
     def settle(self, settlement: Settlement[Connection]) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
-        return self._commit(settlement, fill_settlement)
+        return self._commit(settlement, run_settlement_steps)
 
-    def _commit(self, commit: Filling, fill: Callable[[Connection, Filling, Reached], Position]) -> Position:
+    def _commit(self, commit: AnyCommit, run: Callable[[Connection, AnyCommit, Reached], Position]) -> Position:
         """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
         pipeline = commit.session.pipeline
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
             with at_once(self._engine, pipeline, commit.batch) as connection:
-                position = fill(connection, commit, self._reached)
+                position = run(connection, commit, self._reached)
             self._reached(CommitStep.COMMITTED)
             return position
 

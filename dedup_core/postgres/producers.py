@@ -86,9 +86,9 @@ def know(
 
 def forget_idle(connection: Connection, pipeline: str) -> tuple[str, ...]:
     """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
-    turn = take_position(connection, pipeline)
-    batch = Batch(f"forget-{turn.position}")
-    binds = {"pipeline_id": turn.pipeline_id, "position": turn.position}
+    taken = take_position(connection, pipeline)
+    batch = Batch(f"forget-{taken.position}")
+    binds = {"pipeline_id": taken.pipeline_id, "position": taken.position}
     forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
     if forgotten:
         write_entry(connection, pipeline, {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": batch})

@@ -58,8 +58,8 @@ def keep_batch(
     notes: Sequence[Note],
     sealed: Sequence[SealedEnd],
 ) -> None:
-    """Store the word, and keep the stage with the claim of the batch."""
-    word = PublishInput(
+    """Store what publishing needs, and keep the stage with the claim of the batch."""
+    publish_input = PublishInput(
         deliveries=deliveries,
         written=job.written,
         has_lineage=job.has_lineage,
@@ -71,7 +71,7 @@ def keep_batch(
 
     def keep_now() -> None:
         with translated(pipeline=job.declared.name, doing="keeping a batch"), engine.begin() as connection:
-            write_publish_input(connection, stage, encode(word))
+            write_publish_input(connection, stage, encode(publish_input))
         batches.keep(claim, stage=stage.name)
 
     # Idempotent, because it is retried when an answer was lost.

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 from dedup_core.errors import DatabaseLost
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, QuarantinedRecord
-from dedup_core.postgres.commit import hold
+from dedup_core.postgres.commit import check_held
 from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
@@ -60,7 +60,7 @@ class StagedPiece:
 def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> None:
     """Delete what earlier tries staged of a delivery, and fence them off."""
     with still_there(stage), engine.begin() as connection:
-        hold(connection, claim)
+        check_held(connection, claim)
         rest = text(f"DELETE FROM {stage.pieces} WHERE delivery = :delivery RETURNING proof")
         proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
         advances = [advance for proof in proofs for advance in decode(_Proof, proof).advances]
@@ -88,7 +88,7 @@ def stage_piece(
             transaction.rollback()
             return
         writer.write(connection, rows)
-        hold(connection, claim)
+        check_held(connection, claim)
 
 
 def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
@@ -136,22 +136,22 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     return rows[1:]
 
 
-def write_publish_input(connection: Connection, stage: Stage, word: str) -> None:
-    """Store the word in the stage, so that a crash that empties the stage also removes the word."""
+def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:
+    """Store what publishing needs in the stage itself, so that a crash that empties the stage removes it too."""
     with still_there(stage):
-        statement = text(f"UPDATE {stage.pieces} SET proof = :word WHERE delivery = {OPENED}")
-        if connection.execute(statement, {"word": word}).rowcount != 1:
+        statement = text(f"UPDATE {stage.pieces} SET proof = :encoded WHERE delivery = {OPENED}")
+        if connection.execute(statement, {"encoded": encoded}).rowcount != 1:
             raise StageLost(stage.pieces)
 
 
 def read_publish_input(connection: Connection, stage: Stage) -> str:
     with still_there(stage):
-        word: str | None = run(
+        encoded: str | None = run(
             connection, f"SELECT proof FROM {stage.pieces} WHERE delivery = {OPENED}"
         ).scalar_one_or_none()
-    if word is None:
+    if encoded is None:
         raise StageLost(stage.pieces)
-    return word
+    return encoded
 
 
 def check_kept(connection: Connection, stage: Stage, pieces: int) -> None:

@@ -86,14 +86,14 @@ class SealedLineContinued(NeedsAPerson):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Waiting:
+class _OpenedBatch:
     """A kept batch with everything needed to publish it."""
 
     job: Job
     stage: Stage
     pieces: tuple[StagedPiece, ...]
     kept: KeptBatch
-    word: PublishInput
+    publish_input: PublishInput
 
 
 def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
@@ -102,20 +102,22 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
     with _engine(declared, settings, batch, doing="publishing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
         try:
-            with _waiting(engine, declared, settings, batch, run=run) as waiting:
-                if declared.suite is not None and not waiting.kept.has_passed:
+            with _locked(engine, declared, settings, batch, run=run) as opened:
+                if declared.suite is not None and not opened.kept.has_passed:
                     raise NotAudited(declared.name, batch, declared.suite.name)
-                if continued := sorted(end.name for end in waiting.word.sealed if goes_on(end, declared.source)):
+                if continued := sorted(
+                    end.name for end in opened.publish_input.sealed if goes_on(end, declared.source)
+                ):
                     raise SealedLineContinued(declared.name, batch, tuple(continued))
                 before = ledger.position(declared.name)
-                publish(engine, ledger, waiting.job, waiting.stage, waiting.pieces, claim=waiting.kept.claim)
+                publish(engine, ledger, opened.job, opened.stage, opened.pieces, claim=opened.kept.claim)
         except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
             # An earlier or concurrent call published it.
             if (position := batches.published_at(batch)) is None:
                 raise
             return report_of(ledger, declared.name, batch, after=Position(position - 1))
-        drop_stage(engine, waiting.kept.stage)
-        notes = waiting.word.notes + snapshot_if_due(engine, declared.name)
+        drop_stage(engine, opened.kept.stage)
+        notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
         report = report_of(ledger, declared.name, batch, after=before)
         if report.quarantined:
             notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
@@ -126,12 +128,12 @@ def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> 
     """Audit a kept batch; if it fails, give it up, and keep its rows for inspection."""
     with _engine(declared, settings, batch, doing="auditing") as engine:
         ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
-        with _waiting(engine, declared, settings, batch, run=None) as waiting:
-            audit = audit_stage(engine, ledger, waiting.job, waiting.stage, waiting.pieces, docs=settings.docs)
+        with _locked(engine, declared, settings, batch, run=None) as opened:
+            audit = audit_stage(engine, ledger, opened.job, opened.stage, opened.pieces, docs=settings.docs)
             if not audit.passed:
                 # The next load plans the same records again.
-                batches.give_up(waiting.kept)
-        check(audit, waiting.job, waiting.stage)
+                batches.give_up(opened.kept)
+        check(audit, opened.job, opened.stage)
     return audit
 
 
@@ -172,9 +174,9 @@ def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: 
 
 
 @contextmanager
-def _waiting(
+def _locked(
     engine: Engine, declared: Declared, settings: LoadSettings, batch: Batch, *, run: Run | None
-) -> Iterator[_Waiting]:
+) -> Iterator[_OpenedBatch]:
     """Hold a kept batch while the block runs."""
     batches = PostgresBatches(engine, declared.name)
     if (found := batches.find(batch)) is None:
@@ -185,8 +187,8 @@ def _waiting(
         if kept is None or kept.stage != found.stage:
             raise NothingKept(declared.name, batch, "it is not staged")
         try:
-            with _held(engine, declared, settings, kept, batch=batch, run=run) as waiting:
-                yield waiting
+            with _opened(engine, declared, settings, kept, batch=batch, run=run) as opened:
+                yield opened
         except StageLost as lost:
             # It can no longer be published, so release its files.
             batches.give_up(kept)
@@ -199,9 +201,9 @@ def _waiting(
 
 
 @contextmanager
-def _held(
+def _opened(
     engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
-) -> Iterator[_Waiting]:
+) -> Iterator[_OpenedBatch]:
     batches = PostgresBatches(engine, declared.name)
     version = PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     if version != kept.claim.session.version:
@@ -212,23 +214,23 @@ def _held(
     keep_on()
     with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
-        word = publish_input_of(engine, declared.name, stage)
+        publish_input = publish_input_of(engine, declared.name, stage)
         pieces = staged_pieces(engine, stage)
-        if not is_whole(pieces, deliveries=word.deliveries):
+        if not is_whole(pieces, deliveries=publish_input.deliveries):
             raise StageLost(stage.pieces)
-        declared = with_lineage_of(declared, has_lineage=word.has_lineage)
-        stage = Stage.called(kept.stage, word.written, declared.target, lineage=word.has_lineage)
+        declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)
+        stage = Stage.called(kept.stage, publish_input.written, declared.target, lineage=publish_input.has_lineage)
         job = Job(
             declared=declared,
-            columns=word.written,
-            written=word.written,
+            columns=publish_input.written,
+            written=publish_input.written,
             ledger=settings.ledger,
             session=kept.claim.session,
             batch=batch,
             run=run,
-            replaced=word.replaced,
+            replaced=publish_input.replaced,
             differences_accepted=settings.differences_accepted,
             stage=stage,
-            has_lineage=word.has_lineage,
+            has_lineage=publish_input.has_lineage,
         )
-        yield _Waiting(job=job, stage=stage, pieces=pieces, kept=kept, word=word)
+        yield _OpenedBatch(job=job, stage=stage, pieces=pieces, kept=kept, publish_input=publish_input)

@@ -90,9 +90,9 @@ COMMIT_BUGS = (
     Bug(
         name="watermark in a transaction of its own",
         file=COMMIT,
-        correct="    advance(connection, turn, commit, repeats_allowed=repeats_allowed)\n",
+        correct="    advance(connection, taken, commit, repeats_allowed=repeats_allowed)\n",
         wrong="    with connection.engine.begin() as another:\n"
-        "        advance(another, turn, commit, repeats_allowed=repeats_allowed)\n",
+        "        advance(another, taken, commit, repeats_allowed=repeats_allowed)\n",
         tests=(f"{CONTRACT}::test_a_load_that_crashes_anywhere_and_is_retried_lands_each_row_once",),
     ),
     Bug(
@@ -184,8 +184,8 @@ COMMIT_BUGS = (
     Bug(
         name="islands_max ignored",
         file=COMMIT,
-        correct="if done.islands > turn.islands_max:",
-        wrong="if done.islands > turn.islands_max * 1_000_000:",
+        correct="if done.islands > taken.islands_max:",
+        wrong="if done.islands > taken.islands_max * 1_000_000:",
         tests=(f"{CONTRACT}::test_more_islands_than_declared_are_refused_whole",),
     ),
     Bug(
@@ -198,8 +198,8 @@ COMMIT_BUGS = (
     Bug(
         name="<= for <: islands_max is one too few",
         file=COMMIT,
-        correct="if done.islands > turn.islands_max:",
-        wrong="if done.islands >= turn.islands_max:",
+        correct="if done.islands > taken.islands_max:",
+        wrong="if done.islands >= taken.islands_max:",
         tests=(f"{CONTRACT}::test_more_islands_than_declared_are_refused_whole",),
     ),
     Bug(
@@ -226,8 +226,8 @@ COMMIT_BUGS = (
     Bug(
         name="a pipeline that declares no guarantee has none",
         file=COMMIT,
-        correct="repeats_allowed = turn.guarantee == Guarantee.AT_LEAST_ONCE",
-        wrong="repeats_allowed = turn.guarantee != Guarantee.EXACTLY_ONCE",
+        correct="repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE",
+        wrong="repeats_allowed = taken.guarantee != Guarantee.EXACTLY_ONCE",
         tests=(f"{CONTRACT}::test_a_repeated_commit_is_refused_whole",),
     ),
 )
@@ -264,7 +264,7 @@ CLAIM_BUGS = (
     Bug(
         name="work of an earlier version of the pipeline file is committed",
         file="dedup_core/postgres/commit.py",
-        correct="    refuse_other_version(session.pipeline, session.version, turn.version)\n",
+        correct="    refuse_other_version(session.pipeline, session.version, taken.version)\n",
         wrong="",
         tests=(f"{CONTRACT}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
     ),
@@ -347,10 +347,10 @@ ANSWER_BUGS = (
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
         correct="            with at_once(self._engine, pipeline, commit.batch) as connection:\n"
-        "                position = fill(connection, commit, self._reached)\n",
+        "                position = run(connection, commit, self._reached)\n",
         wrong="            try:\n"
         "                with at_once(self._engine, pipeline, commit.batch) as connection:\n"
-        "                    position = fill(connection, commit, self._reached)\n"
+        "                    position = run(connection, commit, self._reached)\n"
         "            except Exception as error:\n"
         "                if type(error).__name__ != 'CommitOutcomeUnknown':\n"
         "                    raise\n"
@@ -1235,7 +1235,7 @@ BATCH_BUGS = (
     Bug(
         name="what was not audited is published",
         file="spark_jobs/load/kept_batch.py",
-        correct="if declared.suite is not None and not waiting.kept.has_passed:",
+        correct="if declared.suite is not None and not opened.kept.has_passed:",
         wrong="if declared.suite is not None and False:",
         tests=(f"{OF_AUDITS}::test_a_batch_without_an_audit_is_not_published",),
     ),
@@ -1457,7 +1457,7 @@ TRY_BUGS = (
     Bug(
         name="a late piece of an earlier try is staged",
         file="spark_jobs/batch/pieces.py",
-        correct="        writer.write(connection, rows)\n        hold(connection, claim)\n",
+        correct="        writer.write(connection, rows)\n        check_held(connection, claim)\n",
         wrong="        writer.write(connection, rows)\n",
         tests=(f"{OF_TRIES}::test_a_late_piece_of_an_earlier_try_is_refused",),
     ),
@@ -1532,7 +1532,7 @@ RECORD_BUGS = (
     Bug(
         name="a kept batch is merged as if its rows had a lineage",
         file="spark_jobs/load/kept_batch.py",
-        correct="        declared = with_lineage_of(declared, has_lineage=word.has_lineage)\n",
+        correct="        declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)\n",
         wrong="",
         tests=("tests/loads/test_spark.py::test_a_kept_batch_of_rows_without_lineage_takes_the_place_of_earlier_ones",),
     ),
@@ -1982,8 +1982,8 @@ FILE_BUGS = (
     Bug(
         name="a kept batch is published though a sealed last line went on since it was staged",
         file="spark_jobs/load/kept_batch.py",
-        correct="for end in waiting.word.sealed if goes_on(end, declared.source)",
-        wrong="for end in waiting.word.sealed if False",
+        correct="for end in opened.publish_input.sealed if goes_on(end, declared.source)",
+        wrong="for end in opened.publish_input.sealed if False",
         tests=(f"{OF_KEPT}::test_a_kept_batch_with_a_sealed_last_line_that_went_on_is_not_published",),
     ),
     Bug(
