@@ -262,7 +262,7 @@ class Outlook:
     #: The producers that any session is loading, or that have a dead letter.
     claimed: frozenset[str]
     #: The producers that have a dead letter, and its delivery.
-    set_aside: Mapping[str, DeliveryId] = field(default_factory=dict)
+    dead_letters: Mapping[str, DeliveryId] = field(default_factory=dict)
 
 
 class Ledger(Protocol[Transaction]):

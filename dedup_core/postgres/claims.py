@@ -21,8 +21,8 @@ def outlook(connection: Connection, pipeline: Record, *, asking: SessionName) ->
     """The position of the ledger, and the producers that other sessions are loading."""
     binds = {"pipeline_id": pipeline.pipeline_id, "session": asking}
     claimed = frozenset(connection.execute(SQL["claimed_names"], binds).scalars())
-    set_aside = {row.name: DeliveryId(row.delivery_id) for row in connection.execute(SQL["set_aside"], binds)}
-    return Outlook(position=Position(pipeline.position), claimed=claimed, set_aside=set_aside)
+    dead_letters = {row.name: DeliveryId(row.delivery_id) for row in connection.execute(SQL["dead_letters"], binds)}
+    return Outlook(position=Position(pipeline.position), claimed=claimed, dead_letters=dead_letters)
 
 
 def claim(

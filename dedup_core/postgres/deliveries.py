@@ -93,10 +93,10 @@ class PostgresDeliveries:
             rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
         return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
 
-    def set_aside(self, claim: Claim) -> None:
+    def detach_dead_letters(self, claim: Claim) -> None:
         """Detach the dead letters of a batch from it, so that they outlive it."""
         with translated(pipeline=self._pipeline, doing="keeping dead letters"), self._engine.begin() as connection:
-            connection.execute(SQL["set_aside"], {"delivery_id": claim.delivery_id})
+            connection.execute(SQL["detach_dead_letters"], {"delivery_id": claim.delivery_id})
 
     def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
         """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try.

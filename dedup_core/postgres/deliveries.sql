@@ -83,7 +83,7 @@ UPDATE onceload.delivery SET session_id = (
        SELECT FROM onceload.session
         WHERE session.session_id = delivery.session_id AND name = ANY(CAST(:names AS text[])));
 
--- name: set_aside
+-- name: detach_dead_letters
 -- Detached from its batch, so that it outlives it.
 UPDATE onceload.delivery SET parent_id = NULL WHERE parent_id = :delivery_id AND state = 'dead';
 

@@ -155,7 +155,7 @@ SELECT DISTINCT producer.name
   JOIN onceload.producer USING (producer_id)
  WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session);
 
--- name: set_aside
+-- name: dead_letters
 -- The dead letters, by the producers in them.
 SELECT producer.name, min(delivery.delivery_id) AS delivery_id
   FROM onceload.delivery JOIN onceload.delivery_span USING (delivery_id) JOIN onceload.producer USING (producer_id)

@@ -291,7 +291,7 @@ def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> di
         return Pattern.parse(source.path, root=source.root)
 
     def is_read(name: str, pattern: Pattern) -> bool:
-        return name.startswith(pattern.prefix) and pattern.means(name.removeprefix(pattern.prefix))
+        return name.startswith(pattern.prefix) and pattern.matches(name.removeprefix(pattern.prefix))
 
     return {
         name: {day for found in _DAY.findall(name) for day in _day_of(found) if is_read(name, pattern_of(day))}

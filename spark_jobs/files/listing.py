@@ -245,7 +245,7 @@ def _list_remote(pattern: Pattern) -> Listing:
             raise NotFound("source folder", shown(pattern.folder))
         # With a million files this cache is a gigabyte, and it is not used again.
         backend.invalidate_cache()
-    meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.means(name)}
+    meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.matches(name)}
     for name, facts in meant.items():
         if fault := _fault_of(pattern.prefix + name) or _fault_of_address(name):
             listing.misnamed.append((repr(pattern.prefix + name), fault))

@@ -68,7 +68,7 @@ class Pattern:
                 reached.add(place + 1)
         return self._closed(reached)
 
-    def means(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         places = self.start
         for part in name.split("/"):
             places = self.after(places, part)

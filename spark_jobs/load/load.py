@@ -41,7 +41,7 @@ from spark_jobs.load.staged_batch import StagedBatch
 from spark_jobs.load.waiting import OtherLoads
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.plan.ledger_lookup import set_aside_notes
+from spark_jobs.plan.ledger_lookup import dead_letter_notes
 from spark_jobs.plan.plan import Plan
 from spark_jobs.read.limits import note_nothing_good
 from spark_jobs.work.session import Tasks
@@ -239,7 +239,7 @@ class _Load:
         outlook = self._context.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
         notes += self._busy_notes(plan, busy)
-        notes += [*reported, *set_aside_notes(outlook)]
+        notes += [*reported, *dead_letter_notes(outlook)]
         notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
         return tuple(dict.fromkeys(notes))
 

@@ -60,6 +60,6 @@ def without_replaced(
             "again. To replace it again, use another batch name",
         )
         for name, position in sorted(done.items())
-        if choice.means(name) and (begun_at is None or position <= begun_at)
+        if choice.includes(name) and (begun_at is None or position <= begun_at)
     )
     return replace(choice, done=frozenset(done), notes=tuple(notes))

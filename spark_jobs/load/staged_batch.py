@@ -123,7 +123,7 @@ class StagedBatch:
         notes += [note for piece in pieces for note in piece.notes]
         half = {new: _why_half(each.name, notes) for new, each in half_read(job, pieces, notes).items()}
         broken = {new: [note] for new, note in without_records(job, self._context.ledger, pieces).items()} | half
-        dead = self._set_aside(claim)
+        dead = self._detach_dead_letters(claim)
         is_there = not dead and is_whole(pieces, deliveries=len(some)) and not _has_holes(pieces, some)
         noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
         behind = overtaking(self._declared, some, pieces, noted=noted) if is_there else None
@@ -142,13 +142,13 @@ class StagedBatch:
         with translated(pipeline=self._declared.name, doing="looking at staged pieces"):
             return staged_pieces(self._context.engine, stage)
 
-    def _set_aside(self, claim: Claim) -> set[tuple[ProducerId, int]]:
+    def _detach_dead_letters(self, claim: Claim) -> set[tuple[ProducerId, int]]:
         """Take dead letters out of the batch, and return the starts of their chunks; some batches fail instead."""
         board = self._context.board
         dead = until_answered(partial(board.dead_of, claim))
         if dead and self._declared.is_published_whole:
             raise BatchIncomplete(self._declared.name, self._context.batch, dead[0].tries, dead[0].reason)
-        until_answered(partial(board.set_aside, claim))
+        until_answered(partial(board.detach_dead_letters, claim))
         letters = (decode_work(self._declared, each.work, claim)[0] for each in dead)
         return {_place(chunk) for letter in letters for chunk in letter.chunks}
 

@@ -22,7 +22,7 @@ class Choice:
     #: Why they are not.
     notes: tuple[Note, ...] = ()
 
-    def means(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         return not self.files or any(name == each or fnmatchcase(name, each) for each in self.files)
 
 
@@ -32,6 +32,6 @@ EVERYTHING = Choice()
 def chosen_of(listing: Listing, choice: Choice) -> Listing:
     return replace(
         listing,
-        files=tuple(listed for listed in listing.files if choice.means(listed.name)),
-        folders=tuple(filter(choice.means, listing.folders)),
+        files=tuple(listed for listed in listing.files if choice.includes(listed.name)),
+        folders=tuple(filter(choice.includes, listing.folders)),
     )

@@ -12,11 +12,11 @@ from spark_jobs.files.notes import Note
 KnownNames: TypeAlias = Mapping[str, KnownProducer]
 
 
-def set_aside_notes(outlook: Outlook) -> tuple[Note, ...]:
+def dead_letter_notes(outlook: Outlook) -> tuple[Note, ...]:
     """The files with a part in the dead letters."""
     return tuple(
         Note(name=name, reason=dead_letter_reason(dead), needs_a_person=True)
-        for name, dead in outlook.set_aside.items()
+        for name, dead in outlook.dead_letters.items()
     )
 
 

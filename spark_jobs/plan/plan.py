@@ -204,9 +204,9 @@ class _FileChecker:
             return file_state
         if file_state.is_done:
             return None if listed.name in self.outlook.claimed else _with_new_etag(listed, file_state, sealed=sealed)
-        if listed.name in self.outlook.set_aside:
+        if listed.name in self.outlook.dead_letters:
             return Note(
-                name=listed.name, reason=dead_letter_reason(self.outlook.set_aside[listed.name]), needs_a_person=True
+                name=listed.name, reason=dead_letter_reason(self.outlook.dead_letters[listed.name]), needs_a_person=True
             )
         if listed.name in self.outlook.claimed:
             return self._being_loaded(listed, file_state, known, sealed=sealed)

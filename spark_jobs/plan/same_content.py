@@ -101,7 +101,7 @@ def waiting_rotated(found: Mapping[Listed, Finding], choice: Choice) -> dict[Lis
         _copy_record_of(file).name: file.listed.name
         for file in found.values()
         if isinstance(file, FileToRead) and file.spans and file.copy_record and file.copy_record.takes_over
-        if not choice.means(file.listed.name)
+        if not choice.includes(file.listed.name)
     }
     return {
         listed: Note(name=listed.name, reason=_ROTATED.format(rests[listed.name]))

@@ -16,8 +16,8 @@ from spark_jobs.plan.to_read import FileToRead, Finding
 def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[Listed, Note]:
     """Files whose new records depend on another run: it may load a copy, or records that come first."""
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
-    if outlook.set_aside:
-        name, dead = next(iter(outlook.set_aside.items()))
+    if outlook.dead_letters:
+        name, dead = next(iter(outlook.dead_letters.items()))
         reason = f"which records of this file are new depends on {name}: {dead_letter_reason(dead)}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = (

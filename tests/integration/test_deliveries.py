@@ -282,7 +282,7 @@ class StagedTwins(Twins):
         if self.claim is None or not states <= {State.STAGED, State.DEAD}:
             return
         event(f"published, with dead letters: {State.DEAD in states}")
-        self.board.set_aside(self.claim)
+        self.board.detach_dead_letters(self.claim)
         advance = Advance(producer_id=self.producers[0], spans=SpanSet())
         self.ledger.commit(
             Commit(

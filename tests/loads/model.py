@@ -56,7 +56,7 @@ class Told:
     only: tuple[str, ...] = ()
     replaces: bool = False
 
-    def means(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         patterns = (".*".join(map(re.escape, each.split("*"))) for each in self.only)
         return not self.only or any(re.fullmatch(pattern, name) for pattern in patterns)
 
@@ -268,7 +268,7 @@ class Model:
         return self.kind.on_rewrite is OnRewrite.STOP and not self.taken[life].may_go_on_as(offered)
 
     def conflicted(self, files: dict[str, Offered], told: Told) -> set[str]:
-        of_load = ((name, offered) for name, offered in files.items() if told.means(name))
+        of_load = ((name, offered) for name, offered in files.items() if told.includes(name))
         return {name for name, offered in of_load if self._needs_a_person(name, offered, told)}
 
     def changed(self, files: dict[str, Offered]) -> set[str]:
@@ -323,7 +323,7 @@ class Model:
     def _going_on(self, files: dict[str, Offered], loads: Sequence[Told]) -> Iterator[tuple[Way, Offered]]:
         for told in loads:
             for name, offered in files.items():
-                if told.means(name) and (way := self.way(name, offered, told)):
+                if told.includes(name) and (way := self.way(name, offered, told)):
                     yield way, offered
 
     def _ways_of(

@@ -730,7 +730,7 @@ LOAD_BUGS = (
     Bug(
         name="a load of some files takes all",
         file="spark_jobs/plan/choice.py",
-        correct="for listed in listing.files if choice.means(listed.name)",
+        correct="for listed in listing.files if choice.includes(listed.name)",
         wrong="for listed in listing.files",
         tests=(KILLED_REPLACING,),
     ),
@@ -1144,7 +1144,7 @@ BOARD_BUGS = (
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
         file="spark_jobs/load/staged_batch.py",
-        correct="        dead = self._set_aside(claim)\n",
+        correct="        dead = self._detach_dead_letters(claim)\n",
         wrong="        dead: set[tuple[ProducerId, int]] = set()\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
     ),
