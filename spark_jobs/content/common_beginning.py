@@ -13,8 +13,8 @@ from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.fingerprints import Fingerprint, StreamMarks
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import open_stream
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.formats.csv.header import read_header
-from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import SEQUENCE
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.read.checked_parts import read_parts

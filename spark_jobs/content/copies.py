@@ -21,7 +21,7 @@ from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.read.checked_parts import FileRewritten, read_parts
 from spark_jobs.read.digests import Digests, digest_of, digests_in

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jobs.formats.records import KEPT_BYTES, BadRecord, Indices, Mask, Origins, Part, RecordRefused
+from spark_jobs.formats.chunks import KEPT_BYTES, Part
+from spark_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Detect files that are not UTF-8 text in lines by their first bytes, regardless of their names."""
 
 from spark_jobs.files.reading import read_at
-from spark_jobs.formats.records import FileRefused
+from spark_jobs.formats.chunks import FileRefused
 
 _LOOK_BYTES = 64 * 2**10
 _UNPACK = "Unpack it, or compress it with gzip or zstd"

@@ -19,7 +19,7 @@ from spark_jobs.files.addresses import Unreadable, local_path
 from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source, Write
 from spark_jobs.plan.waiting_files import waits_for
 from spark_jobs.publish.merge import advances_of

@@ -15,7 +15,7 @@ from spark_jobs.batch.kept import keep_batch
 from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from spark_jobs.batch.stage import Stage, StageLost, open_stage
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.load.context import LoadContext
 from spark_jobs.load.offering import ClaimedWork
 from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends

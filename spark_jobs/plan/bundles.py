@@ -7,7 +7,7 @@ from itertools import chain, zip_longest
 from dedup_core.delivery import Mode
 from dedup_core.names import ProducerId
 from spark_jobs.files.reading import read_at
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.plan.to_read import FileToRead
 from spark_jobs.read.board_work import Bundle

@@ -11,9 +11,9 @@ from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole, read_whole
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
+from spark_jobs.formats.chunks import LastLineOpen
 from spark_jobs.formats.csv.header import read_checked_header
 from spark_jobs.formats.parquet.footers import check_columns
-from spark_jobs.formats.records import LastLineOpen
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.plan.file_state import LEFT_OPEN, FileState
 from spark_jobs.read.cuts import complete_end

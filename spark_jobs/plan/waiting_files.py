@@ -7,7 +7,7 @@ from dedup_core.ports import Outlook
 from dedup_core.verdicts import Order
 from spark_jobs.files.listing import Listed, Listing
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import LastLineOpen
+from spark_jobs.formats.chunks import LastLineOpen
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.ledger_lookup import dead_letter_reason
 from spark_jobs.plan.to_read import FileToRead, Finding

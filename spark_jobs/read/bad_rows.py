@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from dedup_core.names import ProducerId
 from dedup_core.ports import NAME_BYTES_MAX
 from dedup_core.spans import SEQUENCE_END
-from spark_jobs.formats.records import BadRecord, Part, Records
+from spark_jobs.formats.chunks import Part
+from spark_jobs.formats.records import BadRecord, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, ColumnType, Kind, arrow_type
 from spark_jobs.pipeline.declared import RecordProducer
 from spark_jobs.read.new_content import lineage_of

@@ -9,7 +9,7 @@ from dedup_core.postgres.deliveries import Handed
 from dedup_core.postgres.offers import Offer
 from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.files.addresses import shown, with_login
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.write.codec import decode, encode
 

@@ -22,8 +22,8 @@ from spark_jobs.files.fingerprints import (
 )
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
+from spark_jobs.formats.chunks import Chunk, FileRefused, LastLineOpen, Part
 from spark_jobs.formats.parquet.footers import read_row_groups
-from spark_jobs.formats.records import Chunk, FileRefused, LastLineOpen, Part
 from spark_jobs.formats.signatures import check_text
 from spark_jobs.pipeline.declared import Format, Source
 from spark_jobs.read.parts import UnfinishedRecord, open_end, parts_of

@@ -4,7 +4,7 @@ import hashlib
 from struct import Struct
 
 from dedup_core.spans import Span
-from spark_jobs.formats.records import KEPT_BYTES
+from spark_jobs.formats.chunks import KEPT_BYTES
 
 #: Sixteen bytes of SHA-256, for which processors have instructions.
 _DIGEST = Struct(">QQ16s")

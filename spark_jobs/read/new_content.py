@@ -12,7 +12,8 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, QuarantinedRecord
 from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
-from spark_jobs.formats.records import BadRecord, Part, Records
+from spark_jobs.formats.chunks import Part
+from spark_jobs.formats.records import BadRecord, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.digests import digest_of

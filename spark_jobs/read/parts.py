@@ -9,7 +9,7 @@ from spark_jobs.files.addresses import Unreadable, errors_naming
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import StreamMarks
 from spark_jobs.files.reading import open_stream, read_at
-from spark_jobs.formats.records import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part
+from spark_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part
 from spark_jobs.pipeline.declared import Format, Source
 from spark_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
 

@@ -32,8 +32,9 @@ from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind, Run
 from dedup_core.verdicts import Order
 from spark_jobs.batch.stage import Stage, open_stage
+from spark_jobs.formats.chunks import KEPT_BYTES, Chunk, Part
 from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.records import KEPT_BYTES, Chunk, Part, Records
+from spark_jobs.formats.records import Records
 from spark_jobs.formats.values import from_kept
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Declared, Format, Target, Write

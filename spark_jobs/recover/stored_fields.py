@@ -11,9 +11,10 @@ from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.quarantine import KeptRecord, Refusal
 from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare
 from spark_jobs.files.listing import Listed, list_files
+from spark_jobs.formats.chunks import FileRefused
 from spark_jobs.formats.csv.header import read_checked_header
 from spark_jobs.formats.jsonl.fields import fields_of
-from spark_jobs.formats.records import FileRefused, RecordRefused, ValueRefused
+from spark_jobs.formats.records import RecordRefused, ValueRefused
 from spark_jobs.pipeline.declared import Declared, Format
 
 

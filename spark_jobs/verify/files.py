@@ -23,7 +23,7 @@ from spark_jobs.files.fingerprints import Fingerprint
 from spark_jobs.files.listing import Listed, list_files, root_of
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at, open_stream
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.read.digests import Digests, digests_in, digests_up_to, shortened

@@ -19,8 +19,8 @@ from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
 from spark_jobs.files.compression import Damaged, Incomplete
 from spark_jobs.files.notes import Note
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.formats.csv.header import read_header
-from spark_jobs.formats.records import Chunk
 from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
 from spark_jobs.pipeline.declared import Declared, Format, Source, Target, Write
 from spark_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration

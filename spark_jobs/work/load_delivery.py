@@ -35,7 +35,8 @@ from spark_jobs.batch.pieces import StagedPiece, begin_try, stage_piece
 from spark_jobs.batch.stage import Stage, still_there
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import Chunk, FileRefused, Records
+from spark_jobs.formats.chunks import Chunk, FileRefused
+from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Declared, UnknownFields
 from spark_jobs.read.bad_rows import without_invalid_ids, without_rows

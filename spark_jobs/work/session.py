@@ -39,7 +39,7 @@ from spark_jobs.batch.job import Job, engine_of
 from spark_jobs.batch.stage import Stage, StageLost
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.read.board_work import Delivery, decode_handed, find_file_being_read, reading, split_off
 from spark_jobs.work.load_delivery import load_delivery
 from spark_jobs.write.patience import until_answered

@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup_core.names import ProducerId
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.csv import rows as csv
 from spark_jobs.formats.csv.rows import read_csv
 from spark_jobs.formats.jsonl import rows as jsonl
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.parquet import rows as parquet
 from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.formats.records import Part, Records, ValueRefused
+from spark_jobs.formats.records import Records, ValueRefused
 from spark_jobs.formats.values import from_text
 from spark_jobs.pipeline.columns import SEQUENCE, Kind, arrow_type, parse_column, parse_type
 from spark_jobs.pipeline.declared import CsvOptions, UnknownFields

@@ -15,7 +15,7 @@ from onceload.choices import chosen
 from onceload.commands.reports import code_of
 from onceload.runs import look
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import LastLineOpen
+from spark_jobs.formats.chunks import LastLineOpen
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.settings import LoadSettings, new_batch

@@ -24,7 +24,7 @@ from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
 from onceload.quarantine_file import check_fixed_records, read_fixed_records, write_records
 from onceload.quarantined import readable
-from spark_jobs.formats.records import KEPT_BYTES
+from spark_jobs.formats.chunks import KEPT_BYTES
 from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (

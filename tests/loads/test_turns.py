@@ -12,7 +12,7 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from dedup_core.verdicts import Order
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import Report

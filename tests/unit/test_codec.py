@@ -15,7 +15,7 @@ from dedup_core.spans import Span, SpanSet
 from spark_jobs.batch.job import Replacement
 from spark_jobs.batch.kept import PublishInput
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.records import Chunk
+from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.write.codec import OtherRelease, decode, encode
 

@@ -9,8 +9,9 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.lines import BOM, positions_of
-from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused
+from spark_jobs.formats.records import Indices, Mask, RecordRefused
 from spark_jobs.pipeline.declared import CsvOptions
 
 _NEWLINE, _RETURN = ord("\n"), ord("\r")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.reading import open_stream
+from spark_jobs.formats.chunks import FileRefused, refuse_lacking
 from spark_jobs.formats.csv.dialect import RecordEnds, split_record
 from spark_jobs.formats.lines import BOM
-from spark_jobs.formats.records import FileRefused, RecordRefused, refuse_lacking
+from spark_jobs.formats.records import RecordRefused
 from spark_jobs.formats.signatures import check_text
 from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import CsvOptions, MissingColumns

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from spark_jobs.formats.casts import CastColumns, cast_columns, one_array
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.csv.dialect import Dialect, record_ends, split_record
 from spark_jobs.formats.lines import BOM, Lines, bad_of_too_long, lines_of, not_utf8, positions_of
-from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused, Records
+from spark_jobs.formats.records import Indices, Mask, RecordRefused, Records
 from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
 from spark_jobs.formats.values import from_text
 from spark_jobs.pipeline.columns import Column, ColumnType, Kind

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.jsonl.fields import fields_of
 from spark_jobs.formats.jsonl.unknown import Unknown
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
-from spark_jobs.formats.records import Indices, Mask, Part, RecordRefused, Records, ValueRefused
+from spark_jobs.formats.records import Indices, Mask, RecordRefused, Records, ValueRefused
 from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
 from spark_jobs.formats.values import from_json
 from spark_jobs.pipeline.columns import ADDED_UP_TO, PRECISION_MAX, Column, ColumnType, Kind, arrow_type

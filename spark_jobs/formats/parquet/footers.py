@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from spark_jobs.files.fingerprints import ENCRYPTED, END_BYTES, MAGIC
-from spark_jobs.formats.records import FileRefused, RowGroup, refuse_lacking
+from spark_jobs.formats.chunks import FileRefused, RowGroup, refuse_lacking
 from spark_jobs.pipeline.columns import Column
 
 _REPEATED = 2

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.fingerprints import MAGIC
 from spark_jobs.formats.casts import mask_of, one_array
+from spark_jobs.formats.chunks import FileRefused, Part, RowGroup
 from spark_jobs.formats.parquet.footers import damaged, unsupported
-from spark_jobs.formats.records import FileRefused, Indices, Part, RowGroup
+from spark_jobs.formats.records import Indices
 from spark_jobs.pipeline.columns import LINEAGE
 from spark_jobs.pipeline.declared import UnknownFields
 

@@ -23,9 +23,10 @@ from spark_jobs.formats.casts import (
     one_array,
     rows_of,
 )
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.parquet.row_groups import lists, read_row_group
 from spark_jobs.formats.parquet.values import FLOATS, UnreadableValue, as_python, converted, kept_form
-from spark_jobs.formats.records import Indices, Mask, Origins, Part, RecordRefused, Records, ValueRefused
+from spark_jobs.formats.records import Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
 from spark_jobs.pipeline.columns import INTEGERS, PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 from spark_jobs.pipeline.declared import UnknownFields

@@ -15,7 +15,7 @@ from dedup_core.names import ProducerId
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.compression import Incomplete
 from spark_jobs.files.fingerprints import StreamMarks, fingerprint_of
-from spark_jobs.formats.records import Chunk, Part
+from spark_jobs.formats.chunks import Chunk, Part
 from spark_jobs.pipeline.declared import Format, Source
 from spark_jobs.read import parts as under_test
 from spark_jobs.read.cuts import complete_end, cuts

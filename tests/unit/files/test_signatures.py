@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from spark_jobs.formats.records import FileRefused
+from spark_jobs.formats.chunks import FileRefused
 from spark_jobs.formats.signatures import check_plain_text, check_text
 
 TEXT = b'{"id": 1}\n'

@@ -1,8 +1,8 @@
 """Row groups of a Parquet file that is not on disk, as a load reads them."""
 
 from dedup_core.names import ProducerId
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.parquet.footers import read_row_groups
-from spark_jobs.formats.records import Part
 
 URL = "landing/a.parquet"
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.formats.chunks import FileRefused
 from spark_jobs.formats.parquet.footers import check_columns, read_row_groups
 from spark_jobs.formats.parquet.row_groups import read_row_group
-from spark_jobs.formats.records import FileRefused
 from spark_jobs.pipeline.columns import Column, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of

@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
+from spark_jobs.formats.chunks import KEPT_BYTES, Part
 from spark_jobs.formats.jsonl import rows as jsonl
 from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.records import KEPT_BYTES, Part, Records
+from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import SEQUENCE, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
 

@@ -8,10 +8,10 @@ import pytest
 
 from dedup_core.names import ProducerId
 from dedup_core.postgres.quarantine import kind_of
+from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.csv.rows import read_csv
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.formats.records import Part
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
