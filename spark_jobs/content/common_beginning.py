@@ -8,7 +8,7 @@ import numpy as np
 
 from dedup_core.errors import OnceloadError
 from dedup_core.names import ProducerId
-from dedup_core.spans import Span
+from dedup_core.spans import Span, SpanSet
 from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.fingerprints import Fingerprint, StreamMarks
 from spark_jobs.files.listing import Listed
@@ -34,6 +34,10 @@ class CommonBeginning:
     records: int
     digest: bytes
     fingerprint: bytes
+
+    @property
+    def spans(self) -> SpanSet:
+        return SpanSet([Span(0, self.end)]) if self.end else SpanSet()
 
 
 def common_beginning(one: Listed, other: Listed) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Ledger, LoadedProducer
 from dedup_core.replay import Condition, ProducerState
 from dedup_core.spans import Span, SpanSet
+from spark_jobs.content.common_beginning import CommonBeginning
 from spark_jobs.files.addresses import errors_naming
 from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.fingerprints import EDGE_BYTES, Fingerprint, Resemblance, compare, compare_whole, fingerprint_of
@@ -54,6 +55,43 @@ class CopyRecord:
     has_holes: bool = False
     #: That producer continues under this name.
     takes_over: bool = False
+
+    @classmethod
+    def whole_copy(cls, listed: Listed, shared: "Shared", *, duplicates: int) -> "CopyRecord":
+        """The record of a file that contains everything that was loaded of a producer."""
+        return cls(
+            name=shared.state.name,
+            fingerprint=shared.fingerprint,
+            size=listed.size if shared.is_all else None,
+            condition=shared.state.condition,
+            duplicates=duplicates,
+            copy_of=shared.producer_id,
+            is_whole=True,
+            has_holes=not shared.state.consumed.is_without_holes,
+        )
+
+    @classmethod
+    def diverged(cls, loaded: LoadedProducer, common: CommonBeginning, *, counted: int) -> "CopyRecord":
+        """The record of a file that continues differently from a producer after their common records.
+
+        Some of these were counted before, when it was still a copy.
+        """
+        return cls(
+            name=loaded.state.name,
+            fingerprint=common.fingerprint,
+            size=None,
+            condition=Condition.OPEN,
+            consumed=common.spans,
+            shares_with=loaded.producer_id,
+            digest=common.digest,
+            records=counted + common.records,
+            duplicates=common.records,
+        )
+
+    @classmethod
+    def new_etag(cls, state: ProducerState, fingerprint: Fingerprint) -> "CopyRecord":
+        """The record of a file whose ETag changed and nothing else, so that it is not read again."""
+        return cls(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,8 @@ class FileState:
     copy_record: CopyRecord | None = None
     #: It ends where that content ends.
     is_all_in: bool = False
-    #: The same file, after its ETag changed.
-    itself: CopyRecord | None = None
+    #: The record of the same file, after its ETag changed.
+    new_etag: CopyRecord | None = None
     replaces: ProducerId | None = None
 
 
@@ -96,7 +96,7 @@ def _state_of(
             fingerprint=state.fingerprint,
             is_left_open=resemblance is Resemblance.SAME and was_left_open(state) and state.consumed.is_without_holes,
             is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
-            itself=None if is_vouched else _with_new_etag_only(state, fingerprint.named(listed.etag)),
+            new_etag=None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag)),
         )
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
@@ -123,10 +123,10 @@ def _state_of_copy(
         return file_state
     if file_state.is_left_open and not sealed and seen.consumed == shared.state.consumed:
         return Note(name=listed.name, reason=LEFT_OPEN)
-    itself = file_state.itself and replace(file_state.itself, copy_of=shared.producer_id)
+    new_etag = file_state.new_etag and replace(file_state.new_etag, copy_of=shared.producer_id)
     if file_state.is_done:
-        return replace(file_state, itself=itself)
-    return FileState(generation=file_state.generation, copy_of=shared, seen=end, itself=itself)
+        return replace(file_state, new_etag=new_etag)
+    return FileState(generation=file_state.generation, copy_of=shared, seen=end, new_etag=new_etag)
 
 
 def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
@@ -135,11 +135,6 @@ def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> Pro
         SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
     )
     return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
-
-
-def _with_new_etag_only(state: ProducerState, fingerprint: Fingerprint) -> CopyRecord:
-    """What to record about a file without new content, so that it is not read again."""
-    return CopyRecord(name=state.name, fingerprint=fingerprint.to_bytes(), size=state.size, condition=state.condition)
 
 
 def _may_be_a_beginning(source: Source, listed: Listed, fingerprint: Fingerprint) -> bool:

@@ -6,8 +6,6 @@ from typing import Any
 
 from dedup_core.names import ProducerId
 from dedup_core.ports import KnownProducer, Ledger, LoadedProducer
-from dedup_core.replay import Condition
-from dedup_core.spans import Span, SpanSet
 from spark_jobs.content.common_beginning import common_beginning, cut_common_beginning
 from spark_jobs.content.copies import CopyRecord, LoadedContents, Shared, holds_what_was_loaded
 from spark_jobs.files.listing import Listed
@@ -24,7 +22,7 @@ class ContentUnderOtherNames:
 
     declared: Declared
     ledger: Ledger[Any]
-    copy_records: LoadedContents
+    contents: LoadedContents
     files: Mapping[str, Listed]
 
     def state_of(self, listed: Listed, file_state: FileState, known: KnownProducer | None) -> FileState | Note:
@@ -32,29 +30,19 @@ class ContentUnderOtherNames:
         if file_state.consumed:
             double = self._find_double(listed, known.producer_id, file_state) if known else None
             return Note(name=listed.name, reason=_DOUBLE.format(double), needs_a_person=True) if double else file_state
-        shared = self.copy_records.find(listed)
+        shared = self.contents.find(listed)
         if shared is not None and _reaches(shared, file_state):
-            copy_record = CopyRecord(
-                name=shared.state.name,
-                fingerprint=shared.fingerprint,
-                size=listed.size if shared.is_all else None,
-                condition=shared.state.condition,
-                duplicates=max(0, shared.records - self._counted(file_state)),
-                copy_of=shared.producer_id,
-                is_whole=True,
-                has_holes=not shared.state.consumed.is_without_holes,
-            )
-            state = shared.state
+            duplicates = max(0, shared.records - self._counted(file_state))
             return replace(
                 file_state,
-                copy_record=copy_record,
+                copy_record=CopyRecord.whole_copy(listed, shared, duplicates=duplicates),
                 is_all_in=shared.is_all,
-                consumed=state.consumed,
-                fingerprint=state.fingerprint,
+                consumed=shared.state.consumed,
+                fingerprint=shared.state.fingerprint,
             )
         if file_state.copy_of is not None:
             return self._diverged(listed, file_state, file_state.copy_of)
-        continued = self.copy_records.find_continued(listed)
+        continued = self.contents.find_continued(listed)
         if continued is not None:
             return Note(name=listed.name, reason=_CONTINUES.format(continued.state.name), needs_a_person=True)
         return file_state
@@ -64,7 +52,7 @@ class ContentUnderOtherNames:
 
         This happens if content was not the identity of files from the beginning.
         """
-        for other in self.copy_records.alike(listed):
+        for other in self.contents.alike(listed):
             beside = self.files.get(other.state.name)
             is_earlier = other.producer_id < producer_id
             if is_earlier and beside != listed and self._is_double(listed, beside, other, file_state):
@@ -92,43 +80,29 @@ class ContentUnderOtherNames:
 
     def _diverged(self, listed: Listed, file_state: FileState, loaded: LoadedProducer) -> FileState | Note:
         """The shared part of a copy that continues differently from its producer."""
-        producer_id, state = loaded
+        state = loaded.state
         beside = self.files.get(state.name)
-        if beside is None or self.copy_records.shared(beside, loaded) is None:
+        if beside is None or self.contents.shared(beside, loaded) is None:
             # A shorter file may still be a part of it.
             is_other = listed.size >= state.consumed.end
             reason = (_NOT_BESIDE if is_other else BEGINNING).format(state.name)
             # Without the other file this cannot be decided, so each load reports it.
             is_left = not is_other and beside is None
             return Note(name=listed.name, reason=reason, needs_a_person=is_other, is_unreadable=is_left)
-        common, goes_on = common_beginning(listed, beside)
+        common_bytes, goes_on = common_beginning(listed, beside)
         if not goes_on:
             return Note(name=listed.name, reason=BEGINNING.format(beside.name))
-        streams = is_stream(self.declared.source, listed.name)
-        part = cut_common_beginning(
-            self.declared, listed, common=common, counted_from=file_state.seen, is_stream=streams
-        )
-        shared = SpanSet([Span(0, part.end)]) if part.end else SpanSet()
-        if not state.consumed.covers(shared):
+        seen, streams = file_state.seen, is_stream(self.declared.source, listed.name)
+        common = cut_common_beginning(self.declared, listed, common=common_bytes, counted_from=seen, is_stream=streams)
+        if not state.consumed.covers(common.spans):
             return Note(name=listed.name, reason=BESIDE.format(state.name, state.name))
-        copy_record = CopyRecord(
-            name=state.name,
-            fingerprint=part.fingerprint,
-            size=None,
-            condition=Condition.OPEN,
-            consumed=shared,
-            shares_with=producer_id if shared else None,
-            digest=part.digest,
-            records=part.records
-            + (self._records(producer_id, end=file_state.seen) if file_state.seen <= common else 0),
-            duplicates=part.records,
-        )
+        counted = self._records(loaded.producer_id, end=seen) if seen <= common_bytes else 0
         return replace(
             file_state,
             copy_of=None,
-            copy_record=copy_record if shared else None,
-            consumed=shared,
-            fingerprint=part.fingerprint,
+            copy_record=CopyRecord.diverged(loaded, common, counted=counted) if common.spans else None,
+            consumed=common.spans,
+            fingerprint=common.fingerprint,
         )
 
 

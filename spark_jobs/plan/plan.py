@@ -256,10 +256,10 @@ def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed
 
 
 def _with_new_etag(listed: Listed, file_state: FileState, *, sealed: bool) -> FileToRead | None:
-    if file_state.itself is None:
+    if file_state.new_etag is None:
         return None
     return FileToRead(
-        listed=listed, generation=file_state.generation, spans=(), sealed=sealed, copy_record=file_state.itself
+        listed=listed, generation=file_state.generation, spans=(), sealed=sealed, copy_record=file_state.new_etag
     )
 
 

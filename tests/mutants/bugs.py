@@ -996,9 +996,9 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="two names of one content have a compare-and-set of their own",
-        file="spark_jobs/plan/other_names.py",
-        correct="                copy_of=shared.producer_id,\n",
-        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
+        file="spark_jobs/content/copies.py",
+        correct="            copy_of=shared.producer_id,\n",
+        wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
         tests=(f"{OF_CONTENT}::test_known_copies_that_grow_alike_are_loaded_once",),
     ),
     Bug(
@@ -1017,9 +1017,9 @@ CONTENT_BUGS = (
     ),
     Bug(
         name="after a rotation the old tail gets the later id",
-        file="spark_jobs/plan/other_names.py",
-        correct="                copy_of=shared.producer_id,\n",
-        wrong="                consumed=shared.state.consumed,\n                records=shared.records,\n",
+        file="spark_jobs/content/copies.py",
+        correct="            copy_of=shared.producer_id,\n",
+        wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
         tests=(f"{OF_CONTENT}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
     ),
     Bug(
@@ -1554,7 +1554,7 @@ RECORD_BUGS = (
         name="a file loaded by name goes on although a longer one of its content is gone",
         file="spark_jobs/plan/other_names.py",
         correct="            return other.state.consumed.end > end and proven\n",
-        wrong="            return self.copy_records.shared(listed, other) is not None\n",
+        wrong="            return self.contents.shared(listed, other) is not None\n",
         tests=(f"{OF_CONTENT}::test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone",),
     ),
     Bug(
