@@ -1524,7 +1524,7 @@ RECORD_BUGS = (
         name="rows of a record are told apart by the ids that a transform gives them",
         file="spark_jobs/publish/by_message.py",
         correct="of_record=source.of_record)",
-        wrong="of_record=Source.of_record)",
+        wrong="of_record=RowSource.of_record)",
         tests=(
             f"{OF_ROWS_OF_A_RECORD}::test_rows_of_one_record_and_one_business_id_with_numbers_of_their_own_take_effect_together",
         ),
