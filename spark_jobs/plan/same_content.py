@@ -34,8 +34,7 @@ def one_reader_each(
         name = _copy_record_of(copies[0]).name
         nothing_new = _nothing_new(copies, known)
         findings |= nothing_new
-        generation = _generation(name, producer_id, known)
-        has_left = name not in by_name or generation is None or _has_left(by_name[name], generation)
+        has_left = _has_left(name, producer_id, by_name, known)
         reader = None if has_left else _reader_under_own_name(by_name[name])
         with_more = [file for file in copies if file.spans]
         candidates = with_more or [file for file in copies if has_left and file.listed not in nothing_new]
@@ -69,10 +68,15 @@ def _nothing_new(copies: Iterable[FileToRead], known: KnownNames) -> dict[Listed
     }
 
 
-def _generation(name: str, producer_id: ProducerId, known: KnownNames) -> int | None:
-    """The generation of a producer, if its name is still registered as this producer."""
+def _has_left(name: str, producer_id: ProducerId, by_name: Mapping[str, Finding], known: KnownNames) -> bool:
+    """Whether the name of a producer is gone, or now holds other content."""
     its = known.get(name)
-    return its.knowledge.state.generation if its and its.producer_id == producer_id else None
+    if name not in by_name or its is None or its.producer_id != producer_id:
+        return True
+    own = by_name[name]
+    if isinstance(own, Note):
+        return own.needs_a_person
+    return own is not None and own.generation > its.knowledge.state.generation
 
 
 def _reader_under_own_name(own: Finding) -> FileToRead | None:
@@ -120,13 +124,6 @@ def _copy_record_of(file: FileToRead) -> CopyRecord:
     if file.copy_record is None:
         raise AssertionError
     return file.copy_record
-
-
-def _has_left(own: Finding, generation: int) -> bool:
-    """Whether a name now holds other content than its producer's."""
-    if isinstance(own, Note):
-        return own.needs_a_person
-    return own is not None and own.generation > generation
 
 
 def _reach(file: FileToRead) -> tuple[bool, int]:
