@@ -50,10 +50,10 @@ _GOES_ON = (
 
 
 def overtaking(
-    declared: Declared, some: Sequence[Bundle], pieces: Sequence[StagedPiece], *, noted: Set[str]
+    declared: Declared, bundles: Sequence[Bundle], pieces: Sequence[StagedPiece], *, noted: Set[str]
 ) -> Overtaking | None:
     """The chunks that would overtake another one; `noted` names files that were not read completely."""
-    in_order = sorted((chunk for chunks in some for chunk in chunks), key=_place)
+    in_order = sorted((chunk for chunks in bundles for chunk in chunks), key=_place)
     last_of = {chunk.name: chunk for chunk in in_order}
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
     ends = {chunk: _sealed_end(chunk, read, declared.source) for chunk in in_order}
@@ -109,10 +109,10 @@ def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     return not planned or (advance is not None and advance.spans.covers(planned))
 
 
-def sealed_ends(source: Source, some: Sequence[Bundle], pieces: Sequence[StagedPiece]) -> Iterator[SealedEnd]:
+def sealed_ends(source: Source, bundles: Sequence[Bundle], pieces: Sequence[StagedPiece]) -> Iterator[SealedEnd]:
     """The ends of files whose last line counts as sealed, to be checked when the batch is published."""
     read = {advance.producer_id: advance for advance in advances_of(pieces)}
-    ends = (_sealed_end(chunk, read, source) for chunks in some for chunk in chunks)
+    ends = (_sealed_end(chunk, read, source) for chunks in bundles for chunk in chunks)
     yield from (end for end in ends if end is not None)
 
 

@@ -39,7 +39,7 @@ class _Staged:
     pieces: Sequence[StagedPiece]
     notes: Sequence[Note]
     #: Every piece of every delivery is staged.
-    is_there: bool
+    is_complete: bool
     #: New generations that must not replace loaded rows, and why.
     broken: Mapping[ProducerId, Sequence[Note]]
     #: The starts of chunks that became dead letters.
@@ -48,7 +48,7 @@ class _Staged:
 
     @property
     def is_to_be_published(self) -> bool:
-        return self.is_there and not self.broken and self.behind is None
+        return self.is_complete and not self.broken and self.behind is None
 
     @property
     def leaves_out(self) -> bool:
@@ -61,7 +61,7 @@ class _Staged:
         if self.behind:
             yield from self.behind.notes(declared)
 
-    def rest_of(self, some: Sequence[Bundle]) -> list[Bundle]:
+    def rest_of(self, bundles: Sequence[Bundle]) -> list[Bundle]:
         late = self.behind.chunks if self.behind else frozenset()
         return [
             tuple(
@@ -69,7 +69,7 @@ class _Staged:
                 for chunk in chunks
                 if _place(chunk) not in self.dead and chunk.producer_id not in self.broken and chunk not in late
             )
-            for chunks in some
+            for chunks in bundles
         ]
 
 
@@ -89,7 +89,7 @@ class StagedBatch:
         dead letters, and files that would overtake something that cannot be read.
         """
         job = replace(self._sessions.job, replaced=_replaced(files, work.ids))
-        some, claim = work.bundles, work.claim
+        bundles, claim = work.bundles, work.claim
         left_out: list[Note] = []
         losses = 0
         while losses < _STAGINGS_MAX:
@@ -97,10 +97,10 @@ class StagedBatch:
             with ExitStack() as staging, suppress(StageLost):
                 # After a crash, old connections fail only now; their locks are gone with their stages.
                 stage = until_answered(partial(self._open_stage, staging, job))
-                staged = self._stage(replace(job, stage=stage), stage, some, claim)
+                staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
                 if staged.is_to_be_published:
                     notes = [*left_out, *staged.notes]
-                    self._publish_or_keep(job, stage, staged.pieces, claim, some=some, notes=notes)
+                    self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes)
                     return notes
                 if self._context.is_stopped:
                     return left_out
@@ -108,7 +108,7 @@ class StagedBatch:
                     # This loses nothing, and each time less is left.
                     losses = 0
                     left_out += staged.reasons(self._declared)
-                    some = staged.rest_of(some)
+                    bundles = staged.rest_of(bundles)
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
@@ -117,25 +117,25 @@ class StagedBatch:
             stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
             return staging.enter_context(stage)
 
-    def _stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> _Staged:
-        notes = self._let_stage(job, stage, some, claim)
+    def _stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> _Staged:
+        notes = self._let_sessions_stage(job, stage, bundles, claim)
         pieces = until_answered(partial(self._pieces, stage))
         notes += [note for piece in pieces for note in piece.notes]
         half = {new: _why_half(each.name, notes) for new, each in half_read(job, pieces, notes).items()}
         broken = {new: [note] for new, note in without_records(job, self._context.ledger, pieces).items()} | half
         dead = self._detach_dead_letters(claim)
-        is_there = not dead and is_whole(pieces, deliveries=len(some)) and not _has_holes(pieces, some)
+        is_complete = not dead and is_whole(pieces, deliveries=len(bundles)) and not _has_holes(pieces, bundles)
         noted = {note.name for note in notes} | {job.replaced[each].name for each in broken}
-        behind = overtaking(self._declared, some, pieces, noted=noted) if is_there else None
-        return _Staged(pieces=pieces, notes=notes, is_there=is_there, broken=broken, dead=dead, behind=behind)
+        behind = overtaking(self._declared, bundles, pieces, noted=noted) if is_complete else None
+        return _Staged(pieces=pieces, notes=notes, is_complete=is_complete, broken=broken, dead=dead, behind=behind)
 
-    def _let_stage(self, job: Job, stage: Stage, some: Sequence[Bundle], claim: Claim) -> list[Note]:
+    def _let_sessions_stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> list[Note]:
         """Let all sessions stage the batch, also deliveries that come back."""
         if self._declared.transform is not None:
             # Spark SQL may read its input again, so this one session keeps all deliveries.
-            deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(some)]
+            deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(bundles)]
             return self._sessions.tasks.transform(job, deliveries)
-        self._context.board.offer_batch(claim, offers_of(some, stage=stage.name), batch=self._context.batch)
+        self._context.board.offer_batch(claim, offers_of(bundles, stage=stage.name), batch=self._context.batch)
         return self._sessions.work(job)
 
     def _pieces(self, stage: Stage) -> tuple[StagedPiece, ...]:
@@ -159,7 +159,7 @@ class StagedBatch:
         pieces: Sequence[StagedPiece],
         claim: Claim,
         *,
-        some: Sequence[Bundle],
+        bundles: Sequence[Bundle],
         notes: Sequence[Note],
     ) -> None:
         engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
@@ -169,8 +169,8 @@ class StagedBatch:
                 check(audit, job, stage)
             publish(engine, ledger, job, stage, pieces, claim=claim)
         elif any(piece.advances for piece in pieces):
-            sealed = tuple(sealed_ends(self._declared.source, some, pieces))
-            keep_batch(engine, job, stage, claim, deliveries=len(some), notes=notes, sealed=sealed)
+            sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
+            keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
             self.kept = sum(piece.rows for piece in pieces)
 
 
@@ -179,14 +179,14 @@ def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:
     return [each.of_no_replacement() for each in of_file or [Note(name=name, reason="it was not read completely")]]
 
 
-def _has_holes(pieces: Sequence[StagedPiece], some: Sequence[Bundle]) -> bool:
+def _has_holes(pieces: Sequence[StagedPiece], bundles: Sequence[Bundle]) -> bool:
     """Whether a chunk has staged pieces after a piece that is missing."""
     staged: dict[tuple[int, ProducerId], SpanSet] = {}
     for piece in pieces:
         for advance in piece.advances:
             key = piece.delivery, advance.producer_id
             staged[key] = staged.get(key, SpanSet()) | advance.spans
-    for number, chunks in enumerate(some):
+    for number, chunks in enumerate(bundles):
         for chunk in chunks:
             whole = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
             read = staged.get((number, chunk.producer_id), SpanSet()) & whole

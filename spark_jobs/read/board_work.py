@@ -34,11 +34,11 @@ def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
     return spans
 
 
-def offers_of(some: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
+def offers_of(bundles: Sequence[Bundle], *, stage: str | None = None) -> list[Offer]:
     """Serialise bundles, without passwords; `stage` names the stage of their rows."""
     return [
         Offer(spans=spans_of(chunks), work=_written(chunks, number=number, stage=stage))
-        for number, chunks in enumerate(some)
+        for number, chunks in enumerate(bundles)
     ]
 
 

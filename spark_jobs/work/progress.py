@@ -121,9 +121,9 @@ class WatchedTasks:
         return int(done), int(records)
 
 
-def planned_bytes(some: Iterable[Bundle]) -> int | None:
+def planned_bytes(bundles: Iterable[Bundle]) -> int | None:
     """How many bytes will be read."""
-    chunks = [chunk for chunks in some for chunk in chunks]
+    chunks = [chunk for chunks in bundles for chunk in chunks]
     if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
         return None
     return sum(max(0, (chunk.size if chunk.end is None else chunk.end) - chunk.first) for chunk in chunks)

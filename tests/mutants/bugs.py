@@ -1488,7 +1488,7 @@ RECORD_BUGS = (
     Bug(
         name="in order, a batch overtakes a file that turns out not to be whole",
         file="spark_jobs/load/staged_batch.py",
-        correct="noted=noted) if is_there else None\n",
+        correct="noted=noted) if is_complete else None\n",
         wrong="noted=noted) if False else None\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
     ),
