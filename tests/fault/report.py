@@ -458,7 +458,11 @@ fsync {fsync}."""
 def _commit() -> str:
     """The code that was run; this page itself may have changed since."""
     commit = _git("rev-parse", "--short", "HEAD")
-    return f"{commit} with changes" if _git("status", "--porcelain", "--", ".", f":!{_PAGE.relative_to(_ROOT)}") else commit
+    return (
+        f"{commit} with changes"
+        if _git("status", "--porcelain", "--", ".", f":!{_PAGE.relative_to(_ROOT)}")
+        else commit
+    )
 
 
 def _git(*arguments: str) -> str:
