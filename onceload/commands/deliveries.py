@@ -1,7 +1,7 @@
 """The commands around deliveries: consume, and deliveries list, show, redeliver, abandon."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -31,6 +31,7 @@ from onceload.terminal import on_terminal, show_json, show_table, words
 if TYPE_CHECKING:
     # Arrow takes a while to import.
     from spark_jobs.files.notes import Note
+    from spark_jobs.load.report import Report
 from onceload.databases import ready_database
 from onceload.stopping import asked_to_stop
 
@@ -90,23 +91,25 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
                     raise report
                 words(f"pipeline {declared.name}: {report}; session {name} retries")
                 continue
-            # A follower reports each note only once.
-            notes = [note for note in report.notes if note not in shown]
+            _print_news(report, shown, is_follower=arguments.follow)
             shown = set(report.notes)
-            if report.records or notes or not arguments.follow:
-                print_report(replace(report, notes=tuple(notes)))
             total = report if total is None else total.and_then(report)
             code = code_of(report.notes, is_idle=not report.records)
     if arguments.json and total is not None:
         show_json({**asdict(total), "rows_per_s": total.rows_per_s})
-    if stopped.is_set():
-        words(
-            f"pipeline {declared.name}: session {name} was stopped, and has released the deliveries it did not finish"
-        )
-        # Stopping is how a follower ends. Callers of other loads may count on everything being loaded.
-        ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
-        return code if code is ExitCode.NEEDS_A_PERSON else ended
-    return code
+    if not stopped.is_set():
+        return code
+    words(f"pipeline {declared.name}: session {name} was stopped, and has released the deliveries it did not finish")
+    # Stopping is how a follower ends. Callers of other loads may count on everything being loaded.
+    ended = ExitCode.DONE if arguments.follow else ExitCode.CALL_AGAIN
+    return code if code is ExitCode.NEEDS_A_PERSON else ended
+
+
+def _print_news(report: "Report", shown: "Collection[Note]", *, is_follower: bool) -> None:
+    """Print a report; a follower prints each note only once, and nothing if nothing is new."""
+    notes = tuple(note for note in report.notes if note not in shown)
+    if report.records or notes or not is_follower:
+        print_report(replace(report, notes=notes))
 
 
 def list_them(arguments: Arguments, engine: Engine) -> ExitCode:

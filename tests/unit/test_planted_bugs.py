@@ -1,5 +1,7 @@
 """`make mutants` takes hours: that each bug can still be planted is asked with every change."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,19 @@ def test_the_tests_of_a_planted_bug_exist(bug: Bug):
         file, _, name = test.partition("::")
         assert (ROOT / file).exists()
         assert not name or f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_no_planted_bug_names_something_that_does_not_exist(tmp_path):
+    """Such a bug would be caught by any test that runs it."""
+    for number, bug in enumerate(BUGS):
+        if bug.file.endswith(".py"):
+            source = (ROOT / bug.file).read_text(encoding="utf-8").replace(bug.correct, bug.wrong)
+            (tmp_path / f"{number}.py").write_text(source, encoding="utf-8")
+
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821", str(tmp_path)]
+    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
+
+    assert found.returncode == 0, found.stdout
 
 
 def test_no_two_planted_bugs_have_one_name():
