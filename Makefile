@@ -18,7 +18,7 @@ check: setup ## Lint, check the format, the types, the import contracts, the wor
 PYTEST = .venv/bin/pytest --numprocesses 2 --durations 15
 
 test: setup ## Run all but the long tests, two at a time (ARGS=... goes to pytest)
-	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 30 $(ARGS)
+	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
 	$(PYTEST) --dist loadfile -m long $(ARGS)
