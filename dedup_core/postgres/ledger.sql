@@ -377,7 +377,7 @@ UPDATE onceload.delivery SET tries = 1
    AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
 
 -- name: hold_delivery
--- The same for a delivery whose parts are staged: it cannot be taken away before this transaction ends.
+-- The same for a delivery whose pieces are staged: it cannot be taken away before this transaction ends.
 SELECT delivery_id FROM onceload.delivery
   JOIN onceload.session USING (session_id) JOIN onceload.pipeline ON pipeline.pipeline_id = session.pipeline_id
  WHERE delivery_id = :delivery_id AND state = 'held' AND delivery.epoch = :epoch

@@ -27,20 +27,20 @@ def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[p
     """Read one delivery for a transform: stage its proof, return its rows, and add unread files to `notes`."""
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes)):
-        prepared = without_refused_files(partial(_prepared, job), parts, refused=refused, notes=notes)
-        noted = replace(StagedPiece.of(prepared, delivery=delivery.number, number=number, is_last=is_last), rows=0)
+        new_content = without_refused_files(partial(_new_content_of, job), parts, refused=refused, notes=notes)
+        proof = replace(StagedPiece.of(new_content, delivery=delivery.number, number=number, is_last=is_last), rows=0)
         patience = Patience()
-        patience.until_answered(partial(_note, job, noted))
-        yield prepared.rows
+        patience.until_answered(partial(_stage_proof, job, proof))
+        yield new_content.rows
 
 
-def _prepared(job: Job, parts: list[ReadPart]) -> NewContent:
+def _new_content_of(job: Job, parts: list[ReadPart]) -> NewContent:
     return leave_out_consumed(parts, records_of(job, parts, _stage_of(job).writer)[0], consumed={})
 
 
-def _note(job: Job, part: StagedPiece) -> None:
+def _stage_proof(job: Job, piece: StagedPiece) -> None:
     with translated(pipeline=job.declared.name, doing="staging rows"):
-        stage_proof(engine_of(job), _stage_of(job), part)
+        stage_proof(engine_of(job), _stage_of(job), piece)
 
 
 def _stage_of(job: Job) -> Stage:

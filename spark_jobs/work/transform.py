@@ -161,9 +161,9 @@ def _is_text(arrow: pa.DataType) -> bool:
 
 
 def _read_texts(texts: pa.Array, column: Column) -> pa.Array:
-    settled = cast_columns([texts], (column,), count=len(texts))
-    if not settled.doubted.any():
-        return settled.rows.column(0)
+    cast = cast_columns([texts], (column,), count=len(texts))
+    if not cast.doubted.any():
+        return cast.rows.column(0)
     read = [declared_value(column, partial(_value, text, column.type)) for text in texts.to_pylist()]
     return pa.array(read, arrow_type(column.type))
 

@@ -41,7 +41,7 @@ def _encoded(rows: pa.Table, columns: Sequence[Column]) -> Iterator[bytes]:
     copy_columns = rows
     for column in columns:
         at = rows.schema.get_field_index(column.name)
-        copy_columns = copy_columns.set_column(at, column.name, _travelling(rows.column(at), column))
+        copy_columns = copy_columns.set_column(at, column.name, _as_copied(rows.column(at), column))
     # The encoder finds fields by name, and names may be anything; COPY ignores them.
     copy_columns = copy_columns.rename_columns([f"c{number}" for number in range(copy_columns.num_columns)])
     encoder = pgpq.ArrowToPostgresBinaryEncoder(copy_columns.schema)
@@ -107,7 +107,7 @@ def copy_in(
         raise DBAPIError.instance(statement, None, error, psycopg2.Error, hide_parameters=True) from error
 
 
-def _travelling(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+def _as_copied(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     column_type = column.type
     if column_type.kind is Kind.JSONB and not column_type.is_array:
         # The binary form of jsonb is a version number and its text.

@@ -261,12 +261,12 @@ def test_a_stage_that_the_server_lost_is_loaded_by_the_next_run(loads, lost):
 def test_a_batch_that_a_later_release_staged_is_loaded_by_the_next_run(loads, of):
     loads.write("a.jsonl", line(1))
     stage(loads)
-    parts = loads.ask(
+    table = loads.ask(
         "SELECT format('onceload_stage.%I', relname) FROM pg_class"
         " WHERE relnamespace = to_regnamespace('onceload_stage') AND relname LIKE '% pieces'"
     )[0][0]
     with loads.engine.begin() as connection:
-        later = f"UPDATE {parts} SET proof = jsonb_set(CAST(proof AS jsonb), '{{later}}', '1')"
+        later = f"UPDATE {table} SET proof = jsonb_set(CAST(proof AS jsonb), '{{later}}', '1')"
         connection.execute(text(f"{later} WHERE delivery {'=' if of == 'the batch' else '<>'} {OPENED}"))
 
     with pytest.raises(NothingKept, match="another release of Onceload staged it"):

@@ -54,7 +54,7 @@ def test_text_is_plain_ascii():
 
 
 def test_the_values_handed_over_with_a_batch_stay_as_they_are():
-    word = PublishInput(
+    publish_input = PublishInput(
         deliveries=3,
         written=(parse_column("amount", "numeric(12,2) not null"), parse_column("names", "text[]")),
         has_lineage=True,
@@ -62,7 +62,7 @@ def test_the_values_handed_over_with_a_batch_stay_as_they_are():
         notes=(Note(name="b.jsonl", reason="it is locked", is_unreadable=True),),
     )
 
-    assert decode(PublishInput, encode(word)) == word
+    assert decode(PublishInput, encode(publish_input)) == publish_input
 
 
 def test_fields_that_have_a_default_may_be_missing():
