@@ -1,5 +1,6 @@
 """What every test may ask for: a server for the session, and a fresh database for itself."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,11 @@ _DURATIONS: dict[str, float] = {}
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("full", settings.get_profile("ci"), max_examples=1_000)
 settings.load_profile("ci")
+
+
+def pytest_configure() -> None:
+    # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
