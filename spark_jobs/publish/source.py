@@ -1,4 +1,4 @@
-"""The rows that a commit selects, and how their records are told apart."""
+"""The rows that a commit selects, and how their records are distinguished."""
 
 from dataclasses import dataclass
 

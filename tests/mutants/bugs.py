@@ -1521,7 +1521,7 @@ RECORD_BUGS = (
         tests=(f"{OF_TURNS}::test_nothing_overtakes_what_is_so_far_the_beginning_of_another_file",),
     ),
     Bug(
-        name="rows of a record are told apart by the ids that a transform gives them",
+        name="rows of a record are distinguished by the ids that a transform gives them",
         file="spark_jobs/publish/by_message.py",
         correct="of_record=source.of_record)",
         wrong="of_record=RowSource.of_record)",
