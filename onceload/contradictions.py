@@ -87,10 +87,27 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
     if target.deleted and not merges:
         sentence = "only merge deletes rows, but write is append; set write: merge, or remove deleted"
         yield Contradiction(at="target.deleted", about=("target.write",), sentence=sentence)
+    yield from _in_the_newer_file(declared)
     if merges and declared.producer and declared.producer.order is Order.ANY:
         yield from _against_late_records(target)
     if declared.on_rewrite is OnRewrite.REPLACE:
         yield from _against_replace(declared)
+
+
+def _in_the_newer_file(declared: Declared) -> Iterator[Contradiction]:
+    target, source = declared.target, declared.source
+    of_files = target.write is Write.MERGE and declared.producer is None
+    if target.newer_file and not of_files:
+        why = "producer names producers in the records" if declared.producer else "write is append"
+        sentence = f"it is only for a merge of files, but {why}; remove newer_file"
+        about = "producer" if declared.producer else "target.write"
+        yield Contradiction(at="target.newer_file", about=(about,), sentence=sentence)
+    if of_files and source.identity is Identity.CONTENT and target.newer_file is None:
+        sentence = (
+            "merge keeps the newest row of each key, and with identity: content a file may have any name; add "
+            "newer_file: by_time to target (the file that was modified last is newer), or by_name"
+        )
+        yield Contradiction(at="target.write", about=("source.identity",), sentence=sentence)
 
 
 def _against_late_records(target: Target) -> Iterator[Contradiction]:

@@ -51,6 +51,7 @@ from spark_jobs.pipeline.declared import (
     Identity,
     MessageId,
     MissingColumns,
+    NewerFile,
     OnRewrite,
     Publish,
     QuarantineLimit,
@@ -288,5 +289,6 @@ def _target(target: Section) -> Target:
         write=target.take("write", one_of(Write), default=Target.write),
         key=target.take("key", names, default=Target.key),
         deleted=target.take("deleted", column_name, default=None),
+        newer_file=target.take("newer_file", one_of(NewerFile), default=None),
         lineage=target.take("lineage", flag, default=Target.lineage),
     )

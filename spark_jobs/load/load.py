@@ -195,7 +195,7 @@ class _Load:
                     if not self._context.is_staged:
                         self._offering.hand_out(work)
                     elif work.bundles:
-                        notes += self._staged_batch.stage_and_publish(plan.to_read, work)
+                        notes += self._staged_batch.stage_and_publish(work)
                 return _Offered(plan=plan, deliveries=len(work.bundles), exceeds_open_max=work.exceeds_open_max)
             except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
                 # Another load was faster since this was planned.

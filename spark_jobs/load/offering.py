@@ -21,6 +21,7 @@ from spark_jobs.load.sessions import Sessions
 from spark_jobs.plan.bundles import bundles_of
 from spark_jobs.plan.file_state import was_left_open
 from spark_jobs.plan.plan import Plan, depends_on_others, make_plan
+from spark_jobs.plan.to_read import FileToRead, oldest_first
 from spark_jobs.read.board_work import Bundle, offers_of, spans_of
 from spark_jobs.work.progress import planned_bytes
 from spark_jobs.work.session import renewed
@@ -32,6 +33,7 @@ class ClaimedWork:
     """What a load has claimed of its plan, cut into the bundles of its deliveries."""
 
     claim: Claim
+    files: Sequence[FileToRead]
     bundles: Sequence[Bundle]
     spans: Mapping[ProducerId, SpanSet]
     #: The producer of each planned name and generation.
@@ -77,13 +79,11 @@ class Offering:
     def claimed(self, plan: Plan) -> Iterator[ClaimedWork]:
         """Claim the planned files while the block runs; what it hands out is no longer claimed after that."""
         context, declared = self._context, self._context.declared
-        ids = until_answered(partial(context.ledger.register, declared.name, _names_and_generations(plan)))
+        files, ids = self._registered(plan.to_read)
         named = {producer_id: name for (name, _), producer_id in ids.items()}
-        copy_records = {
-            ids[file.listed.name, file.generation]: file.copy_record for file in plan.to_read if file.copy_record
-        }
-        ids |= _taking_over(plan)
-        bundles, exceeds_open_max = self._with_room(bundles_of(declared, plan.to_read, ids))
+        copy_records = {ids[_key(file)]: file.copy_record for file in files if file.copy_record}
+        ids |= _taking_over(files)
+        bundles, exceeds_open_max = self._with_room(bundles_of(declared, files, ids))
         spans = spans_of(chunk for chunks in bundles for chunk in chunks)
         claim = context.ledger.claim(
             context.session,
@@ -91,18 +91,46 @@ class Offering:
             batch=context.batch,
             lease_s=context.lease_s,
             names=named,
-            # The new spans depend on files that are loaded under another name, or that come first in order.
-            unchanged=plan.outlook if depends_on_others(declared) else None,
+            # What is new depends on files that are loaded under another name, or as another generation, or that come
+            # first in order.
+            unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
         )
         self._sessions.planned_bytes = planned_bytes(bundles)
         with renewed(context.renew, every_s=context.beat_s):
             try:
                 self._store_copy_records(copy_records, claim)
-                yield ClaimedWork(claim=claim, bundles=bundles, spans=spans, ids=ids, exceeds_open_max=exceeds_open_max)
+                yield ClaimedWork(
+                    claim=claim,
+                    files=files,
+                    bundles=bundles,
+                    spans=spans,
+                    ids=ids,
+                    exceeds_open_max=exceeds_open_max,
+                )
             finally:
                 # If acked or handed out, the claim is gone; else it is released now instead of when its lease ends.
                 with suppress(OnceloadError):
                     context.ledger.release(claim)
+
+    def _registered(
+        self, files: Sequence[FileToRead]
+    ) -> tuple[Sequence[FileToRead], dict[tuple[str, int], ProducerId]]:
+        """The files with their ids. In a merge the rows of the later id win, so the newest file gets the last one."""
+        new = oldest_first(self._context.declared, [file for file in files if file.is_new and not file.copy_record])
+        known = [file for file in files if file not in new]
+        while True:
+            ids = self._ids_of([*known, *new])
+            last_known = max(((ids | _taking_over(known))[_key(file)] for file in known), default=0)
+            in_order = [last_known, *(ids[_key(file)] for file in new)]
+            if not new or in_order == sorted(in_order):
+                return files, ids
+            # A load that was killed or rewound has registered some of them before: they begin as a later generation.
+            new = [replace(file, generation=file.generation + 1) for file in new]
+            files = [*known, *new]
+
+    def _ids_of(self, files: Sequence[FileToRead]) -> dict[tuple[str, int], ProducerId]:
+        names = [_key(file) for file in files]
+        return until_answered(partial(self._context.ledger.register, self._context.declared.name, names))
 
     def hand_out(self, work: ClaimedWork) -> None:
         """Put the deliveries on the board: from now on they belong to all sessions."""
@@ -138,15 +166,15 @@ class Offering:
             self._context.ledger.commit(commit)
 
 
-def _names_and_generations(plan: Plan) -> list[tuple[str, int]]:
-    return [(file.listed.name, file.generation) for file in plan.to_read]
+def _key(file: FileToRead) -> tuple[str, int]:
+    return file.listed.name, file.generation
 
 
-def _taking_over(plan: Plan) -> dict[tuple[str, int], ProducerId]:
+def _taking_over(files: Sequence[FileToRead]) -> dict[tuple[str, int], ProducerId]:
     """The files that continue a producer under a new name: they are read as that producer."""
     return {
-        (file.listed.name, file.generation): file.copy_record.copy_of
-        for file in plan.to_read
+        _key(file): file.copy_record.copy_of
+        for file in files
         if file.copy_record and file.copy_record.takes_over and file.copy_record.copy_of is not None
     }
 

@@ -20,7 +20,7 @@ from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at
 from spark_jobs.formats.chunks import Chunk
-from spark_jobs.pipeline.declared import Declared, Format, Source, Write
+from spark_jobs.pipeline.declared import Declared, Format, Source
 from spark_jobs.plan.waiting_files import waits_for
 from spark_jobs.publish.merge import advances_of
 from spark_jobs.read.board_work import Bundle
@@ -78,7 +78,7 @@ def _lines(declared: Declared, in_order: Sequence[Chunk]) -> Iterable[Sequence[C
     """The chunks that must take effect in sequence."""
     if declared.is_ordered_across_files:
         return [in_order]
-    if declared.target.write is Write.MERGE and declared.producer is None:
+    if declared.is_merge_of_files:
         # The last record of a key wins, and only the position in the file shows which one is last.
         return [tuple(line) for _, line in groupby(in_order, key=_file)]
     return []

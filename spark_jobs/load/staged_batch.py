@@ -21,7 +21,6 @@ from spark_jobs.load.offering import ClaimedWork
 from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from spark_jobs.load.sessions import Sessions
 from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.to_read import FileToRead
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
 from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
@@ -82,13 +81,13 @@ class StagedBatch:
         #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
-    def stage_and_publish(self, files: Sequence[FileToRead], work: ClaimedWork) -> list[Note]:
+    def stage_and_publish(self, work: ClaimedWork) -> list[Note]:
         """Stage the whole batch, again if the server loses staged rows, and publish it in one commit.
 
         Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
         dead letters, and files that would overtake something that cannot be read.
         """
-        job = replace(self._sessions.job, replaced=_replaced(files, work.ids))
+        job = replace(self._sessions.job, replaced=_replaced(work))
         bundles, claim = work.bundles, work.claim
         left_out: list[Note] = []
         losses = 0
@@ -195,14 +194,14 @@ def _has_holes(pieces: Sequence[StagedPiece], bundles: Sequence[Bundle]) -> bool
     return False
 
 
-def _replaced(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId]) -> dict[ProducerId, Replacement]:
+def _replaced(work: ClaimedWork) -> dict[ProducerId, Replacement]:
     return {
-        ids[file.listed.name, file.generation]: Replacement(
+        work.ids[file.listed.name, file.generation]: Replacement(
             old=file.replaces,
             name=file.listed.name,
             planned=SpanSet(Span(first, end) for first, end in file.spans if end is not None),
         )
-        for file in files
+        for file in work.files
         if file.replaces is not None
     }
 

@@ -46,6 +46,15 @@ class Write(StrEnum):
     MERGE = "merge"
 
 
+class NewerFile(StrEnum):
+    """Which of two files is the newer one, if both are new in the same load."""
+
+    #: The one whose name sorts last.
+    BY_NAME = "by_name"
+    #: The one that was modified last.
+    BY_TIME = "by_time"
+
+
 class OnRewrite(StrEnum):
     """What to do with a file that no longer begins with its loaded content."""
 
@@ -130,6 +139,8 @@ class Target:
     key: tuple[str, ...] = ()
     #: A boolean column of the records: if true, the row of the key is deleted (merge only).
     deleted: str | None = None
+    #: Whose row of a key wins (merge only); None: by name, as long as names identify files.
+    newer_file: NewerFile | None = None
     #: Whether rows have _producer_id and _sequence, which rewind and verify need.
     lineage: bool = True
 
@@ -264,6 +275,11 @@ class Declared:
         is_of_records = self.producer is not None and self.producer.order is Order.ORDERED
         # Direct commits wait in one line; a batch takes effect when it is published.
         return is_of_records or (self.delivery.mode is Mode.ORDERED and not self.is_direct)
+
+    @property
+    def is_merge_of_files(self) -> bool:
+        """Whether the place in its file shows which record of a key is the last one."""
+        return self.target.write is Write.MERGE and self.producer is None
 
     @property
     def is_published_whole(self) -> bool:

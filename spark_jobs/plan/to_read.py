@@ -1,8 +1,10 @@
 """The part of a file that is still to be read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from dedup_core.errors import SettingRefused
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
@@ -14,7 +16,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.formats.chunks import LastLineOpen
 from spark_jobs.formats.csv.header import read_checked_header
 from spark_jobs.formats.parquet.footers import check_columns
-from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.pipeline.declared import Declared, Format, NewerFile, Source
 from spark_jobs.plan.file_state import LEFT_OPEN, FileState
 from spark_jobs.read.cuts import complete_end
 from spark_jobs.read.parts import find_open_end, is_stream
@@ -57,6 +59,18 @@ class FileToRead:
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
 Finding: TypeAlias = FileToRead | Note | None
+
+
+def oldest_first(declared: Declared, files: Sequence[FileToRead]) -> list[FileToRead]:
+    """New files that are merged, in the order in which their rows count; no other files."""
+    if not declared.is_merge_of_files:
+        return []
+    if declared.target.newer_file is not NewerFile.BY_TIME:
+        return sorted(files, key=lambda file: file.listed.name)
+    if undated := [file.listed.name for file in files if file.listed.modified_at is None]:
+        found = f"by_time, but the storage of {undated[0]} does not report when it was modified"
+        raise SettingRefused(f"target.newer_file of pipeline {declared.name}", found, "by_name")
+    return sorted(files, key=lambda file: (file.listed.modified_at, file.listed.name))
 
 
 def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:

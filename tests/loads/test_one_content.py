@@ -1,6 +1,8 @@
 """Names of one content share one producer: what is in under one of them is loaded under no other, however they grow."""
 
 import gzip
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,14 +12,18 @@ from typing import Any
 import pytest
 
 from dedup_core.errors import DeliveryTakenAway, SettingRefused
-from dedup_core.names import Position
+from dedup_core.names import Position, SessionName
 from dedup_core.postgres import LedgerSettings, recover_state
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
 from spark_jobs.load import offering
 from spark_jobs.load.load import load
 from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, OnRewrite, Publish, Write
+from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, NewerFile, OnRewrite, Publish, Write
 from spark_jobs.plan.choice import Choice
+from spark_jobs.plan.plan import make_plan
+from spark_jobs.plan.to_read import oldest_first
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -526,6 +532,122 @@ def test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away(logs):
     logs.load(**merging)
 
     assert logs.rows("id, note") == [(1, "first"), (7, "new")]
+
+
+@pytest.mark.parametrize(
+    ("newer_file", "winner"), [(NewerFile.BY_TIME, "new"), (NewerFile.BY_NAME, "old"), (None, "old")]
+)
+def test_a_log_that_is_rotated_before_its_first_load_is_older_by_its_time(logs, newer_file, winner):
+    merging = merged(logs, newer_file)
+    logs.write("app.log", line(7, note="old"))
+    rotate(logs, line(7, note="new"))
+
+    merging.load()
+
+    assert merging.rows("id, note") == [(7, winner)]
+    assert is_verified(merging)
+
+
+def test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one(logs):
+    merging = merged(logs)
+    logs.write("app.log", line(7, note="old"))
+    kill_a_load(merging)
+    rotate(logs, line(7, note="new"))
+
+    merging.load()
+
+    assert merging.rows("id, note") == [(7, "new")]
+    assert is_verified(merging)
+
+
+def test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one(logs):
+    merging = merged(logs)
+    path = logs.write("app.log", line(1, note="first"))
+    kill_a_load(merging)
+    path.rename(logs.folder / "app.log.1")
+    merging.load()
+    logs.write("app.log.1", line(1, note="first") + line(7, note="old"))
+    logs.write("app.log", line(7, note="new"))
+
+    merging.load()
+
+    assert merging.rows("id, note") == [(1, "first"), (7, "new")]
+    assert is_verified(merging)
+
+
+def test_after_a_rewind_a_new_file_is_still_newer_than_the_rotated_one(logs):
+    merging = merged(logs)
+    logs.write("app.log", line(7, note="old"))
+    logs.load(publish=Publish.STAGED)
+    rewind(logs.declared, logs.engine, to=Position(0), dry_run=False)
+    rotate(logs, line(7, note="new"))
+    execute(logs.admin_dsn, "DROP TABLE target")
+
+    merging.load()
+
+    assert merging.rows("id, note") == [(7, "new")]
+    assert is_verified(merging)
+
+
+def test_a_later_generation_does_not_begin_while_another_load_reads_the_file(logs, monkeypatch):
+    by_name = merged(logs, newer_file=None)
+    source = replace(by_name.declared.source, identity=Identity.PATH)
+    by_name = replace(by_name, declared=replace(by_name.declared, source=source))
+    logs.write("b.log", line(2))
+    kill_a_load(by_name)
+    logs.write("a.log", line(1))
+    registered, calls = offering.Offering._registered, count()
+
+    def is_overtaken(self: Any, files: Any) -> Any:
+        """The other load begins the file as a later generation, because a.log has a later id than it."""
+        found = registered(self, files)
+        if not next(calls):
+            assert by_name.load().loaded == 2
+        return found
+
+    monkeypatch.setattr(offering.Offering, "_registered", is_overtaken)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("b.log",)))
+    report = load(by_name.declared, settings, batch=new_batch(), tasks=InThisProcess())
+
+    assert report.loaded == 0
+    loaded = "SELECT name, generation FROM onceload.producer WHERE NOT isempty(consumed) ORDER BY name"
+    assert logs.ask(loaded) == [("a.log", 2), ("b.log", 2)]
+    assert is_verified(by_name)
+
+
+def test_files_without_a_time_have_no_order_by_it(logs):
+    logs.write("app.log", line(7))
+    found = make_plan(logs.declared, logs.ledger, now_s=0, choice=Choice()).to_read[0]
+    undated = replace(found, listed=replace(found.listed, modified_at=None))
+
+    with pytest.raises(SettingRefused, match=r"app\.log does not report when it was modified"):
+        oldest_first(merged(logs).declared, [undated])
+
+
+def merged(logs: Loads, newer_file: NewerFile | None = NewerFile.BY_TIME) -> Loads:
+    target = replace(logs.declared.target, write=Write.MERGE, key=("id",), newer_file=newer_file)
+    changes = {"target": target, "publish": Publish.STAGED, "on_rewrite": OnRewrite.NEW_GENERATION}
+    return replace(logs, declared=replace(logs.declared, **changes))
+
+
+def rotate(logs: Loads, content: str) -> None:
+    """The new file is written a minute later."""
+    rotated = (logs.folder / "app.log").rename(logs.folder / "app.log.1")
+    new = logs.write("app.log", content)
+    os.utime(rotated, (new.stat().st_mtime - 60, new.stat().st_mtime - 60))
+
+
+def kill_a_load(logs: Loads) -> None:
+    class _Killed(Exception):
+        pass
+
+    class _Dying(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            raise _Killed
+
+    settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0)
+    with pytest.raises(_Killed):
+        load(logs.declared, settings, batch=new_batch(), tasks=_Dying())
 
 
 @pytest.mark.parametrize("write", [Write.MERGE, Write.APPEND])

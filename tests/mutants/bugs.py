@@ -1023,6 +1023,34 @@ CONTENT_BUGS = (
         tests=(f"{OF_CONTENT}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
     ),
     Bug(
+        name="in a merge, new files count in the order of their names, whatever is declared",
+        file="spark_jobs/plan/to_read.py",
+        correct="    if declared.target.newer_file is not NewerFile.BY_TIME:\n",
+        wrong="    if True:\n",
+        tests=(f"{OF_CONTENT}::test_a_log_that_is_rotated_before_its_first_load_is_older_by_its_time",),
+    ),
+    Bug(
+        name="a killed load decides which new file is the newer one",
+        file="spark_jobs/load/offering.py",
+        correct="            if not new or in_order == sorted(in_order):\n",
+        wrong="            if True:\n",
+        tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one",),
+    ),
+    Bug(
+        name="a new file may be older than the tail of a loaded one",
+        file="spark_jobs/load/offering.py",
+        correct="            in_order = [last_known, *(",
+        wrong="            in_order = [0, *(",
+        tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one",),
+    ),
+    Bug(
+        name="a file begins as a later generation while another load reads it as an earlier one",
+        file="spark_jobs/load/offering.py",
+        correct=" or declared.is_merge_of_files else None,\n",
+        wrong=" else None,\n",
+        tests=(f"{OF_CONTENT}::test_a_later_generation_does_not_begin_while_another_load_reads_the_file",),
+    ),
+    Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/plan/other_names.py",
         correct="            return self._diverged(listed, file_state, file_state.copy_of)\n",
@@ -1502,7 +1530,7 @@ RECORD_BUGS = (
     Bug(
         name="what is merged overtakes a part of its file that could not be read",
         file="spark_jobs/load/overtaking.py",
-        correct="    if declared.target.write is Write.MERGE and declared.producer is None:\n",
+        correct="    if declared.is_merge_of_files:\n",
         wrong="    if False:\n",
         tests=(f"{OF_TURNS}::test_a_merge_applies_records_in_the_order_of_their_file",),
     ),

@@ -1,5 +1,7 @@
 """The folder that files come to, and which records they have ever shown."""
 
+import os
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +26,9 @@ from tests.loads.storm.operations import (
     Words,
 )
 from tests.loads.storm.records import Form, Record, packed, stream_of
+
+#: More than times in seconds, as floats, can tell apart.
+_STEP_NS = 1_000
 
 
 class Shown(NamedTuple):
@@ -62,6 +67,8 @@ class Folder:
     _numbers: Numbers = field(default_factory=Numbers)
     #: Keys of a merge belong to a line of files, so that one record of each is the last.
     _lines: dict[str, int] = field(default_factory=dict)
+    #: When a file was changed last, in nanoseconds: each change is later than all before it.
+    _changed_ns: int = 0
 
     def matching(self, pattern: str) -> dict[str, File]:
         return {path: file for path, file in self.files.items() if fnmatchcase(path, pattern)}
@@ -211,9 +218,9 @@ class Folder:
         self._contents[to] += 1
         self._lines.setdefault(to, self._lines.setdefault(path, len(self._lines)))
         self._show(to, file.records)
-        raw = (self.root / path).read_bytes()
-        self._put(to, File(file.whole, file.records), raw)
+        self._put(to, File(file.whole, file.records), (self.root / path).read_bytes())
         if not is_copy:
+            self._keep_time(path, to)
             self._remove(path)
 
     def _pack(self, change: Pack) -> None:
@@ -223,6 +230,7 @@ class Folder:
             self._lines.setdefault(to, self._lines.setdefault(change.file, len(self._lines)))
             self._show(to, file.records)
             self._put(to, File(packed(to, file.whole), file.records))
+            self._keep_time(change.file, to)
             self._remove(change.file)
 
     def _remove(self, path: str) -> None:
@@ -245,7 +253,14 @@ class Folder:
         else:
             beside.write_bytes(visible)
             beside.rename(on_disk)
+        self._changed_ns = max(time.time_ns(), self._changed_ns + _STEP_NS)
+        os.utime(on_disk, ns=(self._changed_ns, self._changed_ns))
         self.files[path] = File(file.whole, file.records, is_whole=visible == file.whole)
+
+    def _keep_time(self, path: str, to: str) -> None:
+        """A file that is renamed or packed was not modified."""
+        changed_ns = (self.root / path).stat().st_mtime_ns
+        os.utime(self.root / to, ns=(changed_ns, changed_ns))
 
 
 def allowed(folder: Folder, uid: int, *, identities: set[Identity], rewrites: set[OnRewrite]) -> int:

@@ -16,6 +16,7 @@ from spark_jobs.pipeline.declared import (
     Format,
     Identity,
     MessageId,
+    NewerFile,
     OnRewrite,
     Publish,
     RecordProducer,
@@ -100,7 +101,12 @@ class Words:
                 parse_column(column, of_type) for column, of_type in COLUMNS.items() if column != self.without
             ),
             target=Target(
-                schema="public", table=f"{target}_{self.table}", write=self.write, key=key, lineage=self.lineage
+                schema="public",
+                table=f"{target}_{self.table}",
+                write=self.write,
+                key=key,
+                newer_file=NewerFile.BY_TIME if key and not self.producer else None,
+                lineage=self.lineage,
             ),
             producer=RecordProducer(name=name, sequence=sequence, order=self.order) if self.producer else None,
             message_id=MessageId(columns=(self.message_id,), keep_days=keep_days) if self.message_id else None,

@@ -56,7 +56,6 @@ from tests.loads.storm.operations import (
     ByHand,
     Consume,
     Edit,
-    FileChange,
     Load,
     Look,
     Maintain,
@@ -67,7 +66,6 @@ from tests.loads.storm.operations import (
     Redrive,
     Retry,
     Rewind,
-    Rotate,
     Transform,
     Words,
 )
@@ -176,7 +174,7 @@ class World:
             case Rewind() | Redrive() | Misplace() | Recover():
                 self._do_by_hand(operation)
             case _:
-                self._change_files(operation)
+                self.folder.change(operation, self.words)
         return None
 
     def _do_by_hand(self, operation: ByHand) -> None:
@@ -190,17 +188,6 @@ class World:
                 self._misplace()
             case Recover():
                 self._recover(operation)
-
-    def _change_files(self, change: FileChange) -> None:
-        is_merged = self.words.write is Write.MERGE
-        if is_merged and isinstance(change, Rotate) and not self._is_loaded(change.file):
-            # Only their names show which of two files that were never loaded is the older one.
-            return
-        self.folder.change(change, self.words)
-
-    def _is_loaded(self, path: str) -> bool:
-        file = self.folder.files.get(path)
-        return file is not None and any(record.uid in self._seen for record in file.records)
 
     def _edit(self, edit: Edit) -> None:
         words = replace(self.words, **{edit.key: edit.value})  # type: ignore[arg-type]

@@ -19,6 +19,24 @@ PRODUCER = "producer: {name: device, sequence: seq}"
         (plain(("write: append", "write: merge")), 15, "target.write", "add key: [<columns>]"),
         (plain(("write: append", "key: [id]")), 15, "target.key", "set write: merge, or remove key"),
         (plain(("write: append", "deleted: gone")), 15, "target.deleted", "set write: merge, or remove deleted"),
+        (
+            plain(("write: append", "newer_file: by_time")),
+            15,
+            "target.newer_file",
+            "write is append; remove newer_file",
+        ),
+        (
+            plain(("write: append", "write: merge\n  key: [id]\n  newer_file: by_time"), added=PRODUCER),
+            17,
+            "target.newer_file",
+            "producer names producers in the records; remove newer_file",
+        ),
+        (
+            plain(("format: csv", "format: csv\n  identity: content"), MERGE),
+            16,
+            "target.write",
+            "add newer_file: by_time to target",
+        ),
         (plain(MERGE, added="on_rewrite: replace"), 18, "on_rewrite", "set stop or new_generation"),
         (
             plain(("format: csv", "format: csv\n  identity: content"), added="on_rewrite: replace"),

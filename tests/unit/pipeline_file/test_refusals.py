@@ -36,7 +36,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path, content, expec
 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_all_of_them(tmp_path):
     assert refusal(tmp_path, plain(("write: append", "zzz: 1"))) == (
-        "15: target.zzz: unknown key; known keys: table, write, key, deleted, lineage"
+        "15: target.zzz: unknown key; known keys: table, write, key, deleted, newer_file, lineage"
     )
 
 
