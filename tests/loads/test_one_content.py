@@ -626,8 +626,8 @@ def test_files_without_a_time_have_no_order_by_it(logs):
 
 def merged(logs: Loads, newer_file: NewerFile | None = NewerFile.BY_TIME) -> Loads:
     target = replace(logs.declared.target, write=Write.MERGE, key=("id",), newer_file=newer_file)
-    changes = {"target": target, "publish": Publish.STAGED, "on_rewrite": OnRewrite.NEW_GENERATION}
-    return replace(logs, declared=replace(logs.declared, **changes))
+    declared = replace(logs.declared, target=target, publish=Publish.STAGED, on_rewrite=OnRewrite.NEW_GENERATION)
+    return replace(logs, declared=declared)
 
 
 def rotate(logs: Loads, content: str) -> None:
