@@ -91,8 +91,8 @@ class Offering:
             batch=context.batch,
             lease_s=context.lease_s,
             names=named,
-            # What is new depends on files that are loaded under another name, or as another generation, or that come
-            # first in order.
+            # The plan depends on files that are loaded under another name, or as another generation, or that come first
+            # in order.
             unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
         )
         self._sessions.planned_bytes = planned_bytes(bundles)

@@ -139,7 +139,7 @@ class Target:
     key: tuple[str, ...] = ()
     #: A boolean column of the records: if true, the row of the key is deleted (merge only).
     deleted: str | None = None
-    #: Whose row of a key wins (merge only); None: by name, as long as names identify files.
+    #: Which file's row of a key wins (merge only); None: by name, as long as names identify files.
     newer_file: NewerFile | None = None
     #: Whether rows have _producer_id and _sequence, which rewind and verify need.
     lineage: bool = True
