@@ -1,6 +1,7 @@
 """What every ledger refuses before it claims spans or commits rows, whatever stores it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from dedup_core.errors import AlreadyConsumed, ClaimedElsewhere, NeedsAPerson, NotAlone, NotFound
@@ -54,9 +55,19 @@ def refuse_taken(
             raise ClaimedElsewhere(session.pipeline, knowledge.state.name, str(busy), "another session")
 
 
-def refuse_change(session: Session, planned: Outlook, now: Outlook) -> None:
-    """Raise if anything was committed since an outlook, or if another session loads more than it did then."""
-    if now.position != planned.position:
+def refuse_change(
+    session: Session, planned: Outlook, now: Outlook, *, committed: AbstractSet[str] | None, names: Iterable[str]
+) -> None:
+    """Raise if anything was committed since an outlook, or if another session loads more than it did then.
+
+    If it is known which names were committed since then, only those of the claim count.
+    """
+    if committed is None and now.position != planned.position:
         raise NotAlone(session.pipeline, planned.position, f"position {now.position} was committed")
-    if added := now.claimed - planned.claimed:
+    added = now.claimed - planned.claimed
+    if committed is not None:
+        added &= set(names)
+        if changed := committed & set(names):
+            raise NotAlone(session.pipeline, planned.position, f"{min(changed)} was committed")
+    if added:
         raise NotAlone(session.pipeline, planned.position, f"another session has started to load {min(added)}")

@@ -304,11 +304,13 @@ class Ledger(Protocol[Transaction]):
         lease_s: float,
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
+        only_names: bool = False,
     ) -> Claim:
         """Claim spans that are neither consumed nor claimed by another session.
 
         With names, producers must still have them: a failover may have given their ids to others.
-        With an outlook, nothing may have been committed since, and no session may have claimed other producers.
+        With an outlook, nothing may have been committed since, and no session may have claimed other producers; or
+        nothing of these names, in any generation.
         """
 
     def renew(self, session: Session, *, lease_s: float) -> None:

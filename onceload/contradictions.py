@@ -13,6 +13,7 @@ from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Identity,
+    NewerFile,
     OnRewrite,
     Publish,
     Target,
@@ -95,19 +96,23 @@ def _in_the_target(declared: Declared) -> Iterator[Contradiction]:
 
 
 def _in_the_newer_file(declared: Declared) -> Iterator[Contradiction]:
-    target, source = declared.target, declared.source
-    of_files = target.write is Write.MERGE and declared.producer is None
-    if target.newer_file and not of_files:
-        why = "producer names producers in the records" if declared.producer else "write is append"
-        sentence = f"it is only for a merge of files, but {why}; remove newer_file"
-        about = "producer" if declared.producer else "target.write"
-        yield Contradiction(at="target.newer_file", about=(about,), sentence=sentence)
-    if of_files and source.identity is Identity.CONTENT and target.newer_file is None:
+    place, target = "target.newer_file", declared.target
+    if target.newer_file and target.write is not Write.MERGE:
+        sentence = "only merge compares files, but write is append; set write: merge, or remove newer_file"
+        yield Contradiction(at=place, about=("target.write",), sentence=sentence)
+    elif target.newer_file and declared.producer:
+        sentence = "it compares files, but with producer the records say where they come from; remove newer_file"
+        yield Contradiction(at=place, about=("producer",), sentence=sentence)
+    elif target.newer_file is NewerFile.BY_TIME and declared.delivery.mode is Mode.ORDERED:
+        sentence = "mode: ordered takes files in the order of their names; set by_name, or another mode"
+        yield Contradiction(at=place, about=("delivery.mode",), sentence=sentence)
+    if declared.is_merge_of_files and declared.source.identity is Identity.CONTENT and target.newer_file is None:
         sentence = (
-            "merge keeps the newest row of each key, and with identity: content a file may have any name; add "
-            "newer_file: by_time to target (the file that was modified last is newer), or by_name"
+            "merge must know which of two new files is newer, and with identity: content a file may have any name; add "
+            "newer_file: by_time (the one modified last) to target, or newer_file: by_name (the one whose name sorts "
+            "last)"
         )
-        yield Contradiction(at="target.write", about=("source.identity",), sentence=sentence)
+        yield Contradiction(at="target.write", about=("source.identity", place), sentence=sentence)
 
 
 def _against_late_records(target: Target) -> Iterator[Contradiction]:

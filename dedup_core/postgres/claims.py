@@ -34,13 +34,16 @@ def claim(
     lease_s: float,
     names: Mapping[ProducerId, str],
     unchanged: Outlook | None,
+    only_names: bool,
 ) -> Claim:
     """Claim spans that are neither consumed nor claimed by another session."""
     # Under the commit lock, nothing is consumed or claimed between the check and the claim.
     found = lock_pipeline_of(connection, session)
     pipeline_id = found.pipeline_id
     if unchanged is not None:
-        refuse_change(session, unchanged, outlook(connection, found, asking=session.name))
+        now = outlook(connection, found, asking=session.name)
+        committed = _committed_since(connection, pipeline_id, unchanged.position) if only_names else None
+        refuse_change(session, unchanged, now, committed=committed, names=names.values())
     drop_ended(connection, pipeline_id)
     known = know(connection, pipeline_id, session.name, list(spans))
     refuse_taken(session, spans, known, names=names, position=Position(found.position))
@@ -51,6 +54,11 @@ def claim(
     claimed = {"delivery_id": delivery_id, "producer_ids": array(spans), "spans": array(spans.values())}
     connection.execute(SQL["claim_spans"], claimed)
     return Claim(delivery_id=DeliveryId(delivery_id), session=session, spans=spans)
+
+
+def _committed_since(connection: Connection, pipeline_id: int, position: Position) -> frozenset[str]:
+    binds = {"pipeline_id": pipeline_id, "position": position}
+    return frozenset(connection.execute(SQL["committed_names"], binds).scalars())
 
 
 def renew(connection: Connection, session: Session, *, lease_s: float) -> None:

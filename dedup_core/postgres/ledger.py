@@ -131,11 +131,19 @@ class PostgresLedger:
         lease_s: float,
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
+        only_names: bool = False,
     ) -> Claim:
         """Claim spans that are neither consumed nor claimed by another session."""
         with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
             return claims.claim(
-                connection, session, spans, batch=batch, lease_s=lease_s, names=names, unchanged=unchanged
+                connection,
+                session,
+                spans,
+                batch=batch,
+                lease_s=lease_s,
+                names=names,
+                unchanged=unchanged,
+                only_names=only_names,
             )
 
     def renew(self, session: Session, *, lease_s: float) -> None:

@@ -155,6 +155,10 @@ SELECT DISTINCT producer.name
   JOIN onceload.producer USING (producer_id)
  WHERE claim.pipeline_id = :pipeline_id AND NOT (claim.is_held AND session.name = :session);
 
+-- name: committed_names
+-- The producers of all entries after a position.
+SELECT DISTINCT producer FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND position > :position;
+
 -- name: dead_letters
 -- The dead letters, by the producers in them.
 SELECT producer.name, min(delivery.delivery_id) AS delivery_id

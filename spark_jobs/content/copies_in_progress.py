@@ -23,7 +23,7 @@ _READ_BYTES = 2**20
 def copies_under_way(new: Collection[Listed], known: Sequence[Listed]) -> dict[Listed, Listed]:
     """Find the new files that wait, each with the file whose beginning it is.
 
-    If files have equal content, only the first by name is loaded. The next load finds that the others are copies.
+    If files have equal content, only the oldest is loaded. The next load finds that the others are copies.
     """
     heads = {each: _head(each) for each in new}
     by_head: dict[bytes, list[Listed]] = {}
@@ -67,7 +67,7 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
 
 
 def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
-    """Whether another file contains all of this one and is loaded first: it is known, longer or sorts first."""
+    """Whether another file contains all of this one and is loaded first: it is known, longer or older."""
     with (
         suppress(OnceloadError),
         errors_naming(each.url),
@@ -77,8 +77,12 @@ def _goes_first(other: Listed, each: Listed, *, is_new: bool) -> bool:
         for block in _blocks(stream):
             if whole.read(len(block)) != block:
                 return False
-        return not is_new or other.name < each.name or bool(whole.read(1))
+        return not is_new or _age(other) < _age(each) or bool(whole.read(1))
     return False
+
+
+def _age(listed: Listed) -> tuple[float, str]:
+    return listed.modified_at or 0, listed.name
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:

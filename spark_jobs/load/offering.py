@@ -91,9 +91,10 @@ class Offering:
             batch=context.batch,
             lease_s=context.lease_s,
             names=named,
-            # The plan depends on files that are loaded under another name, or as another generation, or that come first
-            # in order.
+            # A plan is outdated if another load has since brought the same content, records that come first in order,
+            # or another generation of a file.
             unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
+            only_names=not depends_on_others(declared),
         )
         self._sessions.planned_bytes = planned_bytes(bundles)
         with renewed(context.renew, every_s=context.beat_s):
@@ -115,17 +116,18 @@ class Offering:
     def _registered(
         self, files: Sequence[FileToRead]
     ) -> tuple[Sequence[FileToRead], dict[tuple[str, int], ProducerId]]:
-        """The files with their ids. In a merge the rows of the later id win, so the newest file gets the last one."""
+        """The files with their ids. A merge lets the rows of the later id win, so the newest file gets the last one."""
         new = oldest_first(self._context.declared, [file for file in files if file.is_new and not file.copy_record])
-        known = [file for file in files if file not in new]
+        keys = set(map(_key, new))
+        known = [file for file in files if _key(file) not in keys]
         while True:
             ids = self._ids_of([*known, *new])
-            last_known = max(((ids | _taking_over(known))[_key(file)] for file in known), default=0)
-            in_order = [last_known, *(ids[_key(file)] for file in new)]
-            if not new or in_order == sorted(in_order):
+            last = max(((ids | _taking_over(known))[_key(file)] for file in known), default=0) if new else 0
+            kept = _in_order(new, ids, after=last)
+            if kept == len(new):
                 return files, ids
-            # A load that was killed or rewound has registered some of them before: they begin as a later generation.
-            new = [replace(file, generation=file.generation + 1) for file in new]
+            # A load that was killed or rewound has registered some before: they and all after them begin again.
+            new = [*new[:kept], *(replace(file, generation=file.generation + 1) for file in new[kept:])]
             files = [*known, *new]
 
     def _ids_of(self, files: Sequence[FileToRead]) -> dict[tuple[str, int], ProducerId]:
@@ -164,6 +166,15 @@ class Offering:
                 run=self._context.run,
             )
             self._context.ledger.commit(commit)
+
+
+def _in_order(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId], *, after: int) -> int:
+    """How many of the first files have growing ids."""
+    for number, file in enumerate(files):
+        if ids[_key(file)] < after:
+            return number
+        after = ids[_key(file)]
+    return len(files)
 
 
 def _key(file: FileToRead) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed, Listing, list_files
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.signatures import check_plain_text
-from spark_jobs.pipeline.declared import Declared, Format, Identity, Source, Write
+from spark_jobs.pipeline.declared import Declared, Format, Identity, NewerFile, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
 from spark_jobs.plan.file_state import FileState, current_state
 from spark_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
@@ -196,8 +196,8 @@ class _FileChecker:
             return Note.of(listed.name, error)
 
     def _check(self, listed: Listed, known: KnownProducer | None) -> Finding:
-        if self.declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
-            return Note(name=listed.name, reason=_PACKED_PARQUET, needs_a_person=True)
+        if (reason := _unusable(self.declared, listed)) is not None:
+            return Note(name=listed.name, reason=reason, needs_a_person=True)
         sealed = is_sealed(self.declared.source, listed, now_s=self.now_s)
         file_state = self._state_of(listed, known, sealed=sealed)
         if isinstance(file_state, Note):
@@ -242,6 +242,15 @@ class _FileChecker:
         return Note(name=listed.name, reason="another run is loading it", is_busy=True, has_more=has_more)
 
 
+def _unusable(declared: Declared, listed: Listed) -> str | None:
+    """Why a file cannot be loaded by this pipeline, whatever it holds."""
+    if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
+        return _PACKED_PARQUET
+    if declared.target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
+        return _UNDATED
+    return None
+
+
 def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     source = declared.source
     is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
@@ -283,4 +292,8 @@ def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed
 _PACKED_PARQUET = (
     "a Parquet file inside a compressed file is not read, because Parquet compresses its own content. Nothing of it is "
     "loaded. Put the unpacked file there"
+)
+_UNDATED = (
+    "its storage does not report when it was modified, and newer_file: by_time needs that. Nothing of it is loaded. "
+    "Set newer_file: by_name in the target"
 )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from dedup_core.errors import SettingRefused
 from dedup_core.names import ProducerId
 from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
@@ -67,10 +66,7 @@ def oldest_first(declared: Declared, files: Sequence[FileToRead]) -> list[FileTo
         return []
     if declared.target.newer_file is not NewerFile.BY_TIME:
         return sorted(files, key=lambda file: file.listed.name)
-    if undated := [file.listed.name for file in files if file.listed.modified_at is None]:
-        found = f"by_time, but the storage of {undated[0]} does not report when it was modified"
-        raise SettingRefused(f"target.newer_file of pipeline {declared.name}", found, "by_name")
-    return sorted(files, key=lambda file: (file.listed.modified_at, file.listed.name))
+    return sorted(files, key=lambda file: (file.listed.modified_at or 0, file.listed.name))
 
 
 def is_sealed(source: Source, listed: Listed, *, now_s: float) -> bool:

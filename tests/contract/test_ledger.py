@@ -231,6 +231,21 @@ def test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned(world):
     world.ledger.claim(alone, {other: TEN}, batch=BATCH, lease_s=60, unchanged=world.ledger.outlook("events"))
 
 
+def test_a_claim_may_ask_that_nothing_of_its_names_has_changed_in_any_generation(world):
+    one, other, later = world.producer("a.jsonl"), world.producer("b.jsonl"), world.producer("a.jsonl", generation=2)
+    alone, busy, outlook = world.session("alone"), world.session("busy"), world.ledger.outlook("events")
+    asked = {"batch": BATCH, "lease_s": 60, "unchanged": outlook, "only_names": True}
+    claim = world.ledger.claim(alone, {one: TEN}, **asked, names={one: "a.jsonl"})
+
+    with pytest.raises(NotAlone, match=r"another session has started to load a\.jsonl"):
+        world.ledger.claim(busy, {later: TEN}, **asked, names={later: "a.jsonl"})
+    world.ledger.claim(busy, {other: TEN}, **asked, names={other: "b.jsonl"})
+    world.ledger.commit(world.commit_of(alone, one, TEN, claim=claim))
+    with pytest.raises(NotAlone, match=r"planned at position 0, and since then a\.jsonl was committed"):
+        world.ledger.claim(alone, {later: TEN}, **asked, names={later: "a.jsonl"})
+    world.ledger.claim(busy, {other: TWENTY}, **asked, names={other: "b.jsonl"})
+
+
 def declared(terms=None, *, rest="", **limits):
     """A pipeline whose file says this much."""
     return Pipeline(name="events", declaration=Declaration(terms=terms or {}, rest={"columns": rest}), **limits)

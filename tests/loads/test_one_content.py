@@ -15,6 +15,7 @@ from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position, SessionName
 from dedup_core.postgres import LedgerSettings, recover_state
 from spark_jobs.batch.job import Job
+from spark_jobs.files.listing import list_files
 from spark_jobs.files.notes import Note
 from spark_jobs.load import offering
 from spark_jobs.load.load import load
@@ -22,8 +23,6 @@ from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, NewerFile, OnRewrite, Publish, Write
 from spark_jobs.plan.choice import Choice
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.plan.to_read import oldest_first
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -611,17 +610,59 @@ def test_a_later_generation_does_not_begin_while_another_load_reads_the_file(log
 
     assert report.loaded == 0
     loaded = "SELECT name, generation FROM onceload.producer WHERE NOT isempty(consumed) ORDER BY name"
-    assert logs.ask(loaded) == [("a.log", 2), ("b.log", 2)]
+    assert logs.ask(loaded) == [("a.log", 1), ("b.log", 2)]
     assert is_verified(by_name)
 
 
-def test_files_without_a_time_have_no_order_by_it(logs):
-    logs.write("app.log", line(7))
-    found = make_plan(logs.declared, logs.ledger, now_s=0, choice=Choice()).to_read[0]
-    undated = replace(found, listed=replace(found.listed, modified_at=None))
+def test_loads_of_other_files_do_not_outdate_a_plan(logs, monkeypatch):
+    by_name = merged(logs, newer_file=None)
+    source = replace(by_name.declared.source, identity=Identity.PATH)
+    by_name = replace(by_name, declared=replace(by_name.declared, source=source))
+    logs.write("a.log", line(1))
+    registered, calls = offering.Offering._registered, count()
 
-    with pytest.raises(SettingRefused, match=r"app\.log does not report when it was modified"):
-        oldest_first(merged(logs).declared, [undated])
+    def beside_others(self: Any, files: Any) -> Any:
+        number = next(calls)
+        if not number:
+            logs.write("b.log", line(2))
+            settings = LoadSettings(ledger=LedgerSettings(dsn=logs.dsn), wait_s=0, choice=Choice(files=("b.log",)))
+            assert load(by_name.declared, settings, batch=new_batch(), tasks=InThisProcess()).loaded == 1
+        return registered(self, files)
+
+    monkeypatch.setattr(offering.Offering, "_registered", beside_others)
+
+    assert by_name.load().loaded == 1
+    assert next(calls) == 2
+
+
+def test_files_of_which_no_time_is_known_are_not_merged_by_time(logs, monkeypatch):
+    logs.write("app.log", line(7))
+
+    def undated(*arguments: Any, **options: Any) -> Any:
+        found = list_files(*arguments, **options)
+        return replace(found, files=tuple(replace(each, modified_at=None) for each in found.files))
+
+    monkeypatch.setattr("spark_jobs.plan.plan.list_files", undated)
+
+    report = merged(logs).load()
+
+    assert (counts(report), [each.needs_a_person for each in report.notes]) == ((0, 0), [True])
+    assert "newer_file: by_time needs that" in report.notes[0].reason
+    assert merged(logs, NewerFile.BY_NAME).load().loaded == 1
+
+
+def test_a_later_copy_of_a_rotated_log_is_not_newer_than_the_new_log(logs):
+    merging = merged(logs)
+    logs.write("app.log", line(7, note="old"))
+    rotate(logs, line(7, note="new"))
+    copy = logs.write("a-backup.log", line(7, note="old"))
+    later = copy.stat().st_mtime + 60
+    os.utime(copy, (later, later))
+
+    merging.load()
+
+    assert merging.rows("id, note") == [(7, "new")]
+    assert is_verified(merging)
 
 
 def merged(logs: Loads, newer_file: NewerFile | None = NewerFile.BY_TIME) -> Loads:

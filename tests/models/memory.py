@@ -277,6 +277,7 @@ class MemoryLedger:
         lease_s: float,
         names: Mapping[ProducerId, str] = NO_NAMES,
         unchanged: Outlook | None = None,
+        only_names: bool = False,
     ) -> Claim:
         """Hold spans that are neither consumed nor claimed by another session."""
         del batch  # Deliveries in memory are not looked at.
@@ -284,7 +285,10 @@ class MemoryLedger:
         refuse_other_version(session.pipeline, session.version, book.version)
         book.held = {key: held for key, held in book.held.items() if self._is_live(book, held)}
         if unchanged is not None:
-            refuse_change(session, unchanged, self._outlook(book, asking=session.name))
+            since = book.entries[unchanged.position :]
+            committed = {receipt.producer for entry in since for receipt in entry.receipts} if only_names else None
+            now = self._outlook(book, asking=session.name)
+            refuse_change(session, unchanged, now, committed=committed, names=names.values())
         refuse_taken(session, spans, self.know(session, list(spans)), names=names, position=book.position)
         _check_session(book, session)
         claim = Claim(delivery_id=DeliveryId(next(self._ids)), session=session, spans=spans)

@@ -236,15 +236,15 @@ CLAIM_BUGS = (
     Bug(
         name="another session loads between the plan and the claim of one that has to be alone",
         file=GUARDS,
-        correct="    if added := now.claimed - planned.claimed:\n",
-        wrong="    if added := planned.claimed - now.claimed:\n",
+        correct="    added = now.claimed - planned.claimed\n",
+        wrong="    added = planned.claimed - now.claimed\n",
         tests=(f"{CONTRACT}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
     ),
     Bug(
         name="a commit comes between the plan and the claim of a session that has to be alone",
         file=GUARDS,
-        correct="    if now.position != planned.position:\n",
-        wrong="    if now.position < planned.position:\n",
+        correct="    if committed is None and now.position != planned.position:\n",
+        wrong="    if committed is None and now.position < planned.position:\n",
         tests=(f"{CONTRACT}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
     ),
     Bug(
@@ -1032,22 +1032,22 @@ CONTENT_BUGS = (
     Bug(
         name="a killed load decides which new file is the newer one",
         file="spark_jobs/load/offering.py",
-        correct="            if not new or in_order == sorted(in_order):\n",
+        correct="            if kept == len(new):\n",
         wrong="            if True:\n",
         tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one",),
     ),
     Bug(
         name="a new file may be older than the tail of a loaded one",
         file="spark_jobs/load/offering.py",
-        correct="            in_order = [last_known, *(",
-        wrong="            in_order = [0, *(",
+        correct="            kept = _in_order(new, ids, after=last)\n",
+        wrong="            kept = _in_order(new, ids, after=0)\n",
         tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one",),
     ),
     Bug(
         name="a file begins as a later generation while another load reads it as an earlier one",
-        file="spark_jobs/load/offering.py",
-        correct=" or declared.is_merge_of_files else None,\n",
-        wrong=" else None,\n",
+        file="dedup_core/guards.py",
+        correct='            raise NotAlone(session.pipeline, planned.position, f"{min(changed)} was committed")\n',
+        wrong="            pass\n",
         tests=(f"{OF_CONTENT}::test_a_later_generation_does_not_begin_while_another_load_reads_the_file",),
     ),
     Bug(

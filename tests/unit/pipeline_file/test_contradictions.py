@@ -23,19 +23,19 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             plain(("write: append", "newer_file: by_time")),
             15,
             "target.newer_file",
-            "write is append; remove newer_file",
+            "set write: merge, or remove newer_file",
         ),
         (
             plain(("write: append", "write: merge\n  key: [id]\n  newer_file: by_time"), added=PRODUCER),
             17,
             "target.newer_file",
-            "producer names producers in the records; remove newer_file",
+            "the records say where they come from; remove newer_file",
         ),
         (
             plain(("format: csv", "format: csv\n  identity: content"), MERGE),
             16,
             "target.write",
-            "add newer_file: by_time to target",
+            "add newer_file: by_time (the one modified last) to target",
         ),
         (plain(MERGE, added="on_rewrite: replace"), 18, "on_rewrite", "set stop or new_generation"),
         (
