@@ -11,6 +11,7 @@ from dedup_core.postgres import PostgresLedger, connect
 from dedup_core.postgres.batches import PostgresBatches
 from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
+from spark_jobs.load.engine import Engine, engine_for
 from spark_jobs.load.report import Report, report_of
 from spark_jobs.load.settings import LoadSettings, without_replaced
 from spark_jobs.pipeline.declared import Declared
@@ -28,6 +29,8 @@ class Found:
 
     files: int
     bytes: int
+    #: What would run it.
+    engine: Engine
     #: A digest that changes only if other files or bytes are new.
     news: str
     #: Deliveries that wait or are in progress.
@@ -69,6 +72,7 @@ def look(declared: Declared, how: LoadSettings, *, batch: Batch = _NO_BATCH) -> 
     return Found(
         files=len(plan.to_read),
         bytes=size,
+        engine=engine_for(declared, plan.to_read),
         news=_news(plan),
         open=open_now,
         lines=(

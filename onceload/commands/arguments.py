@@ -110,6 +110,13 @@ def load_arguments(command: argparse.ArgumentParser) -> None:
     """Options of a load."""
     wait_argument(command)
     command.add_argument("--batch", metavar="NAME", help="the name of this run; a later run of the same name fences it")
+    command.add_argument(
+        "--engine",
+        choices=("auto", "spark", "local"),
+        default="auto",
+        help="what runs the load: Spark, or processes of this machine. By default, Spark if the load is large, has a "
+        "transform, or --master or --conf is given",
+    )
     command.add_argument("--master", metavar="URL", help="the Spark master (default: this machine, all cores)")
     command.add_argument(
         "--conf",

@@ -120,6 +120,11 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
 
 
 def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool) -> ExitCode:
+    from spark_jobs.work.processes import import_early
+
+    if arguments.engine != "spark" and not arguments.master:
+        import_early()
+    from spark_jobs.load.engine import Engine
     from spark_jobs.load.load import load as load_now
     from spark_jobs.load.settings import new_batch
 
@@ -130,6 +135,7 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
             how_of(settings, dsn),
             master=arguments.master,
             spark_options=pairs("--conf", arguments.conf),
+            engine=Engine(arguments.engine),
             on_progress=on_progress,
             wait_s=seconds("--wait", arguments.wait),
             publishes=publishes,
@@ -139,14 +145,13 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
         batch = Batch(arguments.batch) if arguments.batch else new_batch()
         with interrupted_by_sigterm():
             report = load_now(declared, how, batch=batch, run=settings.run)
-    started = f" and {report.session_start_seconds:.1f} s to start Spark"
     if report.staged is not None:
         words(
             f"pipeline {declared.name}: {report.staged:,} rows are staged as batch {report.batch}, in"
-            f" {report.seconds:.1f} s{started}; run `onceload publish` for this batch to write them to the target"
+            f" {report.seconds:.1f} s; run `onceload publish` for this batch to write them to the target"
         )
     else:
-        print_report(report, and_then=started)
+        print_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.

@@ -32,13 +32,14 @@ def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
     return ExitCode.CALL_AGAIN if is_left else ExitCode.DONE
 
 
-def print_report(report: "Report", *, and_then: str = "") -> None:
+def print_report(report: "Report") -> None:
     for note in report.notes:
         words(f"{note.name}: {note.reason}")
+    engine = f", engine {report.engine}" if report.engine else ""
     words(
         f"pipeline {report.pipeline}: {report.loaded:,} loaded, {report.duplicates:,} duplicates, "
         f"{report.quarantined:,} quarantined, {report.filtered:,} filtered; position {report.position}; "
-        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s){and_then}"
+        f"{report.seconds:.1f} s ({report.rows_per_s:,} rows/s{engine})"
     )
     if report.quarantined:
         which = "every record" if report.quarantined == report.records else f"{report.quarantined:,} records"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk.exceptions import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from spark_jobs.pipeline.declared import Declared
 
 SPARK_CONNECTION = "onceload_spark"
+_PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 #: The XCom key of problems for which the report fails.
 _NEEDS_A_PERSON = "needs_a_person"
 
@@ -160,8 +162,11 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
         return event
 
 
-class Load(SparkSubmitOperator):
-    """Stage a batch, or load it with one commit per chunk: `onceload stage | load`, launched by spark-submit."""
+class Load(_OfPipeline, SparkSubmitOperator):
+    """Stage a batch, or load it with one commit per chunk: `onceload stage | load` in a process of its own.
+
+    A large load and a transform are launched by spark-submit; anything else needs no Spark.
+    """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
     operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
@@ -169,16 +174,15 @@ class Load(SparkSubmitOperator):
     def __init__(
         self,
         *,
-        pipeline_file: str,
         is_direct: bool,
-        onceload_conn_id: str = CONNECTION,
+        engine: str = "auto",
         conn_id: str = SPARK_CONNECTION,
         conf: Mapping[str, str] = {},
         **others: Any,  # noqa: ANN401
     ) -> None:
         quiet = Path(onceload.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
         super().__init__(
-            application=str(Path(onceload.__file__).with_name("__main__.py")),
+            application=_PROGRAM,
             conn_id=conn_id,
             conf={
                 "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
@@ -189,31 +193,43 @@ class Load(SparkSubmitOperator):
             durable=False,
             **others,
         )
-        self.pipeline_file = pipeline_file
         self.is_direct = is_direct
-        self.onceload_conn_id = onceload_conn_id
+        self.engine = engine
 
     def execute(self, context: "Context") -> None:
-        self._check_connection()
+        is_here = self._engine(context) == "local"
+        if not is_here:
+            self._check_connection()
         values = given_values(context)
         with in_airflows_words():
             asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
             access = access_of(read_pipeline(Path(self.pipeline_file), offered=values).source.path)
         self.name = str(context["run_id"])
         self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
-        self.application_args += ["--batch", batch_of(context)]
+        self.application_args += ["--batch", batch_of(context), "--engine", "local" if is_here else "spark"]
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
-            self._launch(context, {**hook.environment(dsn), **access})
+            self._launch(context, {**hook.environment(dsn), **access}, is_here=is_here)
 
-    def _launch(self, context: "Context", environment: Mapping[str, str]) -> None:
+    def _engine(self, context: "Context") -> str:
+        from onceload.runs import look
+
+        if self.engine != "auto":
+            return self.engine
+        with self.how(context) as how:
+            return look(self.declared(context), how, batch=batch_of(context)).engine
+
+    def _launch(self, context: "Context", environment: Mapping[str, str], *, is_here: bool) -> None:
         """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence."""
         with TemporaryDirectory(prefix="onceload-") as folder:
             file = Path(folder) / "outcome.json"
             try:
                 # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
                 with _inherited({**environment, OUTCOME_FILE: str(file)}):
-                    super().execute(context)
+                    if is_here:
+                        self._run_here()
+                    else:
+                        super().execute(context)
             except AirflowException as error:
                 outcome = find_outcome(file)
                 if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
@@ -222,6 +238,11 @@ class Load(SparkSubmitOperator):
                     return
                 raise failure_of(outcome, str(error)) from error
 
+    def _run_here(self) -> None:
+        ended = SubprocessHook().run_command([sys.executable, _PROGRAM, *map(str, self.application_args or ())])
+        if ended.exit_code:
+            raise AirflowException(f"the load ended with exit code {ended.exit_code}")
+
     def command(self, context: "Context") -> list[str]:
         """The arguments of the call, without placeholders and batch."""
         chosen = [f"--only={each}" for each in chosen_files(context)]
@@ -229,7 +250,7 @@ class Load(SparkSubmitOperator):
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def on_kill(self) -> None:
-        """End Spark. Its driver releases what it holds by itself; a later try may already use the same name."""
+        """End the load. It releases what it holds by itself; a later try may already use the same name."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.terminate()

@@ -162,8 +162,8 @@ class _Load:
         return replace(
             report,
             version=context.version,
-            seconds=time.monotonic() - self._started - self._sessions.starting_s,
-            session_start_seconds=self._sessions.starting_s,
+            seconds=time.monotonic() - self._started,
+            engine=self._sessions.engine,
             staged=self._staged_batch.kept,
             notes=notes,
         )

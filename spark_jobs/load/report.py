@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from dedup_core.names import Batch, Position, Version
 from dedup_core.postgres import PostgresLedger
 from spark_jobs.files.notes import Note
+from spark_jobs.load.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class Report:
     filtered: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    session_start_seconds: float = 0.0
+    #: What ran the sessions; None if there was nothing to load.
+    engine: Engine | None = None
     #: Rows that wait to be published; None if nothing was staged, or all of it is published.
     staged: int | None = None
     notes: tuple[Note, ...] = ()

@@ -1,7 +1,7 @@
 """The sessions of one load, in this process or in Spark tasks, and the job that each gets."""
 
-import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 
 from dedup_core.errors import SettingRefused
@@ -12,9 +12,13 @@ from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import is_of_s3, known_access
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
+from spark_jobs.load.engine import Engine, engine_for
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from spark_jobs.plan.to_read import FileToRead
+from spark_jobs.work.local import LocalTasks
 from spark_jobs.work.progress import Waiting, WatchedTasks
 from spark_jobs.work.session import Tasks
+from spark_jobs.work.while_spark_starts import TasksWhileSparkStarts
 from spark_jobs.write.patience import until_answered
 from spark_jobs.write.target import columns_to_read, ensure_target
 
@@ -24,10 +28,11 @@ class Sessions:
 
     def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
         self._context, self._given, self._running = context, tasks, running
-        #: How long Spark took to start.
-        self.starting_s = 0.0
-        #: How many bytes will be read, if known.
+        #: What will be read, and how many bytes of it, if known.
+        self.files: Sequence[FileToRead] = ()
         self.planned_bytes: int | None = 0
+        #: What runs the sessions, once there is work for them.
+        self.engine: Engine | None = None
 
     @cached_property
     def job(self) -> Job:
@@ -67,7 +72,7 @@ class Sessions:
         notes: list[Note] = []
         before, left = None, context.left()
         while left != before and self._is_for_us(left) and not context.is_stopped:
-            notes += self.tasks.run(job or self.job, self._sessions(left.count))
+            notes += self.tasks.run(job or self.job, self._names(self._tasks.slots))
             # A newer process with the same session name continues instead.
             until_answered(context.renew)
             before, left = left, context.left()
@@ -82,24 +87,33 @@ class Sessions:
     def _tasks(self) -> Tasks:
         if self._given is not None:
             return self._given
+        declared, settings = self._context.declared, self._context.settings
+        wants_spark = settings.engine is Engine.SPARK or settings.master is not None or bool(settings.spark_options)
+        if settings.engine is Engine.LOCAL or not (wants_spark or engine_for(declared, self.files) is Engine.SPARK):
+            self.engine = Engine.LOCAL
+            return LocalTasks()
+        if settings.engine is Engine.SPARK or declared.transform is not None:
+            self.report_waiting("Spark to start")
+            return self._running.enter_context(self._spark())
+        self.engine = Engine.LOCAL
+        return self._running.enter_context(closing(TasksWhileSparkStarts(self._spark(), names=self._names)))
+
+    @contextmanager
+    def _spark(self) -> Iterator[Tasks]:
         from spark_jobs.work.spark import SparkTasks
 
-        self.report_waiting("Spark to start")
-        starting = time.monotonic()
         declared, settings = self._context.declared, self._context.settings
-        spark = SparkTasks.started(
-            declared.name, settings.master, settings.spark_options, tries=declared.delivery.deliveries_max
-        )
-        tasks = self._running.enter_context(spark)
-        self.starting_s = time.monotonic() - starting
-        return tasks
+        tries = declared.delivery.deliveries_max
+        with SparkTasks.started(declared.name, settings.master, settings.spark_options, tries=tries) as tasks:
+            self.engine = Engine.SPARK
+            yield tasks
 
-    def _sessions(self, deliveries: int) -> list[SessionName]:
+    def _names(self, slots: int) -> list[SessionName]:
         """The fixed sessions, or as many of our own as there is work for."""
         rules = self._context.declared.delivery
         if self._context.declared.has_fixed_sessions:
             return list(rules.names)
-        count = min(rules.sessions or self._tasks.slots, max(1, deliveries))
+        count = min(rules.sessions or slots, max(1, self._context.left().count))
         return [session_of(self._context.batch, str(number)) for number in range(1, count + 1)]
 
     def _is_for_us(self, left: OpenWork) -> bool:

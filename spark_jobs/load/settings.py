@@ -9,6 +9,7 @@ from uuid import uuid4
 from dedup_core.names import Batch, Position, SessionName, Version
 from dedup_core.postgres import LedgerSettings, PostgresLedger
 from spark_jobs.files.notes import Note
+from spark_jobs.load.engine import Engine
 from spark_jobs.plan.choice import EVERYTHING, Choice
 from spark_jobs.work.progress import OnProgress
 from spark_jobs.work.session import never
@@ -22,6 +23,7 @@ class LoadSettings:
     #: None means this machine.
     master: str | None = None
     spark_options: Mapping[str, str] = field(default_factory=dict)
+    engine: Engine = Engine.AUTO
     #: Called every second with the progress of the load, or what it waits for.
     on_progress: OnProgress | None = None
     #: How long to wait for other loads of the same files after they last made progress.

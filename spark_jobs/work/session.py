@@ -88,13 +88,13 @@ def never() -> bool:
     return False
 
 
-def work(job: Job, name: SessionName, *, waits: bool = False) -> list[Note]:
+def work(job: Job, name: SessionName, *, waits: bool = False, is_stopped: Callable[[], bool] = never) -> list[Note]:
     """Open a session, and let it work until it can get no more; optionally wait for a live one of the same name."""
-    worker = Worker(job, name)
+    worker = Worker(job, name, is_stopped=is_stopped)
     try:
         more_work = MoreWork(worker, job)
         while not worker.open(waits=waits):
-            if not more_work.may_come():
+            if is_stopped() or not more_work.may_come():
                 return []
             time.sleep(_PAUSE_S[1])
         return worker.run(job)

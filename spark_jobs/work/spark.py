@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,17 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from dedup_core.delivery import Mode
-from dedup_core.errors import (
-    CallAgain,
-    RowsRefused,
-    SessionFenced,
-    SettingRefused,
-)
+from dedup_core.errors import RowsRefused, SessionFenced, SettingRefused
 from dedup_core.events import show_events
 from dedup_core.names import SessionName
 from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Delivery
+from spark_jobs.work.failures import TasksFailed
 from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
 from spark_jobs.work.session import work
 from spark_jobs.work.spark_reports import TaskReports, message_of, raise_first, reporting_errors
@@ -42,20 +37,6 @@ _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", 
 #: The result of tasks that only write.
 _NO_ROWS = "rows bigint"
 _STOPPED = "Spark stopped (see the lines above). The master of a cluster might not answer, or have another secret"
-
-
-@dataclass(eq=False)
-class TasksFailed(CallAgain):
-    """Spark failed: a lost executor, no memory, or a task that used up its tries."""
-
-    pipeline: str
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"pipeline {self.pipeline}: Spark did not run all tasks: {self.reason}. Committed rows stay loaded. Retry "
-            "to load the rest."
-        )
 
 
 class SparkTasks:
@@ -141,7 +122,8 @@ class SparkTasks:
             raise_first(reports)
             if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
                 raise TransformRefused(job.declared.name, message_of(error)) from error
-            raise TasksFailed(job.declared.name, self._why_stopped() or message_of(error)) from error
+            reason = f"Spark did not run all tasks: {self._why_stopped() or message_of(error)}"
+            raise TasksFailed(job.declared.name, reason) from error
         raise_first(reports)
 
     def _why_stopped(self) -> str | None:

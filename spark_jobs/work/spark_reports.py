@@ -12,12 +12,12 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from dedup_core.errors import DeliveryTakenAway, ExitCode, OnceloadError, SessionFenced
+from dedup_core.errors import OnceloadError
 from spark_jobs.batch.job import Job
-from spark_jobs.batch.stage import StageLost
 from spark_jobs.batch.transformed import TransformedRows
 from spark_jobs.files.addresses import use_access
 from spark_jobs.files.notes import Note
+from spark_jobs.work.failures import ends_all
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def reporting_errors(job: Job, reports: TaskReports) -> Iterator[None]:
     try:
         yield
     except OnceloadError as error:
-        is_final = error.exit_code in (ExitCode.WRONG_USE, ExitCode.NEEDS_A_PERSON)
-        if not is_final and not isinstance(error, SessionFenced | DeliveryTakenAway | StageLost):
+        if not ends_all(error):
             raise
         reports.errors.add((pickle.dumps(error),))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 
-#: How often a task may fail by no fault of a delivery: the local scheduler's default is zero.
-_TASK_FAILURES = 4
+from spark_jobs.work.failures import FAILURES_MAX
+
 #: Set by spark-submit for the program that it runs.
 _LAUNCHED = "PYSPARK_GATEWAY_PORT"
 _LOGGING = Path(__file__).parents[1] / "log4j2.properties"
@@ -35,7 +35,7 @@ def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tr
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A delivery that kills its worker must use up its tries before Spark gives up its session.
-    failures_max = _TASK_FAILURES + tries
+    failures_max = FAILURES_MAX + tries
     ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
     if is_submitted := _LAUNCHED in os.environ:
         # The JVM knows the options that spark-submit was started with.

@@ -114,6 +114,24 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
 
 
 @pytest.mark.long
+def test_a_run_with_a_transform_is_submitted_to_spark_and_a_small_one_is_not(airflow, dsn, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}')
+    write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
+    without = run(airflow, "2026-03-01")
+    with (airflow.pipelines / "readings.yaml").open("a") as file:
+        file.write("transform: SELECT * FROM records WHERE n > 0\n")
+
+    submitted = run(airflow, "2026-03-02")
+
+    assert execute(dsn, "SELECT n, CAST(amount AS text) FROM readings ORDER BY n") == [
+        (1, "1.50"),
+        (2, "2.50"),
+        (3, "3.50"),
+    ]
+    assert ["spark-submit" in each.stdout + each.stderr for each in (without, submitted)] == [False, True]
+
+
+@pytest.mark.long
 def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_no_secret_is_shown(airflow, dsn, tmp_path):
     file = airflow.pipelines / "readings.yaml"
     file.write_text(file.read_text().replace(str(tmp_path / "landing"), "s3://landing"))
@@ -364,7 +382,7 @@ from onceload_airflow.operators import Load
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 SparkSubmitOperator.execute = lambda self, context: print(os.environ["ONCELOAD_DSN"])
-load = Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, onceload_conn_id="other")
+load = Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, engine="spark", onceload_conn_id="other")
 load.execute({"dag_run": run, "params": {}, "run_id": "r"})
 print(OnceloadHook().settings.dsn)
 """

@@ -24,6 +24,7 @@ import psycopg2.extensions
 
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
+from spark_jobs.load.engine import Engine
 from spark_jobs.pipeline.declared import Publish
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, records_of, stream_of
@@ -54,11 +55,12 @@ class Trial:
 
     fault: Fault
     publish: Publish
+    engine: Engine
     seed: str
 
     @property
     def what(self) -> str:
-        return f"{self.fault}, {self.publish}"
+        return f"{self.fault}, {self.publish}, {self.engine}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +85,13 @@ class Outcome:
 
 
 def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
-    """Each fault with each way to publish, a number of times."""
+    """Each fault with each way to publish and each engine, a number of times."""
     return [
-        Trial(fault=fault, publish=publish, seed=f"{seed}:{fault.name}:{publish}:{number}")
+        Trial(fault=fault, publish=publish, engine=engine, seed=f"{seed}:{fault.name}:{publish}:{engine}:{number}")
         for fault in faults
         for publish in Publish
         if fault.happens_to(publish)
+        for engine in (Engine.SPARK, Engine.LOCAL)
         for number in range(repeats)
     ]
 
@@ -263,7 +266,7 @@ def run_trial(stand: Stand, trial: Trial) -> Outcome:
     started, rng = time.monotonic(), Random(trial.seed)
     with stand.new_plugged(trial.publish) as plugged:
         strikes = chain([lambda load: _strike(plugged, load, trial.fault, rng)], repeat(lambda _: None))
-        calls, broken = _called(plugged, strikes)
+        calls, broken = _called(plugged, strikes, options=["--engine", trial.engine])
         return plugged.judged(calls, what=trial.what, seed=trial.seed, started=started, broken=broken)
 
 
@@ -291,7 +294,7 @@ def _strike(plugged: Plugged, load: RunningLoad, fault: Fault, rng: Random) -> N
         case Fault.DRIVER_KILLED:
             load.kill_driver()
         case Fault.WORKER_KILLED:
-            load.kill_spark_worker()
+            load.kill_worker()
         case Fault.GROUP_KILLED:
             load.kill_group()
         case Fault.SERVER_CRASHED:
@@ -336,7 +339,7 @@ class _Pace:
             # A task starts over, and needs longer each time until it gets further than the last one did.
             self._patience_s = self._PATIENCE_S if self._has_gone_on() else 2 * self._patience_s
             self._plugged.restart_server()
-            cluster.kill_spark_worker(rng)
+            cluster.kill_worker(rng)
             self._pieces *= self._further
             self._wait_for_more(patience_s=self._patience_s)
 

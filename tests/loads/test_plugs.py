@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_jobs.load.engine import Engine
 from spark_jobs.pipeline.declared import Publish
 from tests.fault.sizes import chosen_seed
 from tests.loads.plugs import Fault, Stand, Trial, open_stand, run_trial
@@ -11,10 +12,12 @@ from tests.loads.plugs import Fault, Stand, Trial, open_stand, run_trial
 _LINES = 200_000
 #: Spark starts for each call, so that few are tried here; `make faults` tries all.
 _TRIED = [
-    (Fault.DRIVER_KILLED, Publish.DIRECT),
-    (Fault.WORKER_KILLED, Publish.DIRECT),
-    (Fault.SERVER_CRASHED, Publish.STAGED),
-    (Fault.SERVER_CRASHED_AT_PUBLISH, Publish.STAGED),
+    (Fault.DRIVER_KILLED, Publish.DIRECT, Engine.SPARK),
+    (Fault.DRIVER_KILLED, Publish.STAGED, Engine.LOCAL),
+    (Fault.WORKER_KILLED, Publish.DIRECT, Engine.SPARK),
+    (Fault.WORKER_KILLED, Publish.STAGED, Engine.LOCAL),
+    (Fault.SERVER_CRASHED, Publish.STAGED, Engine.LOCAL),
+    (Fault.SERVER_CRASHED_AT_PUBLISH, Publish.STAGED, Engine.SPARK),
 ]
 
 
@@ -25,12 +28,12 @@ def stand() -> Iterator[Stand]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "publish"), _TRIED)
-def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, publish):
+@pytest.mark.parametrize(("fault", "publish", "engine"), _TRIED)
+def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, publish, engine):
     seed = chosen_seed()
     print(f"ONCELOAD_FAULT_SEED={seed}")
 
-    outcome = run_trial(stand, Trial(fault=fault, publish=publish, seed=str(seed)))
+    outcome = run_trial(stand, Trial(fault=fault, publish=publish, engine=engine, seed=str(seed)))
 
     assert outcome.is_good, outcome
 

@@ -31,7 +31,8 @@ from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema, parse_col
 from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.plan.choice import Choice
 from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
-from spark_jobs.work.spark import SparkTasks, TasksFailed, _read, _stage
+from spark_jobs.work.failures import TasksFailed
+from spark_jobs.work.spark import SparkTasks, _read, _stage
 from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 

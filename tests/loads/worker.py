@@ -1,4 +1,4 @@
-"""A real `onceload load`: a driver, Spark's machine and its Python workers, and how a test strikes each of them."""
+"""A real `onceload load`: a driver, its sessions in local processes or Spark's workers, and how each is struck."""
 
 import json
 import os
@@ -22,7 +22,8 @@ _PATIENCE_S = 300
 _PACE_S = 0.02
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK_HOME = Path(pyspark.__file__).parent
-_SPARK_WORKERS = "pyspark.daemon"
+#: Spark's Python workers are forked from a daemon, local sessions from a fork server.
+_FORKED_FROM = ("pyspark.daemon", "multiprocessing.forkserver")
 
 
 class NotAsPlanned(AssertionError):
@@ -76,10 +77,10 @@ class RunningLoad:
         for _ in range(2):
             self._process.terminate()
 
-    def kill_spark_worker(self) -> None:
-        """One of the processes that Spark's daemon forks for tasks."""
-        self.wait_until(lambda: bool(self._spark_workers()))
-        victim = self._spark_workers()[0]
+    def kill_worker(self) -> None:
+        """One of the processes in which sessions run."""
+        self.wait_until(lambda: bool(self.workers()))
+        victim = self.workers()[0]
         with suppress(psutil.NoSuchProcess):
             victim.kill()
 
@@ -114,8 +115,8 @@ class RunningLoad:
         self._seen |= _descendants_of(self._process.pid)
         return self._seen
 
-    def _spark_workers(self) -> list[psutil.Process]:
-        return [each for each in self._descendants() if _is_spark_worker(each)]
+    def workers(self) -> list[psutil.Process]:
+        return [each for each in self._descendants() if _is_worker(each)]
 
 
 def _look_until(holds: Callable[[], bool]) -> bool:
@@ -129,12 +130,13 @@ def _descendants_of(pid: int) -> set[psutil.Process]:
     return set()
 
 
-def _is_spark_worker(process: psutil.Process) -> bool:
+def _is_worker(process: psutil.Process) -> bool:
     try:
         parent = process.parent()
-        return _SPARK_WORKERS in process.cmdline() and parent is not None and _SPARK_WORKERS in parent.cmdline()
+        own, its = " ".join(process.cmdline()), " ".join(parent.cmdline() if parent else ())
     except psutil.Error:
         return False
+    return any(each in own and each in its for each in _FORKED_FROM)
 
 
 def _kill(processes: set[psutil.Process]) -> None:
@@ -206,9 +208,9 @@ class Cluster:
     def _events(self) -> Path:
         return self._folder / "events"
 
-    def kill_spark_worker(self, rng: Random) -> None:
+    def kill_worker(self, rng: Random) -> None:
         """One of the processes that carry out tasks, if there are any."""
-        found = [each for daemon in self._daemons for each in _descendants_of(daemon.pid) if _is_spark_worker(each)]
+        found = [each for daemon in self._daemons for each in _descendants_of(daemon.pid) if _is_worker(each)]
         if found:
             _kill({rng.choice(found)})
 

@@ -1,0 +1,31 @@
+"""What runs the sessions of a load: Spark where it can help, and processes of this machine otherwise."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from spark_jobs.files.compression import Compression
+from spark_jobs.pipeline.declared import Declared
+from spark_jobs.plan.to_read import FileToRead
+
+#: A larger load starts Spark; local processes read about this much while it starts.
+_LOCAL_BYTES_MAX = 512 * 2**20
+#: How many times larger the content of a compressed file usually is.
+_UNPACKED = 8
+
+
+class Engine(StrEnum):
+    #: Spark for a transform and for large loads; while it starts, local processes load.
+    AUTO = "auto"
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+def engine_for(declared: Declared, files: Iterable[FileToRead]) -> Engine:
+    """The engine of a load that asks for none."""
+    is_for_spark = declared.transform is not None or sum(map(_content_bytes, files)) > _LOCAL_BYTES_MAX
+    return Engine.SPARK if is_for_spark else Engine.LOCAL
+
+
+def _content_bytes(file: FileToRead) -> int:
+    """About how many bytes of records are read."""
+    return file.bytes if Compression.of(file.listed.url) is Compression.NONE else file.bytes * _UNPACKED

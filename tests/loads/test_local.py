@@ -1,0 +1,243 @@
+"""Loads by processes of this machine, real ones, and how each of them ends."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from dedup_core.delivery import Rules
+from dedup_core.errors import SettingRefused
+from dedup_core.names import SessionName
+from dedup_core.postgres import LedgerSettings
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load import engine
+from spark_jobs.load.engine import Engine
+from spark_jobs.load.load import load
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Publish
+from spark_jobs.work.failures import FAILURES_MAX, TasksFailed
+from spark_jobs.work.local import LocalTasks
+from spark_jobs.work.while_spark_starts import TasksWhileSparkStarts
+from tests.loads.conftest import Loads, line
+from tests.loads.worker import running_load
+
+_PATIENCE_S = 60
+_ROWS = 2000
+
+DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
+
+
+@pytest.fixture(autouse=True)
+def _files(loads: Loads) -> None:
+    """A file of many deliveries, and one that cannot be cut."""
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=4000))
+    loads.write("a.jsonl", "".join(line(number) for number in range(_ROWS)))
+    loads.write("b.jsonl", "".join(line(number) for number in range(_ROWS, 2 * _ROWS)))
+
+
+def load_by(loads: Loads, chosen: Engine = Engine.LOCAL, **changes: Any) -> Report:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=chosen, wait_s=0)
+    return load(replace(loads.declared, **changes), settings, batch=new_batch())
+
+
+def session_processes() -> list[psutil.Process]:
+    """The processes that the fork server of this one has forked."""
+    servers = [each for each in psutil.Process().children() if "forkserver" in " ".join(each.cmdline())]
+    return [each for server in servers for each in server.children()]
+
+
+def wait_for(holds: Callable[[], Any]) -> Any:
+    until = time.monotonic() + _PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+@contextmanager
+def killing(times: float) -> Iterator[list[int]]:
+    """Kill session processes as soon as they are there, so many of them."""
+    killed: list[int] = []
+    is_over = threading.Event()
+
+    def kill() -> None:
+        while not is_over.wait(0.005) and len(killed) < times:
+            for process in session_processes()[:1]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    process.wait(_PATIENCE_S)
+                    killed.append(process.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        is_over.set()
+        killer.join()
+
+
+def test_local_processes_load_each_record_once(loads):
+    report, again = load_by(loads), load_by(loads)
+
+    assert (report.loaded, report.engine) == (2 * _ROWS, Engine.LOCAL)
+    assert (again.loaded, again.engine) == (0, None)
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_another_process_goes_on_for_one_that_is_killed(loads):
+    with killing(3) as killed:
+        report = load_by(loads)
+
+    assert len(killed) == 3
+    assert report.loaded == 2 * _ROWS
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+@DIRECT
+def test_a_load_whose_processes_always_die_ends_and_says_how(loads):
+    rules = Rules(deliveries_max=2, sessions=1)
+    with killing(FAILURES_MAX + 10), pytest.raises(TasksFailed, match=r"died 6 times \(SIGKILL\)"):
+        load_by(loads, delivery=rules)
+
+    load_by(loads, delivery=rules)
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+@DIRECT
+def test_no_process_outlives_a_killed_load(loads, tmp_path):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        f"pipeline: killed\nsource: {{path: {loads.folder}/*.jsonl, format: jsonl, chunk_bytes: 4000}}\n"
+        "columns: {id: bigint not null}\ntarget: {table: public.target}\npublish: direct\n"
+    )
+    with running_load(file, dsn=loads.dsn, batch="first") as running:
+        assert running.end().exit_code == 0
+    loads.write("c.jsonl", line(2 * _ROWS))
+
+    with held_table(loads), running_load(file, dsn=loads.dsn, batch="second") as running:
+        running.wait_until(lambda: bool(running.workers()))
+        running.kill_driver()
+        # This waits for the end of all processes of the load.
+        running.end()
+
+    with running_load(file, dsn=loads.dsn, batch="second") as running:
+        assert running.end().document["engine"] == Engine.LOCAL
+    assert loads.rows() == list(range(2 * _ROWS + 1))
+
+
+@contextmanager
+def held_table(loads: Loads) -> Iterator[None]:
+    """Let nobody write to the target meanwhile."""
+    with psycopg2.connect(loads.admin_dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE target IN SHARE MODE")
+        yield
+        connection.rollback()
+    connection.close()
+
+
+@DIRECT
+def test_a_transform_cannot_run_without_spark(loads):
+    with pytest.raises(SettingRefused, match="--engine") as refused:
+        load_by(loads, transform="SELECT * FROM records", publish=Publish.STAGED)
+
+    assert "a transform is Spark SQL" in str(refused.value)
+    assert loads.ledger.position("events") == 0
+
+
+class SparkLater:
+    """A Spark that is up when a test lets it be."""
+
+    slots = 2
+
+    def __init__(self) -> None:
+        self.may_start = threading.Event()
+        self.error: Exception | None = None
+        self.runs = self.stops = 0
+
+    @contextmanager
+    def started(self, *_: object, **__: object) -> "Iterator[SparkLater]":
+        assert self.may_start.wait(_PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        yield self
+        self.stops += 1
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        self.runs += 1
+        return LocalTasks().run(job, sessions)
+
+    def writing(self, job: Job) -> Job:
+        return job
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
+    """For loads of any size."""
+    spark = SparkLater()
+    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", spark.started)
+    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
+    return spark
+
+
+def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, spark):
+    with once_there_is_a_session_process(spark.may_start.set):
+        report = load_by(loads, Engine.AUTO)
+
+    assert spark.runs
+    assert (spark.stops, report.engine, report.loaded) == (1, Engine.SPARK, 2 * _ROWS)
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+@contextmanager
+def once_there_is_a_session_process(call: Callable[[], None]) -> Iterator[None]:
+    def call_then() -> None:
+        wait_for(session_processes)
+        call()
+
+    caller = threading.Thread(target=call_then)
+    caller.start()
+    yield
+    caller.join()
+
+
+def test_a_load_that_ends_before_spark_is_up_stops_it_all_the_same(loads, spark, monkeypatch):
+    close = TasksWhileSparkStarts.close
+
+    def close_then(self: TasksWhileSparkStarts) -> None:
+        spark.may_start.set()
+        close(self)
+
+    monkeypatch.setattr(TasksWhileSparkStarts, "close", close_then)
+    report = load_by(loads, Engine.AUTO)
+
+    assert (spark.runs, spark.stops, report.loaded) == (0, 1, 2 * _ROWS)
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_what_is_loaded_before_spark_fails_to_start_is_loaded_once(loads, spark):
+    spark.error = SettingRefused("Spark", "no Java", "Java 17")
+    with once_there_is_a_session_process(spark.may_start.set), pytest.raises(SettingRefused, match="no Java"):
+        load_by(loads, Engine.AUTO)
+
+    report = load_by(loads)
+
+    assert (report.engine, loads.rows()) == (Engine.LOCAL, list(range(2 * _ROWS)))
+
+
+@pytest.mark.long
+def test_spark_itself_does_the_rest_of_a_large_load(loads, monkeypatch):
+    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
+
+    report = load_by(loads, Engine.AUTO)
+
+    assert report.loaded == 2 * _ROWS
+    assert loads.rows() == list(range(2 * _ROWS))
