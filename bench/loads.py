@@ -34,7 +34,7 @@ from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, RecordProducer, Source, Target
-from spark_jobs.work.spark import SparkTasks
+from spark_jobs.work.spark.tasks import SparkTasks
 
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"

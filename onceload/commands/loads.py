@@ -120,7 +120,7 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
 
 
 def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool) -> ExitCode:
-    from spark_jobs.work.processes import import_early
+    from spark_jobs.work.local.processes import import_early
 
     if arguments.engine != "spark" and not arguments.master:
         import_early()

@@ -32,7 +32,7 @@ from spark_jobs.publish.publish import publish
 from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.limits import note_nothing_good
 from spark_jobs.work.session import renewed
-from spark_jobs.work.transform import with_lineage_of
+from spark_jobs.work.spark.transform import with_lineage_of
 from spark_jobs.write.codec import OtherRelease
 
 _BEATS_PER_LEASE = 60

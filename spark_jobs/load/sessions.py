@@ -15,10 +15,10 @@ from spark_jobs.load.context import LoadContext
 from spark_jobs.load.engine import Engine, engine_for
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.plan.to_read import FileToRead
-from spark_jobs.work.local import LocalTasks
+from spark_jobs.work.local.tasks import LocalTasks
+from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from spark_jobs.work.progress import Waiting, WatchedTasks
 from spark_jobs.work.session import Tasks
-from spark_jobs.work.while_spark_starts import TasksWhileSparkStarts
 from spark_jobs.write.patience import until_answered
 from spark_jobs.write.target import columns_to_read, ensure_target
 
@@ -100,7 +100,7 @@ class Sessions:
 
     @contextmanager
     def _spark(self) -> Iterator[Tasks]:
-        from spark_jobs.work.spark import SparkTasks
+        from spark_jobs.work.spark.tasks import SparkTasks
 
         declared, settings = self._context.declared, self._context.settings
         tries = declared.delivery.deliveries_max

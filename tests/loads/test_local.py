@@ -24,8 +24,8 @@ from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Publish
 from spark_jobs.work.failures import FAILURES_MAX, TasksFailed
-from spark_jobs.work.local import LocalTasks
-from spark_jobs.work.while_spark_starts import TasksWhileSparkStarts
+from spark_jobs.work.local.tasks import LocalTasks
+from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from tests.loads.conftest import Loads, line
 from tests.loads.worker import running_load
 
@@ -183,7 +183,7 @@ class SparkLater:
 def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
     """For loads of any size."""
     spark = SparkLater()
-    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", spark.started)
+    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", spark.started)
     monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
     return spark
 

@@ -755,7 +755,7 @@ def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
 def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
     loads, new_dsn, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
     file = pipeline_file(loads, tmp_path)
     staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
     file.write_text(f"{staged}message_id: {{columns: [id], keep: 1d}}\n")
@@ -772,7 +772,7 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
 
 @pytest.mark.usefixtures("exported")
 def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("spark_jobs.work.spark.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
     file, exported = pipeline_file(loads, tmp_path), tmp_path / "events.snapshot"
     (loads.folder / "a.jsonl").unlink()
 

@@ -18,7 +18,7 @@ from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, Write
 from spark_jobs.verify.verify import verify
-from spark_jobs.work.spark import SparkTasks
+from spark_jobs.work.spark.tasks import SparkTasks
 from tests.loads.conftest import Loads
 
 COLUMNS = {"dev": "text", "seq": "bigint", "items": "text[]"}

@@ -32,7 +32,7 @@ from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, Re
 from spark_jobs.plan.choice import Choice
 from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
 from spark_jobs.work.failures import TasksFailed
-from spark_jobs.work.spark import SparkTasks, _read, _stage
+from spark_jobs.work.spark.tasks import SparkTasks, _read, _stage
 from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 

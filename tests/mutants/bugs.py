@@ -1470,7 +1470,7 @@ TRY_BUGS = (
     ),
     Bug(
         name="Ctrl-C while the JVM starts leaves it running",
-        file="spark_jobs/work/spark_start.py",
+        file="spark_jobs/work/spark/start.py",
         correct="    with _signals_wait():\n        SparkContext._ensure_initialized(conf=conf)",
         wrong="    if True:\n        SparkContext._ensure_initialized(conf=conf)",
         tests=("tests/integration/test_cli.py::test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind",),
@@ -1716,14 +1716,14 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a row that is made of a record and its copy is loaded",
-        file="spark_jobs/work/transform.py",
+        file="spark_jobs/work/spark/transform.py",
         correct="declared.producer or declared.message_id,",
         wrong="False,",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_rows_that_do_not_tell_their_record_are_refused",),
     ),
     Bug(
         name="a transform makes null what rows are found by",
-        file="spark_jobs/work/transform.py",
+        file="spark_jobs/work/spark/transform.py",
         correct="if column.name in job.declared.found_by else column",
         wrong="if False else column",
         tests=(f"{OF_ROWS_OF_A_RECORD}::test_a_transform_that_makes_null_what_rows_are_found_by_is_refused",),

@@ -44,9 +44,9 @@ from spark_jobs.recover.retry import RetryReport, retry
 from spark_jobs.recover.rewind import rewind
 from spark_jobs.verify.findings import Kind as Differing
 from spark_jobs.verify.verify import verify
-from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
 from spark_jobs.work.session import work
-from spark_jobs.work.transform import as_declared, for_spark, with_output
+from spark_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
+from spark_jobs.work.spark.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
 from tests.loads.storm.folder import Folder

@@ -13,7 +13,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 
 def import_early() -> None:
     """Start the process to fork from, and do not wait for it."""
-    PROCESSES.set_forkserver_preload(["spark_jobs.work.local"])
+    PROCESSES.set_forkserver_preload(["spark_jobs.work.local.tasks"])
     forkserver.ensure_running()
 
 

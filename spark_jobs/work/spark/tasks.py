@@ -22,11 +22,11 @@ from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.failures import TasksFailed
-from spark_jobs.work.for_transform import accept_rows, read_delivery, stage_rows
 from spark_jobs.work.session import work
-from spark_jobs.work.spark_reports import TaskReports, message_of, raise_first, reporting_errors
-from spark_jobs.work.spark_start import start_spark
-from spark_jobs.work.transform import as_declared, for_spark, spark_schema, with_output
+from spark_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
+from spark_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors
+from spark_jobs.work.spark.start import start_spark
+from spark_jobs.work.spark.transform import as_declared, for_spark, spark_schema, with_output
 from spark_jobs.write.find_refused import ROW_REFUSED
 
 _BATCH_ROWS = 65_536

@@ -20,7 +20,7 @@ from spark_jobs.files.addresses import use_access
 from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.failures import FAILURES_MAX, TasksFailed, ends_all
-from spark_jobs.work.processes import PROCESSES, start
+from spark_jobs.work.local.processes import PROCESSES, start
 from spark_jobs.work.session import work
 
 _Result: TypeAlias = list[Note] | Exception

@@ -8,7 +8,7 @@ from dedup_core.names import SessionName
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Delivery
-from spark_jobs.work.local import LocalTasks
+from spark_jobs.work.local.tasks import LocalTasks
 from spark_jobs.work.session import Tasks
 
 

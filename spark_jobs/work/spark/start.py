@@ -15,7 +15,7 @@ from spark_jobs.work.failures import FAILURES_MAX
 
 #: Set by spark-submit for the program that it runs.
 _LAUNCHED = "PYSPARK_GATEWAY_PORT"
-_LOGGING = Path(__file__).parents[1] / "log4j2.properties"
+_LOGGING = Path(__file__).parents[2] / "log4j2.properties"
 _OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -1,0 +1,1 @@
+"""Sessions in processes of this machine."""

@@ -1,0 +1,1 @@
+"""Sessions as tasks of Spark, and transforms, which are Spark SQL."""
