@@ -39,6 +39,15 @@ class Chunk:
     header: tuple[str, ...] = ()
     #: The plan has more of this file after this chunk.
     is_followed: bool = False
+    #: For Parquet: how many bytes of the file hold its rows.
+    row_bytes: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to read; for a compressed file, as much as is known."""
+        if self.row_bytes is not None:
+            return self.row_bytes
+        return max(0, (self.size if self.end is None else self.end) - self.first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,10 @@ class RowGroup:
     end_byte: int
     footer: bytes = field(repr=False)
     file_size: int
+
+    @property
+    def bytes(self) -> int:
+        return self.end_byte - self.first_byte
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,11 @@ def bundles_of(
     held: list[Chunk] = []
     held_bytes = 0
     for chunk in _in_turn(declared, files, ids):
-        size = (chunk.size if chunk.end is None else chunk.end) - chunk.first
-        if held and held_bytes + size > declared.source.chunk_bytes:
+        if held and held_bytes + chunk.bytes > declared.source.chunk_bytes:
             yield tuple(held)
             held, held_bytes = [], 0
         held.append(chunk)
-        held_bytes += max(size, 0)
+        held_bytes += chunk.bytes
     if held:
         yield tuple(held)
 
@@ -70,10 +69,28 @@ def _chunks_of_spans(declared: Declared, file: FileToRead, producer_id: Producer
             stored=file.stored,
             header=header,
         )
-        if end is None or is_stream(source, listed.name):
+        if source.format is Format.PARQUET:
+            yield from _cut_at_row_groups(source, chunk, file)
+        elif end is None or is_stream(source, listed.name):
             yield chunk
         else:
             yield from _cut(source, chunk, end)
+
+
+def _cut_at_row_groups(source: Source, chunk: Chunk, file: FileToRead) -> Iterator[Chunk]:
+    """Chunks of whole row groups, so that several sessions read one file."""
+    groups = file.row_groups_of(chunk.first, chunk.end)
+    if not groups and chunk.end is None and len(file.spans) > 1:
+        # Only rows are missing that are before its end.
+        return
+    firsts, sizes = [chunk.first], [0]
+    for group in groups:
+        if sizes[-1] and sizes[-1] + group.bytes > source.chunk_bytes:
+            firsts.append(group.first)
+            sizes.append(0)
+        sizes[-1] += group.bytes
+    for first, end, size in zip(firsts, [*firsts[1:], chunk.end], sizes, strict=True):
+        yield replace(chunk, first=first, end=end, row_bytes=size)
 
 
 def _cut(source: Source, chunk: Chunk, end: int) -> Iterator[Chunk]:

@@ -23,7 +23,15 @@ from spark_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_k
 from spark_jobs.plan.links import one_name_each
 from spark_jobs.plan.other_names import ContentUnderOtherNames
 from spark_jobs.plan.same_content import BEGINNING, one_reader_each, waiting_rotated
-from spark_jobs.plan.to_read import FileToRead, Finding, is_sealed, rest_of_plain, rest_of_stream, with_columns
+from spark_jobs.plan.to_read import (
+    FileToRead,
+    Finding,
+    has_more_row_groups,
+    is_sealed,
+    rest_of_plain,
+    rest_of_stream,
+    with_columns,
+)
 from spark_jobs.plan.waiting_files import open_ends, waiting_behind, waiting_for_runs
 from spark_jobs.read.parts import is_stream
 
@@ -276,13 +284,14 @@ def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed
     """Whether a file has more than what another session loads; only fixed sessions need to know."""
     if not declared.has_fixed_sessions:
         return False
-    if is_stream(declared.source, listed.name):
-        # One session reads it to its end.
-        return not claimed
+    taken = file_state.consumed | claimed
     try:
-        rest = rest_of_plain(
-            declared.source, listed, replace(file_state, consumed=file_state.consumed | claimed), sealed=sealed
-        )
+        if declared.source.format is Format.PARQUET:
+            return has_more_row_groups(listed, taken)
+        if is_stream(declared.source, listed.name):
+            # One session reads it to its end.
+            return not claimed
+        rest = rest_of_plain(declared.source, listed, replace(file_state, consumed=taken), sealed=sealed)
     except OnceloadError:
         # The next plan finds out.
         return True

@@ -1,7 +1,7 @@
 """The part of a file that is still to be read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from dedup_core.names import ProducerId
@@ -12,9 +12,9 @@ from spark_jobs.files.compression import Compression
 from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole, read_whole
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
-from spark_jobs.formats.chunks import LastLineOpen
+from spark_jobs.formats.chunks import LastLineOpen, RowGroup
 from spark_jobs.formats.csv.header import read_checked_header
-from spark_jobs.formats.parquet.footers import check_columns
+from spark_jobs.formats.parquet.footers import check_columns, read_row_groups
 from spark_jobs.pipeline.declared import Declared, Format, NewerFile, Source
 from spark_jobs.plan.file_state import LEFT_OPEN, FileState
 from spark_jobs.read.cuts import complete_end
@@ -39,6 +39,8 @@ class FileToRead:
     stored: bytes | None = None
     #: What to record about it: this much is already loaded under another name.
     copy_record: CopyRecord | None = None
+    #: Of a Parquet file.
+    row_groups: tuple[RowGroup, ...] = field(default=(), repr=False)
     #: An earlier generation, whose rows are deleted in the same commit.
     replaces: ProducerId | None = None
 
@@ -53,7 +55,13 @@ class FileToRead:
     @property
     def bytes(self) -> int:
         """How much there is to read; for a compressed file, as much as is known."""
+        if self.row_groups:
+            return sum(group.bytes for span in self.spans for group in self.row_groups_of(*span))
         return sum((self.listed.size if end is None else end) - first for first, end in self.spans if end or not first)
+
+    def row_groups_of(self, first: int, end: int | None) -> list[RowGroup]:
+        """The row groups with rows of a span; without an end, of all rows from its first."""
+        return [each for each in self.row_groups if each.end > first and (end is None or each.first < end)]
 
 
 #: The new part of a file, why it is not read now, or None if nothing is new.
@@ -113,6 +121,12 @@ def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, seal
     return is_open if end < listed.size else None
 
 
+def has_more_row_groups(listed: Listed, taken: SpanSet) -> bool:
+    """Whether a Parquet file has row groups that are neither loaded nor claimed."""
+    groups = read_row_groups(read_whole(listed.url, size=listed.size)[1], url=listed.url, size=listed.size)
+    return any(not taken.covers(SpanSet([Span(group.first, group.end)])) for group in groups)
+
+
 def _to_read(
     source: Source, listed: Listed, file_state: FileState, *, spans: tuple[tuple[int, int | None], ...], sealed: bool
 ) -> FileToRead:
@@ -147,10 +161,12 @@ def _stored_marks(source: Source, listed: Listed) -> bytes | None:
 
 
 def with_columns(declared: Declared, file: FileToRead) -> FileToRead | Note:
-    """Refuse a file that lacks declared columns; keep the header of a CSV file, which later parts of it lack."""
+    """Refuse a file that lacks declared columns; keep what its chunks need: row groups, or the header of a CSV file."""
     source, listed = declared.source, file.listed
     if source.format is Format.PARQUET:
-        check_columns(read_whole(listed.url, size=listed.size)[1], declared.columns, url=listed.url)
+        _, tail = read_whole(listed.url, size=listed.size)
+        check_columns(tail, declared.columns, url=listed.url)
+        return replace(file, row_groups=read_row_groups(tail, url=listed.url, size=listed.size))
     if source.format is not Format.CSV or not source.csv.header:
         return file
     header = read_checked_header(listed.url, declared.columns, source.csv, sealed=file.sealed)

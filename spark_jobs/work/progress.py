@@ -126,4 +126,4 @@ def planned_bytes(bundles: Iterable[Bundle]) -> int | None:
     chunks = [chunk for chunks in bundles for chunk in chunks]
     if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
         return None
-    return sum(max(0, (chunk.size if chunk.end is None else chunk.end) - chunk.first) for chunk in chunks)
+    return sum(chunk.bytes for chunk in chunks)

@@ -9,6 +9,8 @@ from typing import Any
 
 import psutil
 import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dedup_core.delivery import Rules
@@ -22,7 +24,8 @@ from spark_jobs.load.engine import Engine
 from spark_jobs.load.load import load
 from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Publish
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Format, Publish, Source
 from spark_jobs.work.failures import FAILURES_MAX, TasksFailed
 from spark_jobs.work.local.tasks import LocalTasks
 from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
@@ -93,7 +96,13 @@ def test_local_processes_load_each_record_once(loads):
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-def test_another_process_goes_on_for_one_that_is_killed(loads):
+@pytest.mark.parametrize("of_format", [Format.JSONL, Format.PARQUET])
+def test_another_process_goes_on_for_one_that_is_killed(loads, of_format):
+    if of_format is Format.PARQUET:
+        ids = pa.table({"id": pa.array(range(2 * _ROWS), pa.int64())})
+        pq.write_table(ids, loads.folder / "a.parquet", row_group_size=100)
+        source = Source(path=str(loads.folder / "*.parquet"), format=of_format, chunk_bytes=1000)
+        loads.declared = replace(loads.declared, source=source, columns=(parse_column("id", "bigint"),))
     with killing(3) as killed:
         report = load_by(loads)
 

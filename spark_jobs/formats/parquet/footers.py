@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from spark_jobs.files.fingerprints import ENCRYPTED, END_BYTES, MAGIC
@@ -58,6 +59,7 @@ def unsupported(url: str, what: str) -> FileRefused:
     return FileRefused(url, "a Parquet file that Onceload can read", found, "Write it again without that")
 
 
+@lru_cache(maxsize=4)
 def read_row_groups(tail: bytes, *, url: str, size: int) -> tuple[RowGroup, ...]:
     """The row groups with rows, from the last bytes of a file, which must include the whole footer."""
     footer = _footer(tail, url=url)

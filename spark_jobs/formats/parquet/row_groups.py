@@ -4,6 +4,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -83,13 +84,18 @@ def _opened(part: Part, group: RowGroup, *, unit: str) -> pq.ParquetFile:
     """Open the row group as a file; INT96 has no unit of its own."""
     return pq.ParquetFile(
         _Held(part.raw, first=group.first_byte, size=group.file_size),
-        # Arrow expects a footer at the end of the file; a footer without pages is enough.
-        metadata=pq.read_metadata(pa.BufferReader(MAGIC + group.footer)),
+        metadata=_metadata(group.footer),
         coerce_int96_timestamp_unit=unit,
         page_checksum_verification=True,
         # Read-ahead is not needed.
         pre_buffer=False,
     )
+
+
+@lru_cache(maxsize=4)
+def _metadata(footer: bytes) -> pq.FileMetaData:
+    # Arrow expects a footer at the end of the file; a footer without pages is enough.
+    return pq.read_metadata(pa.BufferReader(MAGIC + footer))
 
 
 class _Held(io.RawIOBase):

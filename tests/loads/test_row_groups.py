@@ -1,0 +1,66 @@
+"""The row groups of one Parquet file are loaded by several sessions, each once."""
+
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup_core.names import ProducerId
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.plan.bundles import bundles_of
+from spark_jobs.plan.plan import make_plan
+from tests.loads.conftest import Loads
+
+_GROUPS, _ROWS = 10, 1000
+_ALL = list(range(_GROUPS * _ROWS))
+
+
+@pytest.fixture(autouse=True)
+def file(loads: Loads):
+    """A Parquet file of ten row groups, and a chunk for about two of them."""
+    path = loads.folder / "a.parquet"
+    ids = pa.table({"id": pa.array(_ALL, pa.int64())})
+    pq.write_table(ids, path, row_group_size=_ROWS, compression="none", use_dictionary=False)
+    of_group = pq.read_metadata(path).row_group(0).total_byte_size
+    loads.declared = replace(
+        loads.declared,
+        source=Source(path=str(loads.folder / "*.parquet"), format=Format.PARQUET, chunk_bytes=2 * of_group + 50),
+        columns=(parse_column("id", "bigint"),),
+    )
+    return path
+
+
+def chunks(loads: Loads) -> list[tuple[int, int | None]]:
+    plan = make_plan(loads.declared, loads.ledger, now_s=time.time())
+    ids = {(file.listed.name, file.generation): ProducerId(1) for file in plan.to_read}
+    return [(chunk.first, chunk.end) for bundle in bundles_of(loads.declared, plan.to_read, ids) for chunk in bundle]
+
+
+def test_a_file_is_cut_between_row_groups_and_each_row_is_loaded_once(loads):
+    cut, report = chunks(loads), loads.load()
+
+    assert cut == [(0, 2000), (2000, 4000), (4000, 6000), (6000, 8000), (8000, None)]
+    assert (report.loaded, loads.load().loaded) == (len(_ALL), 0)
+    assert loads.rows() == _ALL
+
+
+def test_a_damaged_row_group_is_the_only_one_that_is_not_loaded_and_comes_once_it_is_whole(loads, file):
+    whole = file.read_bytes()
+    group = pq.read_metadata(file).row_group(3).column(0)
+    at = group.data_page_offset
+    file.write_bytes(whole[:at] + b"\xff" * group.total_compressed_size + whole[at + group.total_compressed_size :])
+
+    first, position = loads.load(), loads.ledger.position("events")
+    again = loads.load()
+
+    assert set(_ALL) - set(loads.rows()) == set(range(2000, 4000))
+    assert [(note.name, note.needs_a_person) for note in first.notes] == [("a.parquet", True)]
+    assert (again.loaded, loads.ledger.position("events")) == (0, position)
+    assert chunks(loads) == [(2000, 4000)]
+    file.write_bytes(whole)
+    assert loads.load().loaded == 2000
+    assert loads.rows() == _ALL
+    assert chunks(loads) == []
