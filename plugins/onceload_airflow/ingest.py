@@ -34,9 +34,9 @@ _ABOUT = """Loads `{source}` into `{target}`, exactly once. Pipeline file: `{fil
 Every run loads what is new, and nothing twice. It is safe to clear a task, to run it again, to start two runs at once
 and to backfill days that are already loaded. A run that finds nothing new skips its other tasks.
 """
-_PLAN = "Compares the files with the ledger, in about a second, without Spark. If nothing is new, the rest is skipped."
-_STAGE = "Spark reads new records into a staging table; the target does not change yet. A retry starts from scratch."
-_LOAD = "Spark reads new records. Each chunk commits by itself: rows and receipts in one transaction."
+_PLAN = "Compares the files with the ledger, in about a second. If nothing is new, the rest is skipped."
+_STAGE = "Reads new records into a staging table; the target does not change yet. A retry starts from scratch."
+_LOAD = "Reads new records. Each chunk commits by itself: rows and receipts in one transaction."
 _AUDIT = "Checks the staged rows with the suite. If a critical expectation fails, the run stops and publishes nothing."
 _PUBLISH = "One commit: all rows of the batch, and the receipts of what was consumed. A second call changes nothing."
 _REPORT = "The result of the run from the ledger; an asset event carries the numbers. Fails if files need a person."

@@ -145,7 +145,7 @@ def test_no_process_outlives_a_killed_load(loads, tmp_path):
 
 @contextmanager
 def held_table(loads: Loads) -> Iterator[None]:
-    """Let nobody write to the target meanwhile."""
+    """Lock the target against writes while the block runs."""
     with psycopg2.connect(loads.admin_dsn) as connection, connection.cursor() as cursor:
         cursor.execute("LOCK TABLE target IN SHARE MODE")
         yield
@@ -218,7 +218,7 @@ def once_there_is_a_session_process(call: Callable[[], None]) -> Iterator[None]:
     caller.join()
 
 
-def test_a_load_that_ends_before_spark_is_up_stops_it_all_the_same(loads, spark, monkeypatch):
+def test_a_load_that_ends_before_spark_is_up_stops_it_anyway(loads, spark, monkeypatch):
     close = TasksWhileSparkStarts.close
 
     def close_then(self: TasksWhileSparkStarts) -> None:
@@ -232,7 +232,7 @@ def test_a_load_that_ends_before_spark_is_up_stops_it_all_the_same(loads, spark,
     assert loads.rows() == list(range(2 * _ROWS))
 
 
-def test_what_is_loaded_before_spark_fails_to_start_is_loaded_once(loads, spark):
+def test_records_loaded_before_spark_fails_to_start_are_loaded_once(loads, spark):
     spark.error = SettingRefused("Spark", "no Java", "Java 17")
     with once_there_is_a_session_process(spark.may_start.set), pytest.raises(SettingRefused, match="no Java"):
         load_by(loads, Engine.AUTO)

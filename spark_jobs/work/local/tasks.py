@@ -118,7 +118,7 @@ class _Running:
             self.link.send(None)
 
     def result(self) -> _Result | None:
-        """What became of it; None if it died."""
+        """Its result; None if it died."""
         found: _Result | None = None
         with self.link, suppress(EOFError, OSError):
             found = self.link.recv()
