@@ -39,7 +39,7 @@ class FileToRead:
     stored: bytes | None = None
     #: What to record about it: this much is already loaded under another name.
     copy_record: CopyRecord | None = None
-    #: Of a Parquet file.
+    #: The row groups of a Parquet file.
     row_groups: tuple[RowGroup, ...] = field(default=(), repr=False)
     #: An earlier generation, whose rows are deleted in the same commit.
     replaces: ProducerId | None = None

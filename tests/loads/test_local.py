@@ -17,7 +17,8 @@ from dedup_core.delivery import Rules
 from dedup_core.errors import SettingRefused
 from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
-from spark_jobs.batch.job import Job
+from dedup_core.postgres.deliveries import PostgresDeliveries
+from spark_jobs.batch.job import Job, engine_of
 from spark_jobs.files.notes import Note
 from spark_jobs.load import engine
 from spark_jobs.load.engine import Engine
@@ -134,9 +135,11 @@ def test_no_process_outlives_a_killed_load(loads, tmp_path):
 
     with held_table(loads), running_load(file, dsn=loads.dsn, batch="second") as running:
         running.wait_until(lambda: bool(running.workers()))
+        # One of them is in the middle of a delivery.
+        running.wait_until(lambda: loads.ask("SELECT FROM pg_locks WHERE NOT granted") != [])
         running.kill_driver()
         # This waits for the end of all processes of the load.
-        running.end()
+        running.end(patience_s=_PATIENCE_S)
 
     with running_load(file, dsn=loads.dsn, batch="second") as running:
         assert running.end().document["engine"] == Engine.LOCAL
@@ -171,6 +174,8 @@ class SparkLater:
         self.may_start = threading.Event()
         self.error: Exception | None = None
         self.runs = self.stops = 0
+        #: How many deliveries were open when it was up.
+        self.deliveries = 0
 
     @contextmanager
     def started(self, *_: object, **__: object) -> "Iterator[SparkLater]":
@@ -182,6 +187,9 @@ class SparkLater:
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         self.runs += 1
+        board = PostgresDeliveries(engine_of(job), job.declared.name, job.declared.delivery)
+        left = board.open_work(job.batch, is_staged=not job.declared.is_direct, session=None)
+        self.deliveries = max(self.deliveries, left.count)
         return LocalTasks().run(job, sessions)
 
     def writing(self, job: Job) -> Job:
@@ -201,7 +209,7 @@ def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, s
     with once_there_is_a_session_process(spark.may_start.set):
         report = load_by(loads, Engine.AUTO)
 
-    assert spark.runs
+    assert spark.deliveries > 0
     assert (spark.stops, report.engine, report.loaded) == (1, Engine.SPARK, 2 * _ROWS)
     assert loads.rows() == list(range(2 * _ROWS))
 

@@ -2,17 +2,20 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dedup_core.delivery import Mode, Rules
 from dedup_core.names import ProducerId
 from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.pipeline.declared import Format, Publish, Source
 from spark_jobs.plan.bundles import bundles_of
 from spark_jobs.plan.plan import make_plan
 from tests.loads.conftest import Loads
+from tests.loads.test_sessions import at_once, consume_once
 
 _GROUPS, _ROWS = 10, 1000
 _ALL = list(range(_GROUPS * _ROWS))
@@ -47,20 +50,31 @@ def test_a_file_is_cut_between_row_groups_and_each_row_is_loaded_once(loads):
     assert loads.rows() == _ALL
 
 
-def test_a_damaged_row_group_is_the_only_one_that_is_not_loaded_and_comes_once_it_is_whole(loads, file):
+@pytest.mark.parametrize(("damaged", "chunk"), [(3, (2000, 4000)), (9, (8000, None))])
+def test_only_the_chunk_of_a_damaged_row_group_is_not_loaded_and_comes_once_it_is_whole(loads, file, damaged, chunk):
     whole = file.read_bytes()
-    group = pq.read_metadata(file).row_group(3).column(0)
-    at = group.data_page_offset
-    file.write_bytes(whole[:at] + b"\xff" * group.total_compressed_size + whole[at + group.total_compressed_size :])
+    at = pq.read_metadata(file).row_group(damaged).column(0).data_page_offset
+    # The last bytes of the file show whether it was rewritten.
+    file.write_bytes(whole[:at] + b"\xff" * 3000 + whole[at + 3000 :])
 
     first, position = loads.load(), loads.ledger.position("events")
     again = loads.load()
 
-    assert set(_ALL) - set(loads.rows()) == set(range(2000, 4000))
+    assert set(_ALL) - set(loads.rows()) == set(_ALL[slice(*chunk)])
     assert [(note.name, note.needs_a_person) for note in first.notes] == [("a.parquet", True)]
     assert (again.loaded, loads.ledger.position("events")) == (0, position)
-    assert chunks(loads) == [(2000, 4000)]
+    assert chunks(loads) == [chunk]
     file.write_bytes(whole)
     assert loads.load().loaded == 2000
     assert loads.rows() == _ALL
     assert chunks(loads) == []
+
+
+@pytest.mark.parametrize("publish", [Publish.DIRECT])
+def test_no_fixed_session_ends_before_all_row_groups_are_handed_out(loads):
+    loads.declared = replace(loads.declared, delivery=Rules(mode=Mode.SESSION, sessions=2, open_max=2))
+
+    reports = at_once([partial(consume_once, loads, name) for name in "12"])
+
+    assert [each.loaded for each in reports] == [6000, 4000]
+    assert loads.rows() == _ALL

@@ -90,11 +90,11 @@ class RunningLoad:
         os.killpg(self._process.pid, signal.SIGKILL)
         _kill(descendants)
 
-    def end(self) -> Ended:
+    def end(self, *, patience_s: float = _PATIENCE_S) -> Ended:
         """Wait for its end, and see to it that nothing of it is left."""
-        self._process.wait(timeout=_PATIENCE_S)
+        self._process.wait(timeout=patience_s)
         # Without its driver, the rest ends by itself: that is a part of what is tried here.
-        _, left = psutil.wait_procs(self._seen, timeout=_PATIENCE_S)
+        _, left = psutil.wait_procs(self._seen, timeout=patience_s)
         assert not left, f"these have no driver any more, and they go on: {left}"
         self._said.seek(0)
         self._words.seek(0)

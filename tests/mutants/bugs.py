@@ -2291,6 +2291,78 @@ SESSION_BUGS = (
     ),
 )
 
+OF_LOCAL = "tests/loads/test_local.py"
+OF_ROW_GROUPS = "tests/loads/test_row_groups.py"
+DAMAGED_ROW_GROUP = (
+    f"{OF_ROW_GROUPS}::test_only_the_chunk_of_a_damaged_row_group_is_not_loaded_and_comes_once_it_is_whole"
+)
+
+ENGINE_BUGS = (
+    Bug(
+        name="local sessions of a killed load go on",
+        file="spark_jobs/work/local/tasks.py",
+        correct="    threading.Thread(target=_end_with_the_load, daemon=True).start()\n",
+        wrong="",
+        tests=(f"{OF_LOCAL}::test_no_process_outlives_a_killed_load",),
+    ),
+    Bug(
+        name="a local session whose process dies is over",
+        file="spark_jobs/work/local/tasks.py",
+        correct="deaths >= FAILURES_MAX + self.job.declared.delivery.deliveries_max",
+        wrong="deaths >= 1",
+        tests=(f"{OF_LOCAL}::test_another_process_goes_on_for_one_that_is_killed",),
+    ),
+    Bug(
+        name="local sessions do not stop once Spark is up",
+        file="spark_jobs/work/local/tasks.py",
+        correct="            self.link.send(None)",
+        wrong="            pass",
+        tests=(f"{OF_LOCAL}::test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest",),
+    ),
+    Bug(
+        name="Spark is left running by a load that ends before it is up",
+        file="spark_jobs/work/local/while_spark_starts.py",
+        correct="        self._thread.join()\n        self._open.close()\n",
+        wrong="        self._open.close()\n",
+        tests=(f"{OF_LOCAL}::test_a_load_that_ends_before_spark_is_up_stops_it_anyway",),
+    ),
+    Bug(
+        name="each row group counts as the end of its file",
+        file="spark_jobs/read/checked_parts.py",
+        correct="size = chunk.size if group is groups[-1] else None",
+        wrong="size = chunk.size",
+        tests=(DAMAGED_ROW_GROUP,),
+    ),
+    Bug(
+        name="a file that lacks row groups gets an empty commit with each load",
+        file="spark_jobs/plan/bundles.py",
+        correct="if not groups and chunk.end is None and len(file.spans) > 1:",
+        wrong="if not groups and chunk.end is None and len(file.spans) > 9:",
+        tests=(DAMAGED_ROW_GROUP,),
+    ),
+    Bug(
+        name="row groups overlap where a file is cut",
+        file="spark_jobs/plan/bundles.py",
+        correct="[*firsts[1:], chunk.end]",
+        wrong="[None] * len(firsts)",
+        tests=(f"{OF_ROW_GROUPS}::test_a_file_is_cut_between_row_groups_and_each_row_is_loaded_once",),
+    ),
+    Bug(
+        name="a fixed session ends while row groups are not handed out yet",
+        file="spark_jobs/plan/to_read.py",
+        correct="return any(not taken",
+        wrong="return False and any(not taken",
+        tests=(f"{OF_ROW_GROUPS}::test_no_fixed_session_ends_before_all_row_groups_are_handed_out",),
+    ),
+    Bug(
+        name="a small load under Airflow waits for Spark",
+        file="plugins/onceload_airflow/operators.py",
+        correct='is_here = self._engine(context) == "local"',
+        wrong="is_here = False",
+        tests=(f"{OF_RUNS}::test_a_run_with_a_transform_is_submitted_to_spark_and_a_small_one_is_not",),
+    ),
+)
+
 FAILOVER_BUGS = (
     Bug(
         name="a role may have commits answered before they are on disk and on the standby",
@@ -2328,4 +2400,5 @@ BUGS = (
     *QUARANTINE_BUGS,
     *SESSION_BUGS,
     *FAILOVER_BUGS,
+    *ENGINE_BUGS,
 )

@@ -158,7 +158,7 @@ def _work(job: Job, name: SessionName, waits: bool, link: Connection) -> None:  
         found = []
     except OnceloadError as error:
         found = error
-    except Exception as error:  # noqa: BLE001 - it may not be one that can be pickled.
+    except Exception as error:  # noqa: BLE001 - not every error can be pickled.
         found = TasksFailed(job.declared.name, f"{type(error).__name__}: {error}")
     link.send(found)
 
