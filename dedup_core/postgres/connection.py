@@ -1,7 +1,7 @@
 """Connections to Postgres, and the translation of its errors into ours."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, TypeAlias, TypeVar
@@ -202,9 +202,9 @@ def severity(error: DBAPIError) -> str:
 
 
 @contextmanager
-def at_once(engine: Engine, pipeline: str, batch: str) -> Iterator[Connection]:
-    """One transaction. If the outcome of its COMMIT is unknown, raise CommitOutcomeUnknown."""
-    with engine.connect() as connection:
+def at_once(engine: Engine, pipeline: str, batch: str, *, begun: Connection | None = None) -> Iterator[Connection]:
+    """One transaction, or the end of one that has begun. Raise CommitOutcomeUnknown if its COMMIT gets no answer."""
+    with engine.connect() if begun is None else nullcontext(begun) as connection:
         yield connection
         try:
             connection.commit()

@@ -55,22 +55,28 @@ class PostgresLedger:
         self._reached = reached
         self._prepared_on: date | None = None
 
-    def commit(self, commit: Commit[Connection]) -> Position:
-        """Publish the rows and record what was consumed: both or neither."""
+    def commit(self, commit: Commit[Connection], *, begun: Connection | None = None) -> Position:
+        """Publish the rows and record what was consumed: both or neither; in a transaction that may have begun."""
         if commit.message_ids:
             with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
                 self._prepare_message_days()
-        return self._commit(commit, run_steps)
+        return self._commit(commit, run_steps, begun=begun)
 
     def settle(self, settlement: Settlement[Connection]) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
         return self._commit(settlement, run_settlement_steps)
 
-    def _commit(self, commit: AnyCommit, run: Callable[[Connection, AnyCommit, Reached], Position]) -> Position:
+    def _commit(
+        self,
+        commit: AnyCommit,
+        run: Callable[[Connection, AnyCommit, Reached], Position],
+        *,
+        begun: Connection | None = None,
+    ) -> Position:
         """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
         pipeline = commit.session.pipeline
         with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
-            with at_once(self._engine, pipeline, commit.batch) as connection:
+            with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:
                 position = run(connection, commit, self._reached)
             self._reached(CommitStep.COMMITTED)
             return position

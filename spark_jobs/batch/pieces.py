@@ -1,7 +1,7 @@
 """The staged pieces, and what each proves when it is published."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +13,12 @@ from dedup_core.ports import Advance, Claim, QuarantinedRecord
 from dedup_core.postgres.commit import check_held
 from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
+from spark_jobs.batch.spool import write_file
 from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.read.new_content import NewContent
+from spark_jobs.write.binary_copy import encoded
 from spark_jobs.write.codec import decode, encode
 from spark_jobs.write.sql import run
 from spark_jobs.write.writer import Writer
@@ -38,6 +40,8 @@ class StagedPiece:
     records: int
     #: In the last piece of a delivery: the files that could not be read.
     notes: tuple[Note, ...] = ()
+    #: The file with its rows, if they are not in the table of the stage.
+    file: str | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -83,12 +87,24 @@ def stage_piece(
     engine: Engine, stage: Stage, piece: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
 ) -> None:
     """Stage a piece and its rows, unless this try already did and the answer was lost."""
+    piece = replace(piece, file=_written_file(stage, rows, writer))
     with engine.connect() as connection, connection.begin() as transaction:
         if not insert_piece(connection, stage, piece):
             transaction.rollback()
             return
-        writer.write(connection, rows)
+        if piece.file is None:
+            writer.write(connection, rows)
         check_held(connection, claim)
+
+
+def _written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
+    """Write rows to a file, unless they need the table: for added columns, or because the disk is full."""
+    if stage.spool is None or not rows.num_rows or writer.added:
+        return None
+    try:
+        return write_file(stage.spool, encoded(rows, writer.columns, names=writer.names))
+    except OSError:
+        return None
 
 
 def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
@@ -104,7 +120,7 @@ def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
 def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bool:
     # Stage names are generated, so no colon in them is taken for a parameter.
     statement = text(
-        f"INSERT INTO {stage.pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof)"
+        f"INSERT INTO {stage.pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof, :file)"
         " ON CONFLICT DO NOTHING"
     )
     binds = {
@@ -115,6 +131,7 @@ def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bo
         "bytes": piece.bytes,
         "records": piece.records,
         "proof": encode(_Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes)),
+        "file": piece.file,
     }
     with still_there(stage):
         return connection.execute(statement, binds).rowcount == 1
@@ -134,6 +151,12 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     if not rows or rows[0].delivery != OPENED:
         raise StageLost(stage.pieces)
     return rows[1:]
+
+
+def staged_files(connection: Connection, stage: Stage) -> dict[str, int]:
+    """The files of pieces that are staged now, and how many rows each has."""
+    rows = run(connection, f"SELECT file, rows FROM {stage.pieces} WHERE file IS NOT NULL")
+    return {row.file: row.rows for row in rows}
 
 
 def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:
@@ -207,4 +230,5 @@ def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that i
         advances=proof.advances,
         quarantined=proof.quarantined,
         notes=proof.notes,
+        file=row.file,
     )

@@ -61,6 +61,8 @@ class Stage:
     columns: tuple[Column, ...]
     #: Whether rows know their record; only a transform may drop that.
     lineage: bool
+    #: A folder for the rows of pieces, if they need no table.
+    spool: str | None = None
 
     @classmethod
     def called(cls, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> "Stage":
@@ -100,7 +102,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         run(
             holder,
             f"CREATE UNLOGGED TABLE {stage.pieces} (delivery integer, number integer, is_last boolean NOT NULL,"
-            " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL,"
+            " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL, file text,"
             " PRIMARY KEY (delivery, number))",
         )
         run(holder, f"INSERT INTO {stage.pieces} VALUES ({OPENED}, 0, true, 0, 0, 0, '')")

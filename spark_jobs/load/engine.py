@@ -7,6 +7,8 @@ from spark_jobs.files.compression import Compression
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.plan.to_read import FileToRead
 
+#: Set by spark-submit for the program that it runs.
+LAUNCHED = "PYSPARK_GATEWAY_PORT"
 #: A larger load starts Spark; local processes read about this much while it starts.
 _LOCAL_BYTES_MAX = 512 * 2**20
 #: How many times larger the content of a compressed file usually is.

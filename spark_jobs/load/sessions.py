@@ -1,5 +1,6 @@
 """The sessions of one load, in this process or in Spark tasks, and the job that each gets."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
@@ -12,7 +13,7 @@ from spark_jobs.batch.job import Job
 from spark_jobs.files.addresses import is_of_s3, known_access
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
-from spark_jobs.load.engine import Engine, engine_for
+from spark_jobs.load.engine import LAUNCHED, Engine, engine_for
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.plan.to_read import FileToRead
 from spark_jobs.work.local.tasks import LocalTasks
@@ -58,6 +59,12 @@ class Sessions:
             raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
         ensure_target(context.engine, declared, columns=job.written)
         return job
+
+    @property
+    def share_files(self) -> bool:
+        """Whether all sessions run on this machine."""
+        master = self._context.settings.master
+        return LAUNCHED not in os.environ and (master is None or master.startswith("local"))
 
     @property
     def tasks(self) -> Tasks:

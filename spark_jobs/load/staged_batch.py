@@ -1,11 +1,11 @@
 """A batch that is published as a whole: staged, retried if rows are lost, and published in one commit or kept."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dedup_core.errors import DatabaseLost
+from dedup_core.errors import DatabaseLost, RowsRefused
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.connection import translated
@@ -13,6 +13,7 @@ from dedup_core.spans import SEQUENCE_END, Span, SpanSet
 from spark_jobs.batch.job import Job, Replacement
 from spark_jobs.batch.kept import keep_batch
 from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
+from spark_jobs.batch.spool import open_spool
 from spark_jobs.batch.stage import Stage, StageLost, open_stage
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.chunks import Chunk
@@ -20,11 +21,13 @@ from spark_jobs.load.context import LoadContext
 from spark_jobs.load.offering import ClaimedWork
 from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from spark_jobs.load.sessions import Sessions
-from spark_jobs.pipeline.declared import Declared
+from spark_jobs.pipeline.declared import Declared, UnknownFields, Write
+from spark_jobs.publish.early_copy import EarlyCopy
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
 from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.board_work import Bundle, Delivery, decode_work, offers_of
+from spark_jobs.write.binary_copy import needs_cast
 from spark_jobs.write.patience import until_answered
 
 #: A crash of the server empties unlogged tables; the next staging then starts from nothing.
@@ -78,6 +81,8 @@ class StagedBatch:
     def __init__(self, context: LoadContext, sessions: Sessions) -> None:
         self._context, self._sessions = context, sessions
         self._declared = context.declared
+        #: Rows go through files until the target refuses some of them: only a table of the stage shows which.
+        self._spools = True
         #: How many rows are kept for another call; None if none are left to publish.
         self.kept: int | None = None
 
@@ -96,10 +101,11 @@ class StagedBatch:
             with ExitStack() as staging, suppress(StageLost):
                 # After a crash, old connections fail only now; their locks are gone with their stages.
                 stage = until_answered(partial(self._open_stage, staging, job))
+                early = self._begin_to_copy(staging, job, stage)
                 staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
                 if staged.is_to_be_published:
                     notes = [*left_out, *staged.notes]
-                    self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes)
+                    self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes, early=early)
                     return notes
                 if self._context.is_stopped:
                     return left_out
@@ -114,7 +120,27 @@ class StagedBatch:
         with translated(pipeline=job.declared.name, doing="opening a stage"):
             target = job.declared.target
             stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
-            return staging.enter_context(stage)
+            opened = staging.enter_context(stage)
+        return replace(opened, spool=staging.enter_context(open_spool())) if self._may_spool(job) else opened
+
+    def _may_spool(self, job: Job) -> bool:
+        """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
+        declared = self._declared
+        needs_table = job.records_have_own_ids or declared.suite or declared.transform or needs_cast(job.written)
+        return (
+            not needs_table
+            and self._context.settings.publishes
+            and declared.target.write is Write.APPEND
+            and self._sessions.share_files
+            and self._spools
+        )
+
+    def _begin_to_copy(self, staging: ExitStack, job: Job, stage: Stage) -> EarlyCopy | None:
+        """Copy files while others are staged, unless rows are deleted or columns added before them."""
+        adds = self._declared.unknown_fields is UnknownFields.ADD
+        if stage.spool is None or job.replaced or adds:
+            return None
+        return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
 
     def _stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> _Staged:
         notes = self._let_sessions_stage(job, stage, bundles, claim)
@@ -160,13 +186,20 @@ class StagedBatch:
         *,
         bundles: Sequence[Bundle],
         notes: Sequence[Note],
+        early: EarlyCopy | None,
     ) -> None:
         engine, ledger, settings = self._context.engine, self._context.ledger, self._context.settings
         if settings.publishes:
             if self._declared.suite is not None:
                 audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
                 check(audit, job, stage)
-            publish(engine, ledger, job, stage, pieces, claim=claim)
+            try:
+                publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
+            except RowsRefused as error:
+                if stage.spool is None:
+                    raise
+                self._spools = False
+                raise StageLost(stage.name) from error
         elif any(piece.advances for piece in pieces):
             sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)

@@ -1,7 +1,7 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,19 +25,21 @@ from dedup_core.replay import Condition, Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, Replacement
 from spark_jobs.batch.pieces import StagedPiece, check_kept
-from spark_jobs.batch.stage import Stage
+from spark_jobs.batch.spool import read_file
+from spark_jobs.batch.stage import Stage, StageLost
 from spark_jobs.files.notes import Note
-from spark_jobs.pipeline.columns import Column
 from spark_jobs.pipeline.declared import Target, Write
+from spark_jobs.publish.early_copy import Begun, EarlyCopy
 from spark_jobs.publish.merge import advances_of, merge_in, refuse_twice
 from spark_jobs.publish.new_rows import NewRows, open_sieve
 from spark_jobs.publish.replaced_rows import replace_rows
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
+from spark_jobs.write.binary_copy import copy_encoded
 from spark_jobs.write.find_refused import is_of_rows
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import count_written, undeclared_columns
+from spark_jobs.write.target import undeclared_columns
 from spark_jobs.write.writer import ColumnsDiffer, Writer, cast_to_target
 
 
@@ -64,6 +66,8 @@ class _BatchTotals:
 
     pieces: int
     rows: int
+    #: The files with rows that are in no table.
+    files: tuple[str, ...]
     #: How many good records were read; a transform may make more or fewer rows of them.
     records: int
     bytes: int
@@ -80,6 +84,7 @@ class _BatchTotals:
         return cls(
             pieces=len(pieces),
             rows=sum(piece.rows for piece in pieces),
+            files=tuple(piece.file for piece in pieces if piece.file),
             records=sum(piece.records for piece in pieces),
             bytes=sum(piece.bytes for piece in pieces),
             quarantined=tuple(record for piece in pieces for record in piece.quarantined),
@@ -98,20 +103,29 @@ def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
 
 
 def publish(
-    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage, pieces: Sequence[StagedPiece], *, claim: Claim
+    engine: Engine,
+    ledger: PostgresLedger,
+    job: Job,
+    stage: Stage,
+    pieces: Sequence[StagedPiece],
+    *,
+    claim: Claim,
+    early: EarlyCopy | None = None,
 ) -> None:
-    """Commit until it is certain that it took effect."""
+    """Commit until it is certain that it took effect; first in the transaction that has copied files already."""
     totals = _BatchTotals.of(job, pieces)
     if not totals.advances:
         return
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience = Patience()
+    begun = early.take(totals.files) if early else None
     with open_sieve(engine, ledger, job, stage) as sieve:
         while True:
             new = patience.until_answered(partial(sieve.sift, totals.advances, staged=totals.rows))
-            commit = _commit_of(job, stage, totals, new, claim=claim)
+            commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
             try:
-                _commit(ledger, job, commit)
+                with closing(early) if begun and early else nullcontext():
+                    _commit(ledger, job, commit, begun=begun)
             except ColumnsDiffer as error:
                 # Another run has just added them; the next try reads their types.
                 raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
@@ -126,9 +140,12 @@ def publish(
                     return
             else:
                 return
+            begun = None
 
 
-def _commit_of(job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim) -> Commit[Connection]:
+def _commit_of(
+    job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim, begun: Begun | None
+) -> Commit[Connection]:
     """The commit of the new rows, and of all that the batch proves."""
     kind: Callable[..., Commit[Connection]]
     kind = Commit if new.offered is None else partial(BulkCommit, offered=new.offered)
@@ -136,9 +153,7 @@ def _commit_of(job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, cl
         session=job.session,
         batch=job.batch,
         advances=new.advances,
-        write_rows=partial(
-            _publish_rows, job=job, stage=stage, pieces=totals.pieces, source=new.source, replaced=totals.replaced
-        ),
+        write_rows=_Publication(job=job, stage=stage, totals=totals, source=new.source, begun=begun).write,
         claim=claim,
         counts=Counts(
             loaded=new.count,
@@ -154,9 +169,9 @@ def _commit_of(job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, cl
     )
 
 
-def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> None:
+def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection], *, begun: Begun | None) -> None:
     with _refusing_rows(job):
-        position = ledger.commit(commit)
+        position = ledger.commit(commit, begun=begun.connection if begun else None)
     event(
         "batch_published",
         pipeline=job.declared.name,
@@ -195,40 +210,61 @@ def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
     return known[advance.producer_id].state.consumed.covers(advance.spans)
 
 
-def _publish_rows(
-    connection: Connection, *, job: Job, stage: Stage, pieces: int, source: str, replaced: Sequence[ProducerId]
-) -> int:
-    check_kept(connection, stage, pieces)
-    run(connection, WORK_MEMORY)
-    target = job.declared.target
-    added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
-    writer = Writer.into_target(target, job.written).adding(added)
-    # The server's own message is still available here.
-    with _refusing_rows(job):
-        writer.add_columns(connection)
-        append_or_merge = partial(_append_or_merge, connection, job, source, writer.columns)
-        return replace_rows(connection, job, replaced, append_or_merge) if replaced else append_or_merge()
+@dataclass(frozen=True, kw_only=True)
+class _Publication:
+    """The rows that a commit takes from a stage into the target."""
 
+    job: Job
+    stage: Stage
+    totals: _BatchTotals
+    #: Where the new rows of its table are selected from.
+    source: str
+    #: The transaction that has copied some files already.
+    begun: Begun | None
 
-def _append_or_merge(connection: Connection, job: Job, source: str, columns: tuple[Column, ...]) -> int:
-    """Write the new rows to the target, and return how many the server wrote."""
-    target = job.declared.target
-    match target.write:
-        case Write.APPEND:
-            return _append(connection, target, source, columns)
-        case Write.MERGE:
-            if job.declared.transform is not None:
-                refuse_twice(connection, job, source)
-            return merge_in(connection, target, source, columns)
+    @property
+    def _target(self) -> Target:
+        return self.job.declared.target
 
+    def write(self, connection: Connection) -> int:
+        job, replaced = self.job, self.totals.replaced
+        check_kept(connection, self.stage, self.totals.pieces)
+        run(connection, WORK_MEMORY)
+        added = undeclared_columns(connection, self.stage.rows, known=[column.name for column in job.written])
+        writer = Writer.into_target(self._target, job.written).adding(added)
+        # The server's own message is still available here.
+        with _refusing_rows(job):
+            writer.add_columns(connection)
+            append_or_merge = partial(self._append_or_merge, connection, writer)
+            return replace_rows(connection, job, replaced, append_or_merge) if replaced else append_or_merge()
 
-def _append(connection: Connection, target: Target, source: str, columns: tuple[Column, ...]) -> int:
-    names = ", ".join(map(quoted, Writer.into_target(target, columns).names))
-    table, arriving = table_name(target), f"SELECT {cast_to_target(columns, lineage=target.lineage)} FROM {source}"
-    return count_written(
-        connection,
-        table,
-        lambda: run(connection, f"INSERT INTO {table} ({names}) {arriving}").rowcount,
-        columns=columns,
-        lineage=target.lineage,
-    )
+    def _append_or_merge(self, connection: Connection, writer: Writer) -> int:
+        """Write the new rows to the target, and return how many the server wrote."""
+        match self._target.write:
+            case Write.APPEND:
+                written = self.begun.written if self.begun else writer.begun(connection)
+                return written.remaining(connection, self._append(connection, writer))
+            case Write.MERGE:
+                if self.job.declared.transform is not None:
+                    refuse_twice(connection, self.job, self.source)
+                return merge_in(connection, self._target, self.source, writer.columns)
+
+    def _append(self, connection: Connection, writer: Writer) -> int:
+        names, selected = ", ".join(map(quoted, writer.names)), cast_to_target(writer.columns, lineage=writer.lineage)
+        insert = f"INSERT INTO {writer.table} ({names}) SELECT {selected} FROM {self.source}"
+        return self._copy_files(connection) + run(connection, insert).rowcount
+
+    def _copy_files(self, connection: Connection) -> int:
+        """Copy the rows of the pieces that have a file."""
+        writer, folder = Writer.into_target(self._target, self.job.written), self.stage.spool
+        if folder is None:
+            return 0
+        copied = dict(self.begun.copied) if self.begun else {}
+        try:
+            for file in set(self.totals.files) - copied.keys():
+                rows = read_file(folder, file)
+                copied[file] = copy_encoded(connection, rows, table=writer.table, names=writer.names)
+        except FileNotFoundError as error:
+            # Temporary files may be removed by whoever tidies up; then the batch is staged again.
+            raise StageLost(self.stage.name) from error
+        return sum(copied.values())

@@ -90,10 +90,20 @@ def copy_in(
 
     The table's name is quoted, the columns' names are not.
     """
+    return copy_encoded(connection, _encoded(rows, columns), table=table, names=names)
+
+
+def encoded(rows: pa.Table, columns: Sequence[Column], *, names: Sequence[str]) -> Iterator[bytes]:
+    """The columns with these names as COPY takes them."""
+    return _encoded(rows.select(names), columns)
+
+
+def copy_encoded(connection: Connection, encoded: Iterator[bytes], *, table: str, names: Sequence[str]) -> int:
+    """Write rows that are encoded already, and return how many the server wrote."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     listed = ", ".join(map(quoted, names))
     statement = f"COPY {table} ({listed}) FROM STDIN (FORMAT binary)"
-    reader = Reader(_encoded(rows, columns))
+    reader = Reader(encoded)
     try:
         with driver.cursor() as cursor:
             cursor.copy_expert(statement, reader)

@@ -54,24 +54,43 @@ def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> Non
 def count_written(
     connection: Connection, table: str, write: Callable[[], int], *, columns: Sequence[Column], lineage: bool
 ) -> int:
-    """How many rows a statement leaves in the target: those written, minus those that triggers deleted again.
+    """How many rows a statement leaves in the target: those written, minus those that triggers deleted again."""
+    written = Written.begun(connection, table, columns=columns, lineage=lineage)
+    return written.remaining(connection, write())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Counts what remains in the target of the rows that a transaction writes.
 
     The table is checked again, because it may have been altered since the load began: before the write, so that another
     kind of table or column refuses no rows; and after it, when the lock of the write keeps it as it is until the
     commit.
     """
-    refuse_altered(connection, table, columns=columns, lineage=lineage)
-    before = _deleted(connection, table)
-    rows = write()
-    refuse_altered(connection, table, columns=columns, lineage=lineage)
-    after = _deleted(connection, table)
-    if after.has_triggers:
-        if not after.is_counted:
-            raise SettingRefused("track_counts", f"off, and {table} has triggers, which may delete rows", _COUNTED)
-        # Run triggers that are deferred to the commit.
-        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
-        after = _deleted(connection, table)
-    return rows - int(after.rows - before.rows)
+
+    table: str
+    columns: Sequence[Column]
+    lineage: bool
+    #: How many rows the transaction had deleted before.
+    deleted: int
+
+    @classmethod
+    def begun(cls, connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "Written":
+        refuse_altered(connection, table, columns=columns, lineage=lineage)
+        return cls(table=table, columns=columns, lineage=lineage, deleted=int(_deleted(connection, table).rows))
+
+    def remaining(self, connection: Connection, rows: int) -> int:
+        """How many of the written rows triggers have not deleted again."""
+        refuse_altered(connection, self.table, columns=self.columns, lineage=self.lineage)
+        after = _deleted(connection, self.table)
+        if after.has_triggers:
+            if not after.is_counted:
+                found = f"off, and {self.table} has triggers, which may delete rows"
+                raise SettingRefused("track_counts", found, _COUNTED)
+            # Run triggers that are deferred to the commit.
+            run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+            after = _deleted(connection, self.table)
+        return rows - (int(after.rows) - self.deleted)
 
 
 _COUNTED = "on, so that each commit counts the rows that triggers delete (ALTER ROLE <loader> RESET track_counts)"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -12,7 +11,7 @@ from spark_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.binary_copy import copied_as, copy_in, needs_cast
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import Closed, columns_there, count_written, places_taken
+from spark_jobs.write.target import Closed, Written, columns_there, places_taken
 
 
 class ColumnsDiffer(Exception):
@@ -86,6 +85,10 @@ class Writer:
             raise ColumnsDiffer(open_ones, is_full=is_full)
         return lacking
 
+    def begun(self, connection: Connection) -> Written:
+        """Count what this transaction writes from now on."""
+        return Written.begun(connection, self.table, columns=self.columns, lineage=self.lineage)
+
     def write(self, connection: Connection, rows: pa.Table) -> int:
         """Add missing columns, write rows, and return how many the server wrote."""
         self.add_columns(connection)
@@ -95,10 +98,11 @@ class Writer:
         """Copy rows, and return how many of them remain."""
         if not rows.num_rows:
             return 0
-        copy = partial(self._copy, connection, rows.select(self.names))
+        rows = rows.select(self.names)
         if self.table != self.target:
-            return copy()
-        return count_written(connection, self.table, copy, columns=self.columns, lineage=self.lineage)
+            return self._copy(connection, rows)
+        written = self.begun(connection)
+        return written.remaining(connection, self._copy(connection, rows))
 
     def _copy(self, connection: Connection, rows: pa.Table) -> int:
         """Copy directly, or through a temporary table if the server has to cast."""

@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -452,7 +453,8 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
         if not crashes:
             crashes.append(stage)
             with engine.begin() as connection:
-                connection.execute(text(f"TRUNCATE {stage.rows}, {stage.pieces}"))
+                for table in (stage.rows, stage.pieces):
+                    connection.execute(text(f"DELETE FROM {table}"))
         publish(engine, ledger, job, stage, parts, **more)
 
     monkeypatch.setattr("spark_jobs.load.staged_batch.publish", publish_after_a_crash)
@@ -468,8 +470,8 @@ def test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records(l
     answers: list[str] = []
 
     class Unanswered(PostgresLedger):
-        def commit(self, commit: Commit[Connection]) -> Position:
-            position = super().commit(commit)
+        def commit(self, commit: Commit[Connection], **begun: Any) -> Position:
+            position = super().commit(commit, **begun)
             if not answers:
                 answers.append("lost")
                 raise CommitOutcomeUnknown("events", commit.batch, "the line went dead")

@@ -1,0 +1,79 @@
+"""Copy files into the target while other pieces are still staged, in the transaction that publishes all of them."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import psycopg2.extensions
+from sqlalchemy import Connection, Engine
+
+from spark_jobs.batch.job import Job
+from spark_jobs.batch.pieces import staged_files
+from spark_jobs.batch.spool import read_file
+from spark_jobs.batch.stage import Stage
+from spark_jobs.write.binary_copy import copy_encoded
+from spark_jobs.write.target import Written
+from spark_jobs.write.writer import Writer
+
+_LOOKS_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A transaction with rows in the target that nobody sees before it commits."""
+
+    connection: Connection
+    written: Written
+    #: How many rows of each file it has copied.
+    copied: dict[str, int]
+
+
+class EarlyCopy:
+    """A thread with a transaction. If anything is wrong, the transaction is rolled back, and publishing begins anew."""
+
+    def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
+        self._engine, self._stage = engine, stage
+        self._writer = Writer.into_target(job.declared.target, job.written)
+        self._copied: dict[str, int] = {}
+        self._begun: Begun | None = None
+        self._is_over = threading.Event()
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._copy, name="onceload copies files", daemon=True)
+        self._thread.start()
+
+    def take(self, files: Sequence[str]) -> Begun | None:
+        """Its transaction, if it has copied nothing but these files: a piece may have been staged again."""
+        self._stop()
+        return self._begun if self._begun and self._begun.copied.keys() <= set(files) else None
+
+    def close(self) -> None:
+        """Roll back what is not committed, also if it waits for the server."""
+        self._is_over.set()
+        if self._thread.is_alive() and self._connection is not None:
+            cast(psycopg2.extensions.connection, self._connection.connection.dbapi_connection).cancel()
+        self._thread.join()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _copy(self) -> None:
+        try:
+            self._connection = connection = self._engine.connect()
+            writer = self._writer
+            written = writer.begun(connection)
+            while not self._is_over.wait(_LOOKS_EVERY_S):
+                self._copy_new(connection)
+            self._begun = Begun(connection=connection, written=written, copied=self._copied)
+        except Exception:  # noqa: BLE001, S110 - publishing finds the same error, or has none.
+            pass
+
+    def _copy_new(self, connection: Connection) -> None:
+        for file in staged_files(connection, self._stage).keys() - self._copied.keys():
+            if self._is_over.is_set():
+                return
+            rows = read_file(self._stage.spool or "", file)
+            self._copied[file] = copy_encoded(connection, rows, table=self._writer.table, names=self._writer.names)

@@ -1,0 +1,113 @@
+"""Rows of a staged batch that go through files, into the target at once."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.batch import pieces, spool
+from spark_jobs.pipeline.declared import Publish, Write
+from spark_jobs.publish import early_copy
+from spark_jobs.publish import publish as publishing
+from tests.loads.conftest import Loads, line
+from tests.servers import execute
+
+pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
+
+_ROWS = 300
+
+
+@pytest.fixture(autouse=True)
+def spool_home(loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files in several pieces, and a folder of temporary files of our own."""
+    home = tmp_path / "temporary"
+    home.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, chunk_bytes=2000))
+    for number in range(2):
+        loads.write(f"{number}.jsonl", "".join(line(each) for each in range(number * _ROWS, (number + 1) * _ROWS)))
+    return home
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were written."""
+    names: list[str] = []
+
+    def write(folder: str, encoded: Iterator[bytes]) -> str:
+        names.append(spool.write_file(folder, encoded))
+        return names[-1]
+
+    monkeypatch.setattr(pieces, "write_file", write)
+    return names
+
+
+def test_rows_go_from_files_into_the_target_and_no_file_is_left(loads, spool_home, written):
+    report, again = loads.load(), loads.load()
+
+    assert (report.loaded, again.loaded) == (2 * _ROWS, 0)
+    assert loads.rows() == list(range(2 * _ROWS))
+    assert len(written) > 2
+    assert list(spool_home.iterdir()) == []
+
+
+def test_a_killed_load_s_files_are_removed_by_the_next_and_those_of_a_live_one_stay(loads, spool_home):
+    abandoned = spool_home / "onceload-rows-0123456789abcdef"
+    abandoned.mkdir()
+    (abandoned / "rows").write_bytes(b"rows")
+    with spool.open_spool() as live:
+        loads.load()
+
+        assert not abandoned.exists()
+        assert Path(live).is_dir()
+
+
+def test_a_batch_whose_files_vanish_is_staged_again(loads, written, monkeypatch):
+    vanished: list[str] = []
+
+    def vanishing(folder: str, name: str) -> Iterator[bytes]:
+        if not vanished:
+            vanished.append(name)
+            (Path(folder) / name).unlink()
+        return spool.read_file(folder, name)
+
+    for module in (early_copy, publishing):
+        monkeypatch.setattr(module, "read_file", vanishing)
+
+    assert loads.load().loaded == 2 * _ROWS
+    assert vanished
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_without_room_for_files_rows_go_through_the_table(loads, monkeypatch):
+    def fail(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pieces, "write_file", fail)
+
+    assert loads.load().loaded == 2 * _ROWS
+    assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone(loads, written):
+    execute(
+        loads.admin_dsn,
+        "CREATE TABLE target (id bigint NOT NULL CHECK (id <> 7), amount numeric(12,2), note text,"
+        " _producer_id bigint, _sequence bigint); GRANT ALL ON target TO onceload_loader",
+    )
+
+    report = loads.load()
+
+    assert (report.loaded, report.quarantined) == (2 * _ROWS - 1, 1)
+    assert written
+    assert loads.rows() == [each for each in range(2 * _ROWS) if each != 7]
+
+
+def test_merged_rows_need_the_table(loads, written):
+    merged = replace(loads.declared.target, write=Write.MERGE, key=("id",))
+
+    assert loads.load(target=merged).loaded == 2 * _ROWS
+    assert written == []
