@@ -108,14 +108,14 @@ class _Story:
         started = time.monotonic()
         self._backfill("three-days-again", mode="missing")
         self._expect("the same backfill again", before, self._ask("SELECT position FROM onceload.pipeline"))
-        self._log(f"the same backfill again: nothing new, no Spark, {time.monotonic() - started:.0f} s; no row changed")
+        self._log(f"the same backfill again: nothing new, {time.monotonic() - started:.0f} s; no row changed")
 
     def _a_worker_dies(self) -> None:
         day = self._day(_DAYS)
         self._write(day, _LARGE)
         self.api.start(_INGEST, "killed", date=str(day))
         self._until("a running load", lambda: bool(self._ask(_HELD_DELIVERIES, "killed")))
-        killed = self._kill_spark("killed")
+        killed = self._kill_load("killed")
         self.api.until(
             f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
             lambda found: found["state"] in ("up_for_retry", "failed"),
@@ -123,9 +123,7 @@ class _Story:
         self._expect(
             "rows of a load that was killed", 0, self._ask("SELECT count(*) FROM readings WHERE at >= %s", day)
         )
-        self._log(
-            f"a load of {_LARGE:,} rows: killed {killed} Spark processes (SIGKILL) during the load; no row is loaded"
-        )
+        self._log(f"a load of {_LARGE:,} rows: killed {killed} processes (SIGKILL) during the load; no row is loaded")
         self.api.clear(_INGEST, "killed", "load")
         self._expect("its retry", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
         self._check("the retry of the killed load")
@@ -187,8 +185,8 @@ class _Story:
         found = self.api.run("backfill", run_id, pipeline="readings", mode=mode, **days)
         self._expect("a backfill", {"success"}, set(found.values()))
 
-    def _kill_spark(self, batch: str) -> int:
-        """Kill the driver of a batch, and all its child processes."""
+    def _kill_load(self, batch: str) -> int:
+        """Kill the load of a batch, and all its child processes."""
         drivers = [
             each
             for each in psutil.process_iter(["cmdline", "environ"])

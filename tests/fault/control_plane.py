@@ -61,6 +61,8 @@ from datetime import timedelta
 
 def task_policy(task):
     task.retries, task.retry_delay, task.retry_exponential_backoff = 5, timedelta(seconds=1), False
+    if task.task_id == "load" and task.dag_id in {submitted}:
+        task.engine = "spark"
 
 def dag_policy(dag):
     dag.max_active_runs = 2 if dag.dag_id in {at_once} else 1
@@ -99,7 +101,7 @@ class Fault(StrEnum):
     SCHEDULER = "scheduler killed"
     WORKER = "worker of the executor killed"
     TASK = "process of the task killed"
-    DRIVER = "driver of Spark killed"
+    DRIVER = "process of the load killed"
     CLEARED = "running task cleared"
     AT_ONCE = "two runs at once"
     CRASH = "server crashed"
@@ -194,7 +196,9 @@ def open_stand() -> Iterator["Stand"]:
             suite = "quality: {suite: suite.yaml}\n" if kind is Kind.AUDITED else ""
             (pipelines / f"{kind}.yaml").write_text(declared + suite)
         at_once = [f"ingest__{kind}" for kind in Kind if kind.may_run_twice]
-        (config / "airflow_local_settings.py").write_text(POLICIES.replace("{at_once}", repr(at_once)))
+        submitted = [f"ingest__{Kind.AUDITED}"]
+        policies = POLICIES.replace("{at_once}", repr(at_once)).replace("{submitted}", repr(submitted))
+        (config / "airflow_local_settings.py").write_text(policies)
         with (
             patch.dict(os.environ, QUICK),
             patch.object(stack, "_STALLS_AFTER_S", 60.0),
@@ -290,11 +294,13 @@ class _AtWork:
         return None
 
     def drivers(self) -> list[psutil.Process | None]:
-        """The JVM, and the Python that it runs for us: either may be the one that dies."""
+        """The load, with the JVM that runs it or the processes that it runs: any of them may be the one that dies."""
         with suppress(psutil.NoSuchProcess):
             for process in self.process.children(recursive=True):
                 if process.name() == "java":
                     return [process, *filter(_is_ours, process.children())]
+                if _is_ours(process):
+                    return [process, *process.children(recursive=True)]
         return []
 
 
