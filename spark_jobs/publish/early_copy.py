@@ -44,8 +44,13 @@ class EarlyCopy:
 
     def take(self, files: Sequence[str]) -> Begun | None:
         """Its transaction, if it has copied nothing but these files: a piece may have been staged again."""
-        self._stop()
-        return self._begun if self._begun and self._begun.copied.keys() <= set(files) else None
+        self._is_over.set()
+        self._thread.join()
+        if self._begun and self._begun.copied.keys() <= set(files):
+            return self._begun
+        # Another transaction would wait for it where both write the same key.
+        self.close()
+        return None
 
     def close(self) -> None:
         """Roll back what is not committed, also if it waits for the server."""
@@ -55,10 +60,6 @@ class EarlyCopy:
         self._thread.join()
         if self._connection is not None:
             self._connection.close()
-
-    def _stop(self) -> None:
-        self._is_over.set()
-        self._thread.join()
 
     def _copy(self) -> None:
         try:

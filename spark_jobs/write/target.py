@@ -71,13 +71,13 @@ class Written:
     table: str
     columns: Sequence[Column]
     lineage: bool
-    #: How many rows the transaction had deleted before.
-    deleted: int
+    #: What triggers had deleted before.
+    before: Record
 
     @classmethod
     def begun(cls, connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "Written":
         refuse_altered(connection, table, columns=columns, lineage=lineage)
-        return cls(table=table, columns=columns, lineage=lineage, deleted=int(_deleted(connection, table).rows))
+        return cls(table=table, columns=columns, lineage=lineage, before=_deleted(connection, table))
 
     def remaining(self, connection: Connection, rows: int) -> int:
         """How many of the written rows triggers have not deleted again."""
@@ -90,7 +90,7 @@ class Written:
             # Run triggers that are deferred to the commit.
             run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
             after = _deleted(connection, self.table)
-        return rows - (int(after.rows) - self.deleted)
+        return rows - int(after.rows - self.before.rows)
 
 
 _COUNTED = "on, so that each commit counts the rows that triggers delete (ALTER ROLE <loader> RESET track_counts)"

@@ -1,18 +1,26 @@
 """Rows of a staged batch that go through files, into the target at once."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dedup_core.names import SessionName
+from dedup_core.postgres import LedgerSettings
 from spark_jobs.batch import pieces, spool
+from spark_jobs.batch.job import Job
+from spark_jobs.files.notes import Note
+from spark_jobs.load.load import load
+from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Publish, Write
 from spark_jobs.publish import early_copy
 from spark_jobs.publish import publish as publishing
-from tests.loads.conftest import Loads, line
+from spark_jobs.write.binary_copy import copy_encoded
+from tests.loads.conftest import InThisProcess, Loads, line
+from tests.loads.test_sessions import until
 from tests.servers import execute
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -111,3 +119,34 @@ def test_merged_rows_need_the_table(loads, written):
 
     assert loads.load(target=merged).loaded == 2 * _ROWS
     assert written == []
+
+
+def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, monkeypatch):
+    """All deliveries are staged a second time, after the files of the first time were copied."""
+    copied: list[int] = []
+    taken: list[early_copy.Begun | None] = []
+    take = early_copy.EarlyCopy.take
+
+    def copy(*arguments: Any, **named: Any) -> int:
+        copied.append(copy_encoded(*arguments, **named))
+        return copied[-1]
+
+    def take_noted(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.Begun | None:
+        taken.append(take(self, files))
+        return taken[-1]
+
+    class Twice(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            notes = super().run(job, sessions)
+            until(lambda: len(copied) == len(written))
+            execute(loads.admin_dsn, "UPDATE onceload.delivery SET state = 'waiting' WHERE state = 'staged'")
+            return notes + super().run(job, sessions)
+
+    monkeypatch.setattr(early_copy, "copy_encoded", copy)
+    monkeypatch.setattr(early_copy.EarlyCopy, "take", take_noted)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0)
+
+    report = load(loads.declared, settings, batch=new_batch(), tasks=Twice())
+
+    assert (taken, report.loaded) == ([None], 2 * _ROWS)
+    assert loads.rows() == list(range(2 * _ROWS))

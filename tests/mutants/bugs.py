@@ -346,7 +346,7 @@ ANSWER_BUGS = (
     Bug(
         name="blind retry after an unknown commit: the rows are written again",
         file=LEDGER,
-        correct="            with at_once(self._engine, pipeline, commit.batch) as connection:\n"
+        correct="            with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:\n"
         "                position = run(connection, commit, self._reached)\n",
         wrong="            try:\n"
         "                with at_once(self._engine, pipeline, commit.batch) as connection:\n"
@@ -1793,15 +1793,15 @@ TARGET_BUGS = (
     Bug(
         name="what COPY was given counts as written",
         file="spark_jobs/write/binary_copy.py",
-        correct="return cursor.rowcount",
-        wrong="return int(rows.num_rows)",
+        correct="    return copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n",
+        wrong="    copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n    return int(rows.num_rows)\n",
         tests=(f"{OF_TARGETS}::test_rows_that_a_trigger_discards_are_not_recorded_as_loaded",),
     ),
     Bug(
         name="rows that a trigger deletes again count as written",
         file="spark_jobs/write/target.py",
-        correct="    return rows - int(after.rows - before.rows)\n",
-        wrong="    return rows\n",
+        correct="        return rows - int(after.rows - self.before.rows)\n",
+        wrong="        return rows\n",
         tests=(OF_TARGETS,),
     ),
     Bug(
@@ -1815,7 +1815,7 @@ TARGET_BUGS = (
         name="triggers that came after the look are not counted",
         file="spark_jobs/write/target.py",
         correct="    if after.has_triggers:\n",
-        wrong="    if before.has_triggers:\n",
+        wrong="    if self.before.has_triggers:\n",
         tests=(OF_TARGETS,),
     ),
     Bug(
@@ -1828,15 +1828,15 @@ TARGET_BUGS = (
     Bug(
         name="a target that was altered since the load began is not looked at again",
         file="spark_jobs/write/target.py",
-        correct="    refuse_altered(connection, table, columns=columns, lineage=lineage)\n    after",
-        wrong="    after",
+        correct="        refuse_altered(connection, self.table, columns=self.columns, lineage=self.lineage)\n",
+        wrong="",
         tests=(OF_TARGETS,),
     ),
     Bug(
         name="another kind of table may refuse rows before it is looked at",
         file="spark_jobs/write/target.py",
-        correct="    refuse_altered(connection, table, columns=columns, lineage=lineage)\n    before",
-        wrong="    before",
+        correct="        refuse_altered(connection, table, columns=columns, lineage=lineage)\n",
+        wrong="",
         tests=(OF_TARGETS,),
     ),
     Bug(
@@ -2363,6 +2363,46 @@ ENGINE_BUGS = (
     ),
 )
 
+OF_SPOOLS = "tests/loads/test_spool.py"
+
+SPOOL_BUGS = (
+    Bug(
+        name="files of a try that does not count are published",
+        file="spark_jobs/publish/early_copy.py",
+        correct="if self._begun and self._begun.copied.keys() <= set(files):",
+        wrong="if self._begun:",
+        tests=(f"{OF_SPOOLS}::test_files_of_a_try_that_does_not_count_are_not_published",),
+    ),
+    Bug(
+        name="files that were copied early are copied again",
+        file="spark_jobs/publish/publish.py",
+        correct="copied = dict(self.begun.copied) if self.begun else {}",
+        wrong="copied: dict[str, int] = {}",
+        tests=(f"{OF_SPOOLS}::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
+    ),
+    Bug(
+        name="a batch whose files vanish is published without them",
+        file="spark_jobs/publish/publish.py",
+        correct="            raise StageLost(self.stage.name) from error\n        return",
+        wrong="            del error\n        return",
+        tests=(f"{OF_SPOOLS}::test_a_batch_whose_files_vanish_is_staged_again",),
+    ),
+    Bug(
+        name="files of a live load are removed",
+        file="spark_jobs/batch/spool.py",
+        correct="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        wrong="fcntl.LOCK_UN",
+        tests=(f"{OF_SPOOLS}::test_a_killed_load_s_files_are_removed_by_the_next_and_those_of_a_live_one_stay",),
+    ),
+    Bug(
+        name="a row that only the target refuses keeps its whole batch out",
+        file="spark_jobs/load/staged_batch.py",
+        correct="                if stage.spool is None:\n",
+        wrong="                if stage.name:\n",
+        tests=(f"{OF_SPOOLS}::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
+    ),
+)
+
 FAILOVER_BUGS = (
     Bug(
         name="a role may have commits answered before they are on disk and on the standby",
@@ -2401,4 +2441,5 @@ BUGS = (
     *SESSION_BUGS,
     *FAILOVER_BUGS,
     *ENGINE_BUGS,
+    *SPOOL_BUGS,
 )
