@@ -7,17 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.formats.json_values import DEPTH_MAX, FRACTION_MAX
 from spark_jobs.formats.records import Indices, Mask, ValueRefused
 from spark_jobs.formats.values import DAYS, MICROSECONDS, from_text
 from spark_jobs.pipeline.columns import PRECISION_MAX, Column, ColumnType, Kind, arrow_schema, arrow_type
 
 #: The digits of an Arrow decimal of 256 bits.
 DIGITS_MAX = 76
+#: Texts that cannot be cast together are cut into this many groups, unless they are so few.
+_CUT_INTO = 16
+_TOGETHER_MIN = 64
+_FEW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +70,68 @@ def _cast(read: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
 
 
 def cast_texts(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, Mask]:
-    """Cast all texts at once, or one by one if that fails."""
+    """Cast all texts at once; where that fails, in smaller groups, and only unusual ones one by one."""
+    values = _cast_at_once(texts, column_type)
+    if values is not None:
+        return values, np.zeros(len(texts), np.bool_)
+    if column_type.is_array or column_type.kind not in _CASTS or len(texts) <= _TOGETHER_MIN:
+        return _cast_one_by_one(texts, column_type)
+    unusual = _unusual(texts, column_type.kind)
+    if unusual.any():
+        groups = [np.flatnonzero(~unusual), np.flatnonzero(unusual)]
+        casts = [cast_texts(texts.take(groups[0]), column_type), _cast_one_by_one(texts.take(groups[1]), column_type)]
+    else:
+        groups = np.array_split(np.arange(len(texts)), min(_CUT_INTO, -(-len(texts) // _TOGETHER_MIN)))
+        casts = [cast_texts(texts.take(group), column_type) for group in groups]
+    order = np.argsort(np.concatenate(groups))
+    values = pa.concat_arrays([values for values, _ in casts]).take(order)
+    return values, np.concatenate([refused for _, refused in casts])[order]
+
+
+def _cast_at_once(texts: pa.Array, column_type: ColumnType) -> pa.Array | None:
     for cast in () if column_type.is_array else _CASTS.get(column_type.kind, ()):
         try:
+            # Where many cannot be cast, Arrow describes each of them, which takes long.
+            cast(texts[:_FEW], arrow_type(column_type))
             values = cast(texts, arrow_type(column_type))
         except pa.ArrowInvalid:
             continue
-        if pa.types.is_floating(values.type) and _may_be_out_of_range(texts, values):
-            break
-        return values, np.zeros(len(texts), np.bool_)
-    return _cast_one_by_one(texts, column_type)
+        if not pa.types.is_floating(values.type) or not _may_be_out_of_range(texts, values):
+            return values
+    return None
+
+
+def _unusual(texts: pa.Array, kind: Kind) -> Mask:
+    if kind is Kind.JSONB:
+        return _unlike_plain_jsonb(texts)
+    return mask_of(pc.invert(pc.match_substring_regex(texts, _USUAL[kind])))
+
+
+def _unlike_plain_jsonb(texts: pa.Array) -> Mask:
+    """The JSON texts that jsonb might refuse: with NUL, numbers out of range, or very deep nesting."""
+    unlike = pc.match_substring_regex(texts, _SUSPECT_JSON)
+    lengths = pc.binary_length(texts)
+    if (pc.max(lengths).as_py() or 0) > DEPTH_MAX:
+        depths = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
+        unlike = pc.or_(unlike, pc.or_(pc.greater(lengths, FRACTION_MAX), pc.greater(depths, DEPTH_MAX)))
+    return mask_of(unlike)
+
+
+_SUSPECT_JSON = r"\\u0000|[0-9][eE][+-]?[0-9]{4}"
+_is_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _jsonbs(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Strict JSON without anything that jsonb may refuse."""
+    if _unlike_plain_jsonb(texts).any():
+        raise pa.ArrowInvalid("jsonb might refuse it")
+    for text in texts.to_pylist():
+        try:
+            if text is not None:
+                _is_json(text)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise pa.ArrowInvalid("not strict JSON") from error
+    return pc.ascii_trim(texts, " \t\r\n").cast(target)
 
 
 def _may_be_out_of_range(texts: pa.Array, floats: pa.Array) -> bool:
@@ -108,6 +166,14 @@ def _integers(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return texts.cast(target)
 
 
+def _whole_numbers(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Integers of which some are written with a point, as in 1.0."""
+    return numerics(texts, _WITH_FRACTION).cast(target)
+
+
+_WITH_FRACTION = pa.decimal128(PRECISION_MAX, 9)
+
+
 def numerics(texts: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast texts without an exponent that are short enough for Arrow, which overflows silently."""
     octets = octets_of(texts)
@@ -127,6 +193,35 @@ def _moments(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _without_zone(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return _moments(texts, pa.timestamp("us")).cast(target)
+
+
+def _by_parts(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Moments of which some have no zone, a blank before it, or fractions finer than a microsecond."""
+    parts = pc.extract_regex(texts, _MOMENT)
+    if parts.null_count > texts.null_count:
+        raise pa.ArrowInvalid("written in another way")
+    day, clock, second, fraction, zone = parts.flatten()
+    clock = pc.binary_join_element_wise(_filled(clock, "00:00"), second, "")
+    wall_clock = pc.binary_join_element_wise(day, clock, "T")
+    in_utc = _moments(pc.binary_join_element_wise(wall_clock, _filled(pc.ascii_upper(zone), "Z"), ""), _UTC)
+    seconds = in_utc if target.tz else wall_clock.cast(pa.timestamp("us"))
+    # Round bit for bit as Postgres does: through a double, and half to even.
+    parsed = pc.binary_join_element_wise("0.", fraction, "0", "").cast(pa.float64())
+    rounded = pc.round(pc.multiply(parsed, 1_000_000.0)).cast(pa.int64())
+    return pc.add(seconds.cast(pa.int64()), rounded).cast(target)
+
+
+def _filled(texts: pa.Array, text: str) -> pa.Array:
+    return pc.if_else(pc.equal(texts, ""), text, texts)
+
+
+_UTC = pa.timestamp("us", "UTC")
+_BLANKS_PATTERN = r"[ \t\n\r\v\f]*"
+_MOMENT = (
+    rf"^{_BLANKS_PATTERN}(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})"
+    r"(?:[Tt ](?P<clock>[0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
+    rf"(?: ?(?P<zone>[Zz]|[+-][0-9]{{2}}(?::?[0-9]{{2}})?))?)?{_BLANKS_PATTERN}$"
+)
 
 
 def _have_times_of_arrow(texts: pa.Array) -> bool:
@@ -170,19 +265,36 @@ def _uuids(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return pc.if_else(texts.is_null(), pa.scalar(None, target), values)
 
 
+_NUMBER = rf"^{_BLANKS_PATTERN}[+-]?[0-9.]+{_BLANKS_PATTERN}$"
+#: What texts look like that can be cast together.
+_USUAL = {
+    Kind.BOOLEAN: "^(true|false)$",
+    Kind.SMALLINT: _NUMBER,
+    Kind.INTEGER: _NUMBER,
+    Kind.BIGINT: _NUMBER,
+    Kind.REAL: _NUMBER,
+    Kind.DOUBLE: _NUMBER,
+    Kind.NUMERIC: _NUMBER,
+    Kind.DATE: "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    Kind.TIME: "^[0-9]{2}:[0-9]{2}",
+    Kind.TIMESTAMP: _MOMENT,
+    Kind.TIMESTAMPTZ: _MOMENT,
+    Kind.UUID: _UUID_PATTERN,
+}
 _CASTS: dict[Kind, tuple[Callable[[pa.Array, pa.DataType], pa.Array], ...]] = {
     Kind.BOOLEAN: (_simply,),
-    Kind.SMALLINT: (_integers,),
-    Kind.INTEGER: (_integers,),
-    Kind.BIGINT: (_integers,),
+    Kind.SMALLINT: (_integers, _whole_numbers),
+    Kind.INTEGER: (_integers, _whole_numbers),
+    Kind.BIGINT: (_integers, _whole_numbers),
     Kind.REAL: (_simply,),
     Kind.DOUBLE: (_simply,),
     Kind.NUMERIC: (numerics,),
     Kind.DATE: (_simply,),
     Kind.TIME: (_times,),
-    Kind.TIMESTAMP: (_moments,),
-    Kind.TIMESTAMPTZ: (_moments, _without_zone),
+    Kind.TIMESTAMP: (_moments, _by_parts),
+    Kind.TIMESTAMPTZ: (_moments, _without_zone, _by_parts),
     Kind.UUID: (_uuids,),
+    Kind.JSONB: (_jsonbs,),
 }
 
 

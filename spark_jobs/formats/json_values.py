@@ -34,7 +34,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 #: Postgres fails when its stack is full; this is well below.
 DEPTH_MAX = 1000
 #: The maximum digits of a numeric before and after its point.
-_DIGITS_MAX, _FRACTION_MAX = 131_072, 16_383
+_DIGITS_MAX, FRACTION_MAX = 131_072, 16_383
 _WS = r"[ \t\r\n]*+"
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _BARE_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
@@ -92,7 +92,7 @@ def check_jsonb(raw: str) -> None:
         raise ValueRefused("jsonb takes no NUL character")
     if raw.count("[") + raw.count("{") > DEPTH_MAX:
         _end_of_any_value(raw, 0, depth_max=DEPTH_MAX)
-    if len(raw) <= _FRACTION_MAX and not _SUSPECT.search(raw):
+    if len(raw) <= FRACTION_MAX and not _SUSPECT.search(raw):
         return
     for leaf in _LEAF.finditer(raw):
         if leaf["not_finite"]:
@@ -108,5 +108,5 @@ def _check_range(written: str) -> None:
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     # Python refuses to convert very many digits, and no exponent in range has that many.
     shift = int(exponent or "0") if len(exponent) < 12 else 2 * _DIGITS_MAX
-    if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > _FRACTION_MAX:
+    if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > FRACTION_MAX:
         raise ValueRefused(f"{written[:57]} is out of the range of numbers in jsonb")
