@@ -74,6 +74,12 @@ class Lines:
     def content(self, index: int) -> bytes:
         return self.block[self.starts[index] : self.ends[index]]
 
+    def contents(self, group: Indices, *, without: Mask) -> list[bytes]:
+        """The bytes of many records; nothing of some of them."""
+        block, starts = self.block, self.starts[group]
+        ends = np.where(without[group], starts, self.ends[group])
+        return [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
     def text(self, index: int) -> str:
         try:
             return self.content(index).decode()

@@ -1,11 +1,12 @@
-"""Two tiers of reading: whole columns where Arrow reads them correctly, and single records where in doubt.
+"""Tiers of reading: whole columns where Arrow reads them correctly, and single records where in doubt.
 
-The fast tier may refuse anything, but what it accepts must equal the result of the slow tier. So a record gives the
-same row, or the same bad record, whatever its neighbours are. Groups that the fast tier cannot read are cut into
-smaller groups, and rows that it doubts go to the slow tier.
+A fast tier may refuse anything, but what it accepts must equal the result of the slow tier. So a record gives the same
+row, or the same bad record, whatever its neighbours are. Groups that a tier cannot read, and rows that it doubts, go to
+the next one. JSON lines have a tier between the two, which takes lines apart without converting their values.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,13 @@ from spark_jobs.formats.casts import CastColumns
 from spark_jobs.formats.records import BadRecord, Indices, Mask, Origins, RecordRefused, Records, ValueRefused
 from spark_jobs.pipeline.columns import LINEAGE, RESERVED, Column, arrow_schema
 
-#: Groups up to this size are not cut again: their records are read one by one.
-_TOGETHER_MIN = 64
 #: A group of this size still fits into the processor's cache when it is cast.
 _TOGETHER_MAX = 32_768
-_CUT_INTO = 16
+_SLICED_TOGETHER_MAX = 8_192
+_AGAIN_TOGETHER_MAX = 256
+
+#: The rows of some records, or None if they cannot be read together.
+ReadMany = Callable[[Indices], CastColumns | None]
 
 
 def declared_value(column: Column, read: Callable[[], object]) -> object:
@@ -51,31 +54,51 @@ def read_in_tiers(
     columns: tuple[Column, ...],
     *,
     suspects: Mask,
-    read_many: Callable[[Indices], CastColumns | None],
+    read_many: ReadMany,
     read_one: Callable[[int], Sequence[object]],
+    read_sliced: ReadMany | None = None,
 ) -> Records:
     """Read all records; `suspects` skip the fast tier."""
-    groups, doubted = _groups(np.flatnonzero(~suspects), of=_TOGETHER_MAX), [np.flatnonzero(suspects)]
-    tables, indices = list[pa.Table](), list[Indices]()
-    while groups:
-        group = groups.pop()
-        cast = read_many(group) if len(group) else None
-        if cast is not None:
-            sure = ~cast.doubted
-            tables.append(cast.rows if sure.all() else cast.rows.filter(pa.array(sure)))
-            indices.append(group[sure])
-            doubted.append(group[cast.doubted])
-        elif len(group) <= _TOGETHER_MIN:
-            doubted.append(group)
-        else:
-            groups += _groups(group, of=max(_TOGETHER_MIN, -(-len(group) // _CUT_INTO)))
-    slow, slow_indices, bad = _read_one_by_one(origins, columns, np.sort(np.concatenate(doubted)), read_one)
-    return Records(rows=_in_order([*tables, slow], np.concatenate([*indices, slow_indices]), origins), bad=bad)
+    sure, suspected = np.flatnonzero(~suspects), np.flatnonzero(suspects)
+    tiers = [_read_together(read_many, sure, of=_TOGETHER_MAX, stops=read_sliced is not None)]
+    left = tiers[-1].left
+    if read_sliced is not None:
+        tiers.append(_read_together(read_sliced, np.sort(np.concatenate([left, suspected])), of=_SLICED_TOGETHER_MAX))
+        left, suspected = (tiers[-1].left[mask[tiers[-1].left]] for mask in (~suspects, suspects))
+    # Few of the other records of a group were the reason that it was refused.
+    tiers.append(_read_together(read_many, left, of=_AGAIN_TOGETHER_MAX))
+    left = np.sort(np.concatenate([tiers[-1].left, suspected]))
+    slow, slow_indices, bad = _read_one_by_one(origins, columns, left, read_one)
+    tables, indices = [*(table for tier in tiers for table in tier.tables), slow], [tier.indices for tier in tiers]
+    return Records(rows=_in_order(tables, np.concatenate([*indices, slow_indices]), origins), bad=bad)
 
 
-def _groups(indices: Indices, *, of: int) -> list[Indices]:
-    """Split into groups, last ones first, because groups are taken from the end."""
-    return [indices[at : at + of] for at in range(0, len(indices), of)][::-1]
+@dataclass(frozen=True, kw_only=True)
+class _Tier:
+    """The rows that one tier read, the indices of their records, and those of the records that it left."""
+
+    tables: list[pa.Table]
+    indices: Indices
+    left: Indices
+
+
+def _read_together(read: ReadMany, indices: Indices, *, of: int, stops: bool = False) -> _Tier:
+    """Read groups of this size; `stops` leaves all groups after one that was refused."""
+    tables, sure, left = list[pa.Table](), [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for at in range(0, len(indices), of):
+        group = indices[at : at + of]
+        cast = read(group)
+        if cast is None:
+            left.append(group)
+            if not stops:
+                continue
+            left.append(indices[at + of :])
+            break
+        is_sure = ~cast.doubted
+        tables.append(cast.rows if is_sure.all() else cast.rows.filter(pa.array(is_sure)))
+        sure.append(group[is_sure])
+        left.append(group[cast.doubted])
+    return _Tier(tables=tables, indices=np.concatenate(sure), left=np.concatenate(left))
 
 
 def _read_one_by_one(

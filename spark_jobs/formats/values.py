@@ -36,7 +36,7 @@ def from_json(raw: str, column_type: ColumnType) -> object:
         return from_text(string_of(raw), column_type)
     if raw[0] in "[{":
         raise ValueRefused(f"{'an array' if raw[0] == '[' else 'an object'} is not a valid {column_type}")
-    if column_type.kind not in (_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE):
+    if column_type.kind not in (_FLOATS if "N" in raw or "I" in raw else WRITTEN_BARE):
         raise _refused(raw, column_type)
     return from_text(raw, column_type)
 
@@ -327,7 +327,7 @@ def _without_blanks(bare: str) -> str:
 
 
 #: The types whose values JSON may write without quotes.
-_WRITTEN_BARE = {Kind.TEXT, Kind.VARCHAR, Kind.BOOLEAN, *_BITS, *_FLOATS, Kind.NUMERIC}
+WRITTEN_BARE = {Kind.TEXT, Kind.VARCHAR, Kind.BOOLEAN, *_BITS, *_FLOATS, Kind.NUMERIC}
 _READERS: dict[Kind, Callable[[str, ColumnType], object]] = {
     Kind.TEXT: _text,
     Kind.VARCHAR: _text,

@@ -194,6 +194,7 @@ def slow_tier_alone() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (jsonl, csv, parquet):
             stack.enter_context(patch.object(module._Reader, "read_many", lambda self, group: None))
+        stack.enter_context(patch.object(jsonl._Reader, "read_sliced", lambda self, group: None))
         yield
 
 

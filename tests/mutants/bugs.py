@@ -832,8 +832,8 @@ LOAD_BUGS = (
     Bug(
         name="NaN that is not JSON is taken by a column of texts",
         file="spark_jobs/formats/values.py",
-        correct='(_FLOATS if "N" in raw or "I" in raw else _WRITTEN_BARE)',
-        wrong="_WRITTEN_BARE",
+        correct='(_FLOATS if "N" in raw or "I" in raw else WRITTEN_BARE)',
+        wrong="WRITTEN_BARE",
         tests=(
             "tests/unit/sources/test_values.py::test_a_json_value_that_the_type_does_not_take_is_refused_with_a_reason",
         ),

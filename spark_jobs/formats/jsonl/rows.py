@@ -18,7 +18,9 @@ import pyarrow.json as pj
 from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
 from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.jsonl.fields import fields_of
-from spark_jobs.formats.jsonl.unknown import Unknown
+from spark_jobs.formats.jsonl.slices import RawValues, Slicer, Slices, has_slices, names_in
+from spark_jobs.formats.jsonl.texts import texts_of
+from spark_jobs.formats.jsonl.unknown import Unknown, kinds_of
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
 from spark_jobs.formats.records import Indices, Mask, RecordRefused, Records, ValueRefused
 from spark_jobs.formats.tiers import declared_value, may_be_added, read_in_tiers
@@ -29,6 +31,8 @@ from spark_jobs.pipeline.declared import UnknownFields
 _BLANKS = b" \t\r"
 #: How much Arrow parses at once; its offsets end at twice this.
 _BLOCK_BYTES_MAX = 2**30
+#: How many undeclared fields are taken apart together.
+_SLICES_MAX = 100
 #: Intermediate results of this many bytes fit into the processor's cache.
 _SLAB_BYTES = 2**16
 #: The types that Arrow reads from JSON directly; all others are read as text and cast.
@@ -63,14 +67,25 @@ def read_jsonl(
     """Read the lines of all parts, except blank ones; a record has at least one of the `declared` fields."""
     whole = [part for part in parts if not part.too_long]
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
+    unreadable = lines.too_long | not_utf8(lines)
     reader = _Reader(
-        lines=lines, columns=columns, declared=declared, unknown_fields=unknown_fields, read_value=read_value
+        lines=lines,
+        unreadable=unreadable,
+        columns=columns,
+        declared=declared,
+        unknown_fields=unknown_fields,
+        read_value=read_value,
     )
-    suspects = lines.too_long | _looks_unlike_an_object(lines) | not_utf8(lines)
+    suspects = unreadable | _looks_unlike_an_object(lines)
     if fractions := [column.type.element for column in columns if column.type.kind in (Kind.NUMERIC, *_HALF_WAY)]:
         suspects |= _may_be_too_small(lines, fractions)
     records = read_in_tiers(
-        lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
+        lines.origins(),
+        columns,
+        suspects=suspects,
+        read_many=reader.read_many,
+        read_sliced=reader.read_sliced,
+        read_one=reader.read_one,
     )
     return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown.columns())
 
@@ -121,31 +136,46 @@ def _number_at(block: bytes, at: int) -> int:
 @dataclass(kw_only=True)
 class _Reader:
     lines: Lines
+    #: The lines that are too long or not UTF-8.
+    unreadable: Mask
     columns: tuple[Column, ...]
     #: The names of the columns that were not added for undeclared fields.
     declared: Collection[str]
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
-    #: Whether the lines read last had fields without a column.
+    #: Whether lines that were read had fields without a column.
     has_unknown: bool = False
+    slicer: Slicer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slicer = Slicer(tuple(filter(has_slices, self._names)))
 
     def read_many(self, group: Indices) -> CastColumns | None:
+        if self._has_jsonb:
+            return None
         block = self.lines.together(group)
-        if block.size > _BLOCK_BYTES_MAX:
-            return None
-        ignores = self.unknown_fields is UnknownFields.IGNORE
         # Arrow is fastest if it has nothing to skip.
-        if not self._has_raw and not (ignores and self.has_unknown):
-            cast = self._parsed(block, count=len(group), unexpected="error")
-            if cast is not None:
-                self.has_unknown = False
-                return cast
-        cast = self._parsed(block, count=len(group), unexpected="ignore")
-        if cast is None:
+        cast = None if self.has_unknown else self._parsed(block, count=len(group), unexpected="error")
+        if cast is None and self.unknown_fields is UnknownFields.IGNORE:
+            cast = self._parsed(block, count=len(group), unexpected="ignore")
+            self.has_unknown = cast is not None
+        return cast
+
+    def read_sliced(self, group: Indices) -> CastColumns | None:
+        """The lines as raw values of their fields, which are cast like those of CSV."""
+        if not self._have_slices or (self.lines.ends - self.lines.starts)[group].sum() > _BLOCK_BYTES_MAX:
             return None
-        self.has_unknown = True
-        return self._scanned(cast, group) if self._has_raw or not ignores else cast
+        slices = self._slices(self.lines.contents(group, without=self.unreadable))
+        doubted = ~slices.whole
+        doubted |= ~np.any([slices.values[name].present for name in self.declared], axis=0)
+        read = []
+        for column in self.columns:
+            array, unread = self._sliced_column(slices.values[column.name], column.type)
+            read.append(array)
+            doubted |= unread
+        cast = cast_columns(read, self.columns, count=len(group))
+        return replace(cast, doubted=self._with_unknown(slices, doubted | cast.doubted))
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)
@@ -156,12 +186,12 @@ class _Reader:
 
     def _parsed(self, block: pa.Buffer, *, count: int, unexpected: str) -> CastColumns | None:
         """The lines as Arrow reads them; `unexpected` is what it does with fields without a column."""
-        table = _parse(block, self._schema, unexpected=unexpected)
+        table = _parse(block, self._schema, unexpected=unexpected) if block.size <= _BLOCK_BYTES_MAX else None
         if table is None or table.num_rows != count:
             return None
-        cast = cast_columns(self._arrays(table), self._without_scanned(), count=count)
-        # The scan finds them too.
-        return cast if self._has_raw else replace(cast, doubted=cast.doubted | self._without_value(cast))
+        arrays = [one_array(table.column(column.name)) for column in self.columns]
+        cast = cast_columns(arrays, self.columns, count=count)
+        return replace(cast, doubted=cast.doubted | self._without_value(cast))
 
     def _without_value(self, cast: CastColumns) -> Mask:
         """The lines in which each declared field is missing or null, which Arrow does not distinguish."""
@@ -173,49 +203,61 @@ class _Reader:
         return empty
 
     @cached_property
-    def _has_raw(self) -> bool:
+    def _has_jsonb(self) -> bool:
+        """Whether a column needs raw JSON, which Arrow does not return."""
         return any(column.type.kind is Kind.JSONB for column in self.columns)
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        read = (column for column in self.columns if column.type.kind is not Kind.JSONB)
-        return pa.schema([pa.field(column.name, _read_type(column.type)) for column in read])
+        return pa.schema([pa.field(column.name, _read_type(column.type)) for column in self.columns])
 
-    def _arrays(self, table: pa.Table) -> list[pa.Array]:
-        return [
-            # The scan fills it in.
-            pa.nulls(table.num_rows, arrow_type(column.type))
-            if column.type.kind is Kind.JSONB
-            else one_array(table.column(column.name))
-            for column in self.columns
-        ]
+    @cached_property
+    def _have_slices(self) -> bool:
+        return all(map(has_slices, self._names))
 
     @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(column.name for column in self.columns)
 
-    def _without_scanned(self) -> tuple[Column, ...]:
-        return tuple(
-            replace(column, not_null=False) if column.type.kind is Kind.JSONB else column for column in self.columns
-        )
+    def _slices(self, lines: Sequence[bytes]) -> Slices:
+        """Take lines apart, also into the undeclared fields that occur in them."""
+        slices = self.slicer.slices(lines)
+        known = self.slicer.names
+        others = names_in([lines[at] for at in np.flatnonzero(~slices.whole).tolist()]).difference(known)
+        new = [name for name in sorted(others) if has_slices(name)][: len(self.columns) + _SLICES_MAX - len(known)]
+        if not new:
+            return slices
+        self.slicer = Slicer((*known, *new))
+        return self.slicer.slices(lines)
 
-    def _scanned(self, cast: CastColumns, group: Indices) -> CastColumns:
-        """Take raw JSON from the lines, and look for unknown fields."""
-        places = [at for at, column in enumerate(self.columns) if column.type.kind is Kind.JSONB]
-        values: list[list[object]] = [[None] * len(group) for _ in places]
-        doubted = cast.doubted.copy()
-        for row in np.flatnonzero(~doubted).tolist():
+    def _sliced_column(self, raw: RawValues, column_type: ColumnType) -> tuple[pa.Array, Mask]:
+        is_kept_jsonb = column_type.kind is Kind.JSONB and self.read_value is not from_json
+        if not column_type.is_array and not is_kept_jsonb:
+            return texts_of(raw, column_type)
+        values, refused = list[object](), np.zeros(len(raw.nulls), np.bool_)
+        for at, text in enumerate(raw.texts(raw.nulls).to_pylist()):
             try:
-                found, twice = self._fields(group[row])
-                for place, column_values in zip(places, values, strict=True):
-                    column_values[row] = self._value(self.columns[place], found, twice)
-                self._note_unknown(found)
-            except RecordRefused:
-                doubted[row] = True
-        rows = cast.rows
-        for place, column_values in zip(places, values, strict=True):
-            rows = rows.set_column(place, rows.field(place), pa.array(column_values, rows.field(place).type))
-        return CastColumns(rows=rows, doubted=doubted)
+                values.append(None if text is None else self.read_value(text, column_type))
+            except ValueRefused:
+                values.append(None)
+                refused[at] = True
+        return pa.array(values, arrow_type(column_type)), refused
+
+    def _with_unknown(self, slices: Slices, doubted: Mask) -> Mask:
+        """Note the undeclared fields of the lines that are not doubted, or doubt these too."""
+        if self.unknown_fields is UnknownFields.IGNORE:
+            return doubted
+        doubted = doubted.copy()
+        unknown = {name: raw for name, raw in slices.values.items() if name not in self._names}
+        for name, raw in unknown.items():
+            if self.unknown_fields is UnknownFields.FAIL or not may_be_added(name):
+                doubted |= raw.present
+        kinds = {name: kinds_of(raw, ~doubted) for name, raw in unknown.items()}
+        new = [name for name, found in kinds.items() if found and name not in self.unknown.kinds]
+        if len(self.columns) + len(self.unknown.kinds) + len(new) > ADDED_UP_TO:
+            return np.ones(len(doubted), np.bool_)
+        self.unknown.add(kinds)
+        return doubted
 
     def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
         try:

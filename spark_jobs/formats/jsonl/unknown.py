@@ -4,8 +4,17 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.formats.casts import mask_of
+from spark_jobs.formats.jsonl.slices import RawValues
+from spark_jobs.formats.records import Mask
 from spark_jobs.pipeline.columns import Column, ColumnType, Kind
 
+#: Integers and fractions that a double holds.
+_SHORT = ("^-?[0-9]{1,15}$", r"^-?[0-9]{1,7}\.[0-9]{1,8}$")
 _BIGINT = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -20,10 +29,29 @@ class Unknown:
             if raw != "null":
                 self.kinds.setdefault(name, set()).add(_kind_of(raw))
 
+    def add(self, kinds: dict[str, set[Kind]]) -> None:
+        for name, found in kinds.items():
+            if found:
+                self.kinds.setdefault(name, set()).update(found)
+
     def columns(self) -> tuple[Column, ...]:
         return tuple(
             Column(name=name, type=ColumnType(kind=_kind_for_all(kinds))) for name, kinds in sorted(self.kinds.items())
         )
+
+
+def kinds_of(raw: RawValues, rows: Mask) -> set[Kind]:
+    """The kinds of the values in these rows that are not null."""
+    chosen = rows & ~raw.nulls
+    texts = raw.texts(~chosen)
+    is_short_integer, is_short_fraction = (mask_of(pc.match_substring_regex(texts, each)) for each in _SHORT)
+    rest = chosen & ~is_short_integer & ~is_short_fraction
+    # A string, object or array needs no closer look than its first byte.
+    is_number = rest & np.isin(raw.firsts, np.frombuffer(b"-0123456789", np.uint8))
+    found = {_kind_of(chr(first)) for first in np.unique(raw.firsts[rest & ~is_number]).tolist()}
+    found |= {_kind_of_number(number) for number in texts.filter(pa.array(is_number)).to_pylist()}
+    found |= {Kind.BIGINT} if is_short_integer.any() else set()
+    return found | ({Kind.DOUBLE} if is_short_fraction.any() else set())
 
 
 def _kind_of(raw: str) -> Kind:

@@ -67,8 +67,12 @@ def by_sequence_id(records: Records) -> dict[int, object]:
 
 
 def slowly(raw: bytes, *, first: int = 0, **kwargs) -> Records:
-    with patch.object(jsonl._Reader, "read_many", lambda self, group: None):
+    with patch.multiple(jsonl._Reader, read_many=nothing, read_sliced=nothing):
         return read(part(raw, first=first), **kwargs)
+
+
+def nothing(self, group) -> None:
+    """Read no group together."""
 
 
 VALUES = {
