@@ -32,6 +32,12 @@ class _Place(Enum):
     QUOTED_ESCAPED = auto()
 
 
+#: The places from which counting quotes is enough to know whether a byte is inside quotes.
+_USUAL = (_Place.START, _Place.BARE, _Place.QUOTED)
+#: A slab and its intermediate results fit into the processor's cache.
+_SLAB_BYTES, _SMALL_SLAB_BYTES = 2**16, 2**12
+
+
 class _Octet(IntEnum):
     """What a byte means to the parser."""
 
@@ -101,10 +107,7 @@ class RecordEnds:
         if skipped:
             self._passed += skipped
             return self.newlines(block[skipped:]) + skipped
-        found = None if self._is_unusual(block) else self._at_once(block)
-        found = self._step_by_step(block) if found is None else found
-        self._passed += len(block)
-        return found
+        return self._in_slabs(block, of=_SLAB_BYTES)
 
     def _mark_in(self, block: bytes) -> int:
         """How many bytes of a byte order mark this block starts with."""
@@ -117,10 +120,24 @@ class RecordEnds:
         self._mark = b""
         return 0
 
-    def _is_unusual(self, block: bytes) -> bool:
+    def _in_slabs(self, block: bytes, *, of: int) -> Indices:
+        """Go step by step only through small slabs with an escape, or with a quote in an unusual place."""
+        found = [np.zeros(0, np.int64)]
+        for start in range(0, len(block), of):
+            slab, at = block[start : start + of], start
+            if self._place not in _USUAL:
+                # A quote or an escape at the end of a slab depends on the first byte of the next one.
+                found.append(self._step_by_step(slab[:1]) + at)
+                slab, at = slab[1:], at + 1
+            ends = self._at_once(slab) if self._is_usual(slab) else None
+            if ends is None and of > _SMALL_SLAB_BYTES:
+                ends = self._in_slabs(slab, of=_SMALL_SLAB_BYTES)
+            found.append((self._step_by_step(slab) if ends is None else ends) + at)
+        return np.concatenate(found)
+
+    def _is_usual(self, slab: bytes) -> bool:
         escape = self._dialect.escape
-        begins_unusual = self._place in (_Place.CLOSED, _Place.BARE_ESCAPED, _Place.QUOTED_ESCAPED)
-        return begins_unusual or (escape is not None and escape in block)
+        return bool(slab) and self._place in _USUAL and (escape is None or escape not in slab)
 
     def _at_once(self, block: bytes) -> Indices | None:
         """Count quotes, which is enough as long as each quote is in a valid place."""
@@ -139,6 +156,7 @@ class RecordEnds:
             # A quote at the start of the next block would reopen the value. The second quote of a pair opens nothing.
             opening = quotes[opens & ((quotes == 0) | (octets[quotes - 1] != self._dialect.quote))]
             self._opened = self._passed + int(opening[-1]) if len(opening) else self._opened
+        self._passed += len(block)
         ends: Indices = newlines[outside]
         return ends
 
@@ -163,6 +181,7 @@ class RecordEnds:
                 self._opened = self._passed + at
             expected = at + 1
         self._place = place if expected == len(block) else self._next[place][_Octet.PLAIN]
+        self._passed += len(block)
         return np.array(ends, np.int64)
 
 
