@@ -6,7 +6,7 @@ valid places, so that it must find the same records.
 An empty line is not a record, as in every line format; in a file of one column, null therefore needs another text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -53,19 +53,25 @@ def read_csv(
 def _misread(lines: Lines, options: CsvOptions) -> Mask:
     """The records that Arrow might read differently."""
     dialect = Dialect.of(options)
-    # Arrow ends a line at a lone carriage return.
-    misread = (
-        lines.within(positions_of(b"\r", lines.block)) if b"\r" in lines.block else np.zeros(lines.count, np.bool_)
-    )
+    quotes = positions_of(options.quote.encode(), lines.block) if options.quote else np.zeros(0, np.int64)
+    misread = _misquoted(lines, dialect, quotes) if len(quotes) else np.zeros(lines.count, np.bool_)
+    if lines.count and b"\r" in lines.block:
+        misread |= _with_bare_returns(lines, quotes)
     if BOM in lines.block:
         # Arrow skips a byte order mark at the start of each block; here it is part of every value but a file's first.
         marked = [at for at in np.flatnonzero(lines.firsts == BOM[0]) if lines.block.startswith(BOM, lines.starts[at])]
         misread[marked] = True
     if dialect.escape is not None and dialect.escape in lines.block:
         misread |= lines.within(positions_of(bytes([dialect.escape]), lines.block))
-    if options.quote and options.quote.encode() in lines.block:
-        misread |= _misquoted(lines, dialect, positions_of(options.quote.encode(), lines.block))
     return misread
+
+
+def _with_bare_returns(lines: Lines, quotes: Indices) -> Mask:
+    """The records with a carriage return outside of quotes, where Arrow ends a line."""
+    returns = positions_of(b"\r", lines.block)
+    starts = lines.starts[np.maximum(np.searchsorted(lines.starts, returns, "right") - 1, 0)]
+    is_quoted = (np.searchsorted(quotes, returns) - np.searchsorted(quotes, starts)) % 2 == 1
+    return lines.within(returns[~is_quoted])
 
 
 def _misquoted(lines: Lines, dialect: Dialect, quotes: Indices) -> Mask:
@@ -95,14 +101,16 @@ class _Reader:
     unknown_fields: UnknownFields
 
     def read_many(self, group: Indices) -> CastColumns | None:
-        block = self.lines.together(group)
-        table = self._parse(block) if block.size <= _BLOCK_BYTES_MAX else None
-        if table is None or table.num_rows != len(group):
+        block, refused = self.lines.together(group), list[int]()
+        table = self._parse(block, refused) if block.size <= _BLOCK_BYTES_MAX else None
+        if table is None or table.num_rows == 0 or table.num_rows + len(refused) != len(group):
             return None
         arrays = [
-            pa.nulls(len(group), pa.string()) if at is None else one_array(table.column(str(at))) for at in self._places
+            pa.nulls(table.num_rows, pa.string()) if at is None else one_array(table.column(str(at)))
+            for at in self._places
         ]
-        return cast_columns(arrays, self.columns, count=len(group))
+        cast = cast_columns(arrays, self.columns, count=table.num_rows)
+        return _among_refused(cast, refused) if refused else cast
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)
@@ -145,7 +153,13 @@ class _Reader:
             return ()
         return tuple(Column(name=name, type=ColumnType(kind=Kind.TEXT)) for name in self.undeclared)
 
-    def _parse(self, block: pa.Buffer) -> pa.Table | None:
+    def _parse(self, block: pa.Buffer, refused: list[int]) -> pa.Table | None:
+        """The records of a block but for those with too few or too many values, of which it notes the positions."""
+
+        def skip(row: pa_csv.InvalidRow) -> str:
+            refused.append(row.number - 1)
+            return "skip"
+
         # Names may be empty or repeated, positions not; an empty list of columns would mean all.
         read = [str(at) for at in self._places if at is not None] or ["0"]
         try:
@@ -156,7 +170,7 @@ class _Reader:
                     block_size=block.size + 1,
                     column_names=[str(at) for at in range(len(self.header))],
                 ),
-                parse_options=self._parse_options(),
+                parse_options=self._parse_options(skip),
                 convert_options=pa_csv.ConvertOptions(
                     column_types=dict.fromkeys(read, pa.string()),
                     include_columns=read,
@@ -168,14 +182,23 @@ class _Reader:
         except pa.ArrowException:
             return None
 
-    def _parse_options(self) -> pa_csv.ParseOptions:
+    def _parse_options(self, skip: Callable[[pa_csv.InvalidRow], str]) -> pa_csv.ParseOptions:
         return pa_csv.ParseOptions(
             delimiter=self.options.delimiter,
             quote_char=self.options.quote or False,
             double_quote=bool(self.options.quote) and Dialect.of(self.options).doubles,
             newlines_in_values=self.options.multiline,
             ignore_empty_lines=True,
+            invalid_row_handler=skip,
         )
+
+
+def _among_refused(cast: CastColumns, refused: list[int]) -> CastColumns:
+    """Add the records that were refused, with the values of others, as doubted ones."""
+    doubted = np.zeros(len(cast.doubted) + len(refused), np.bool_)
+    doubted[refused] = True
+    places = np.maximum(np.cumsum(~doubted) - 1, 0)
+    return CastColumns(rows=cast.rows.take(places), doubted=doubted | cast.doubted[places])
 
 
 def _value(text: str | None, column_type: ColumnType) -> object:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dedup_core.errors import ExitCode
 from dedup_core.names import ProducerId
 from spark_jobs.formats.chunks import FileRefused, Part
+from spark_jobs.formats.csv import dialect
 from spark_jobs.formats.csv import rows as csv
 from spark_jobs.formats.csv.dialect import RecordEnds
 from spark_jobs.formats.csv.header import check_header, read_header, split_header
@@ -142,6 +143,34 @@ def test_bytes_that_only_begin_like_a_byte_order_mark_belong_to_the_first_value(
         ends = RecordEnds(MULTILINE, starts_file=True)
         raw = b'\xef\xbb"x\ny,1\n'
         assert ends.newlines(raw[:cut]).tolist() + (ends.newlines(raw[cut:]) + cut).tolist() == [4, 8], cut
+
+
+@pytest.mark.parametrize("options", ALL_OPTIONS)
+@settings(max_examples=40)
+@given(text=TEXTS, sizes=st.tuples(st.integers(1, 30), st.integers(1, 5)))
+@example(text='"a""\n",b\n', sizes=(4, 2))
+@example(text='"a\\"\nb",c\n', sizes=(4, 4))
+@example(text='x,"a""b\n', sizes=(5, 1))
+def test_records_end_in_the_same_places_however_the_slabs_are_cut(options, text, sizes):
+    whole, in_slabs = RecordEnds(options, starts_file=True), RecordEnds(options, starts_file=True)
+    with patch.object(RecordEnds, "_at_once", lambda self, block: None):
+        expected = whole.newlines(text.encode()).tolist()
+
+    large, small = max(sizes), min(sizes)
+    with patch.multiple(dialect, _SLAB_BYTES=large, _SMALL_SLAB_BYTES=small):
+        assert in_slabs.newlines(text.encode()).tolist() == expected
+    assert in_slabs.open_quote == whole.open_quote
+
+
+@pytest.mark.parametrize("options", ALL_OPTIONS)
+@settings(max_examples=30)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4))
+@example(texts=["a,b", "a", "a,b,c"])
+@example(texts=["a,b", 'a,"b\r"', 'a,"b\r\n"', 'a\r,"b"'])
+def test_records_are_read_alike_among_many(options, texts):
+    raw = "".join(f"{text}\n" for text in texts * 40).encode()
+
+    assert by_sequence_id(read(part(raw), options=options)) == by_sequence_id(slowly(part(raw), options=options))
 
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
