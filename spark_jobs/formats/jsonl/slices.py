@@ -1,8 +1,8 @@
 """Take many lines of JSON apart at once, into the raw values of their fields.
 
 This reads only strict JSON: lines with `NaN`, unpaired surrogates or very deep nesting are left to the slow tier.
-Of a name that occurs twice it keeps the last value, and it drops fields that have no name here. Both leave more colons
-in the line than in what was kept, as no name here contains one.
+It keeps only the last value of a name that occurs twice, and drops fields that have no name here. Both leave more
+colons in the line than in what was kept, as no name here contains one.
 """
 
 from collections.abc import Mapping, Sequence
