@@ -18,7 +18,9 @@ from spark_jobs.pipeline.columns import LINEAGE, RESERVED, Column, arrow_schema
 
 #: A group of this size still fits into the processor's cache when it is cast.
 _TOGETHER_MAX = 32_768
+#: How many lines, and how many of their fields, are in memory as raw values.
 _SLICED_TOGETHER_MAX = 8_192
+_SLICED_FIELDS_MAX = 2**18
 _AGAIN_TOGETHER_MAX = 256
 
 #: The rows of some records, or None if they cannot be read together.
@@ -63,7 +65,8 @@ def read_in_tiers(
     tiers = [_read_together(read_many, sure, of=_TOGETHER_MAX, stops=read_sliced is not None)]
     left = tiers[-1].left
     if read_sliced is not None:
-        tiers.append(_read_together(read_sliced, np.sort(np.concatenate([left, suspected])), of=_SLICED_TOGETHER_MAX))
+        together = min(_SLICED_TOGETHER_MAX, 1 + _SLICED_FIELDS_MAX // len(columns))
+        tiers.append(_read_together(read_sliced, np.sort(np.concatenate([left, suspected])), of=together))
         left, suspected = (tiers[-1].left[mask[tiers[-1].left]] for mask in (~suspects, suspects))
     # Few of the other records of a group were the reason that it was refused.
     tiers.append(_read_together(read_many, left, of=_AGAIN_TOGETHER_MAX))

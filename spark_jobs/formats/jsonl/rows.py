@@ -18,7 +18,7 @@ import pyarrow.json as pj
 from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
 from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.jsonl.fields import fields_of
-from spark_jobs.formats.jsonl.slices import RawValues, Slicer, Slices, has_slices, names_in
+from spark_jobs.formats.jsonl.slices import RawValues, Slicer, Slices, has_each_name_once, has_slices, names_in
 from spark_jobs.formats.jsonl.texts import texts_of
 from spark_jobs.formats.jsonl.unknown import Unknown, kinds_of
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
@@ -225,10 +225,14 @@ class _Reader:
         known = self.slicer.names
         others = names_in([lines[at] for at in np.flatnonzero(~slices.whole).tolist()]).difference(known)
         new = [name for name in sorted(others) if has_slices(name)][: len(self.columns) + _SLICES_MAX - len(known)]
-        if not new:
-            return slices
-        self.slicer = Slicer((*known, *new))
-        return self.slicer.slices(lines)
+        if new:
+            self.slicer = Slicer((*known, *new))
+            slices = self.slicer.slices(lines)
+        if self.unknown_fields is UnknownFields.IGNORE:
+            # Fields that are ignored need not be known, however many there are.
+            for at in np.flatnonzero(~slices.whole).tolist():
+                slices.whole[at] = has_each_name_once(lines[at])
+        return slices
 
     def _sliced_column(self, raw: RawValues, column_type: ColumnType) -> tuple[pa.Array, Mask]:
         is_kept_jsonb = column_type.kind is Kind.JSONB and self.read_value is not from_json

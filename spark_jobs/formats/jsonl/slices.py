@@ -2,7 +2,7 @@
 
 This reads only strict JSON: lines with `NaN`, unpaired surrogates or very deep nesting are left to the slow tier.
 It keeps only the last value of a name that occurs twice, and drops fields that have no name here. Both leave more
-colons in the line than in what was kept, as no name here contains one.
+colons in the line than it finds in values and behind names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_jobs.formats.records import Indices, Mask
 
 _NO_NAME = msgspec.Raw(b"")
-_names_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _REFUSED = (msgspec.MsgspecError, RecursionError)
 
 
@@ -90,7 +90,7 @@ class Slices:
 def has_slices(name: str) -> bool:
     """Whether fields of this name can be taken apart."""
     try:
-        return not any(octet < 0x20 or octet in b'"\\:' for octet in name.encode())
+        return not any(octet < 0x20 or octet in b'"\\' for octet in name.encode())
     except UnicodeEncodeError:
         return False
 
@@ -136,7 +136,15 @@ def names_in(lines: Sequence[bytes]) -> set[str]:
     found = set[str]()
     for line in lines:
         try:
-            found |= _names_of(line).keys()
+            found |= _fields_of(line).keys()
         except (*_REFUSED, UnicodeDecodeError):
             continue
     return found
+
+
+def has_each_name_once(line: bytes) -> bool:
+    try:
+        fields = _fields_of(line)
+    except (*_REFUSED, UnicodeDecodeError):
+        return False
+    return len(fields) + sum(bytes(raw).count(b":") for raw in fields.values()) == line.count(b":")

@@ -54,7 +54,7 @@ MOMENTS = [
 WRITTEN = ["7", "+7", " 7", "1.0", "yes", "0x1F", "nan", "", "null", "[1,2]", "{1,2}", "\\\\xdead", "3q0=", "abcd"]
 TEXTS = st.sampled_from([*MOMENTS, *WRITTEN]).map('"{}"'.format)
 NUMBERS = st.sampled_from(
-    "0 -0 7 -12 1.0 1.00 7.50 1.005 1e3 1E-2 1e400 1e-400 -0.0 01 1. +1 9223372036854775807 9223372036854775808"
+    "0 -0 7 -12 1.0 1e+3 1.00 7.50 1.005 1e3 1E-2 1e400 1e-400 -0.0 01 1. +1 9223372036854775807 9223372036854775808"
     f" 1.0000000001 123456789012345678 {'1' * 40} 1.{'0' * 40} 0.1 12345678901234567.89 9007199254740993 1e131072"
     " 1e-99999999 NaN -Infinity Inf".split()
 )
@@ -118,7 +118,10 @@ SLOW = ("read_many", "read_sliced")
 @settings(max_examples=60)
 @given(lines=LINES, encoding=st.sampled_from(["utf-8", "utf-8", "utf-8", "latin-1"]))
 @example(lines=['{"id":1,"id":2}', '{"z":1,"z":2,"id":1}', '{"\\u003a":1,"id":1,"id":2}'], encoding="utf-8")
-@example(lines=['{"id":1,"z":{"a":1},"z":2}'], encoding="utf-8")
+@example(
+    lines=['{"id":1,"z":{"a":1},"z":2}', '{"z:y":1,"id":1}', '{"xmin":1,"id":1}', '{"é":1e+3,"id":1}'], encoding="utf-8"
+)
+@example(lines=['{"t":[1],"id":1}', '{"t":{},"id":1}', '{"t":"[","id":1}', '{"t":"é"}'], encoding="latin-1")
 @example(lines=['{"t":"\\ud800","id":1}', '{"t":"\\u0000"}', '{"x":"\\u0000"}', '{"x":"\\ud800"}'], encoding="utf-8")
 def test_every_tier_reads_dirty_lines_as_the_slow_one_does(rule, declared, read_value, lines, encoding):
     raw = "\n".join(lines).encode(encoding, errors="replace")
@@ -133,10 +136,11 @@ def test_every_tier_reads_dirty_lines_as_the_slow_one_does(rule, declared, read_
 @pytest.mark.parametrize("rule", UnknownFields)
 @settings(max_examples=20)
 @given(lines=LINES)
+@example(lines=['{"id":1,"z":1,"y":{"a":1}}', '{"id":1,"w":1,"w":2}', '{"id":1,"w":1,"id":2}'])
 def test_lines_are_read_alike_among_many(rule, lines):
-    """Enough of them for columns to be cast in several groups."""
+    """Enough of them for columns to be cast in several groups, with more undeclared fields than are taken apart."""
     raw = "\n".join(lines * 40).encode(errors="replace")
     slow = outcome(read(raw, rule=rule, declared=WITH_JSONB, without=SLOW))
 
-    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150):
+    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(jsonl, "_SLICES_MAX", 1):
         assert outcome(read(raw, rule=rule, declared=WITH_JSONB)) == slow
