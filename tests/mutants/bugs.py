@@ -63,6 +63,9 @@ OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
 OF_JSON_LINES = f"{OF_SOURCES}/test_jsonl.py"
+OF_CASTS = f"{OF_SOURCES}/test_casts.py::test_texts_are_cast_together_as_each_alone"
+OF_DIRTY_LINES = f"{OF_SOURCES}/test_dirty_lines.py::test_every_tier_reads_dirty_lines_as_the_slow_one_does"
+OF_SLABS = f"{OF_SOURCES}/test_csv.py::test_records_end_in_the_same_places_however_the_slabs_are_cut"
 OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
@@ -2131,6 +2134,135 @@ FILE_BUGS = (
     ),
 )
 
+DIRTY_BUGS = (
+    Bug(
+        name="a name twice passes in lines that are taken apart",
+        file="spark_jobs/formats/jsonl/slices.py",
+        correct='whole=is_read & (kept == [line.count(b":") for line in lines])',
+        wrong="whole=is_read",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="a name twice passes in lines with many undeclared fields",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="slices.whole[at] = has_each_name_once(lines[at])",
+        wrong="slices.whole[at] = bool(names_in([lines[at]]))",
+        tests=(f"{OF_SOURCES}/test_dirty_lines.py::test_lines_are_read_alike_among_many",),
+    ),
+    Bug(
+        name="a line that is not UTF-8 is taken apart",
+        file="spark_jobs/formats/lines.py",
+        correct="np.where(without[group], starts, self.ends[group])",
+        wrong="self.ends[group]",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="a line with none of the declared fields becomes a row of nulls if it is taken apart",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="doubted |= ~np.any([slices",
+        wrong="doubted &= np.any([slices",
+        tests=(f"{OF_JSON_LINES}::test_a_line_with_none_of_the_declared_fields_is_bad_alone",),
+    ),
+    Bug(
+        name="an undeclared field passes in lines that are taken apart",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="if self.unknown_fields is UnknownFields.FAIL or not may_be_added(name):",
+        wrong="if not may_be_added(name):",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="a field that cannot become a column is added from lines that are taken apart",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="is UnknownFields.FAIL or not may_be_added(name):",
+        wrong="is UnknownFields.FAIL:",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="an undeclared field of a bad line is added",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="kinds_of(raw, ~doubted)",
+        wrong="kinds_of(raw, raw.present)",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="an array of JSON becomes the text of its brackets",
+        file="spark_jobs/formats/jsonl/texts.py",
+        correct='refused = (raw.firsts == ord("{")) | (raw.firsts == ord("["))',
+        wrong='refused = raw.firsts == ord("{")',
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="a number without quotes becomes bytes",
+        file="spark_jobs/formats/jsonl/texts.py",
+        correct="if column_type.kind not in WRITTEN_BARE:",
+        wrong="if column_type.is_array:",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="an escape in a text is loaded as it is written",
+        file="spark_jobs/formats/jsonl/texts.py",
+        correct='escaped = is_string & (raw.counts(b"\\\\") > 0)',
+        wrong="escaped = is_string & raw.nulls",
+        tests=(OF_DIRTY_LINES,),
+    ),
+    Bug(
+        name="the fraction of a number is cut off for an integer",
+        file="spark_jobs/formats/casts.py",
+        correct="return numerics(texts, _WITH_FRACTION).cast(target)",
+        wrong="return numerics(texts, _WITH_FRACTION).cast(target, safe=False)",
+        tests=(OF_CASTS,),
+    ),
+    Bug(
+        name="a fraction finer than a microsecond is cut off",
+        file="spark_jobs/formats/casts.py",
+        correct="pc.round(pc.multiply(parsed, 1_000_000.0))",
+        wrong="pc.floor(pc.multiply(parsed, 1_000_000.0))",
+        tests=(OF_CASTS,),
+    ),
+    Bug(
+        name="a zone is ignored where only some times have one",
+        file="spark_jobs/formats/casts.py",
+        correct="seconds = in_utc if target.tz else",
+        wrong="seconds = in_utc if not target.tz else",
+        tests=(OF_CASTS,),
+    ),
+    Bug(
+        name="jsonb with NUL goes to the server",
+        file="spark_jobs/formats/casts.py",
+        correct='_SUSPECT_JSON = r"\\\\u0000|',
+        wrong='_SUSPECT_JSON = r"\\\\u0001|',
+        tests=(OF_CASTS,),
+    ),
+    Bug(
+        name="a text that is not JSON goes to the server as jsonb",
+        file="spark_jobs/formats/casts.py",
+        correct="                _is_json(text)\n",
+        wrong='                _is_json("0")\n',
+        tests=(OF_CASTS,),
+    ),
+    Bug(
+        name="a carriage return outside of quotes ends a record",
+        file="spark_jobs/formats/csv/rows.py",
+        correct="misread |= _with_bare_returns(lines, quotes)",
+        wrong="misread |= lines.too_long",
+        tests=(f"{OF_SOURCES}/test_csv.py::test_records_are_read_alike_among_many",),
+    ),
+    Bug(
+        name="a record with too few values gives its place to the next one",
+        file="spark_jobs/formats/csv/rows.py",
+        correct="refused.append(row.number - 1)",
+        wrong="refused.append(row.number - 2)",
+        tests=(f"{OF_SOURCES}/test_csv.py::test_a_malformed_record_is_bad_alone",),
+    ),
+    Bug(
+        name="a byte behind an escape at the end of a slab is counted as if nothing was before it",
+        file="spark_jobs/formats/csv/dialect.py",
+        correct="return bool(slab) and self._place in _USUAL and (",
+        wrong="return bool(slab) and (",
+        tests=(OF_SLABS,),
+    ),
+)
+
 QUARANTINE_BUGS = (
     Bug(
         name="a file of which every record is bad is consumed without a word",
@@ -2437,6 +2569,7 @@ BUGS = (
     *RECORD_BUGS,
     *TARGET_BUGS,
     *FILE_BUGS,
+    *DIRTY_BUGS,
     *QUARANTINE_BUGS,
     *SESSION_BUGS,
     *FAILOVER_BUGS,

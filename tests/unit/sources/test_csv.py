@@ -151,6 +151,7 @@ def test_bytes_that_only_begin_like_a_byte_order_mark_belong_to_the_first_value(
 @example(text='"a""\n",b\n', sizes=(4, 2))
 @example(text='"a\\"\nb",c\n', sizes=(4, 4))
 @example(text='x,"a""b\n', sizes=(5, 1))
+@example(text='"a"\\,"x\ny"\n', sizes=(3, 3))
 def test_records_end_in_the_same_places_however_the_slabs_are_cut(options, text, sizes):
     whole, in_slabs = RecordEnds(options, starts_file=True), RecordEnds(options, starts_file=True)
     with patch.object(RecordEnds, "_at_once", lambda self, block: None):
@@ -166,6 +167,7 @@ def test_records_end_in_the_same_places_however_the_slabs_are_cut(options, text,
 @settings(max_examples=30)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 @example(texts=["a,b", "a", "a,b,c"])
+@example(texts=["\r\r", "a,b\rc,d"])
 @example(texts=["a,b", 'a,"b\r"', 'a,"b\r\n"', 'a\r,"b"'])
 def test_records_are_read_alike_among_many(options, texts):
     raw = "".join(f"{text}\n" for text in texts * 40).encode()
