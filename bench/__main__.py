@@ -4,6 +4,7 @@ python -m bench            everything, on an embedded Postgres of its own; write
 python -m bench ledger     commits and states alone; writes docs/benchmarks.md
 python -m bench loads      loads alone; writes docs/benchmarks-loads.md, part by part (--only: some of them)
 python -m bench parsing    what Airflow's DAG processor takes for many pipeline files; prints it
+python -m bench dirty      how fast dirty data is read, against clean data; prints it
 python -m bench scale      a run over 1 000 000 files, and with 100 000 000 producers; prints it (an hour, 60 GB)
 python -m bench --quick    one short repetition, to see that it works; writes nothing
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import commits, loads, parsing, scale, states
+from bench import commits, dirty, loads, parsing, scale, states
 from bench.machine import Machine, describe
 from bench.measured import Measured
 from dedup_core.postgres import LedgerSettings, connect
@@ -28,7 +29,7 @@ LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, after checking the rows.")
-    parts = ["ledger", "loads", "parsing", "scale"]
+    parts = ["ledger", "loads", "parsing", "dirty", "scale"]
     parser.add_argument("part", nargs="?", choices=parts, help="left out, all but scale")
     parser.add_argument("--quick", action="store_true", help="one short repetition; the pages stay as they are")
     loads.add_arguments(parser)
@@ -41,7 +42,10 @@ def main(arguments: Sequence[str]) -> int:
         if parsed.part in (None, "parsing"):
             for what, seconds in parsing.measure(home, repetitions=1 if parsed.quick else 5).items():
                 print(f"{what}: {seconds} s", flush=True)
-        if parsed.part != "parsing":
+        if parsed.part in (None, "dirty"):
+            for what, share in dirty.measure(repetitions=1 if parsed.quick else 5).items():
+                print(f"{what}: {share}", flush=True)
+        if parsed.part not in ("parsing", "dirty"):
             with running(home) as dsn:
                 if parsed.part in (None, "ledger"):
                     measure_ledger(dsn, quick=parsed.quick)
