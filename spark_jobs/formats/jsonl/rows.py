@@ -33,6 +33,8 @@ _BLANKS = b" \t\r"
 _BLOCK_BYTES_MAX = 2**30
 #: How many undeclared fields are taken apart together.
 _SLICES_MAX = 100
+#: A name that fewer than one line of so many has is not worth that.
+_RARE = 20
 #: Intermediate results of this many bytes fit into the processor's cache.
 _SLAB_BYTES = 2**16
 #: The types that Arrow reads from JSON directly; all others are read as text and cast.
@@ -211,6 +213,10 @@ class _Reader:
     def _schema(self) -> pa.Schema:
         return pa.schema([pa.field(column.name, _read_type(column.type)) for column in self.columns])
 
+    @property
+    def _slices_max(self) -> int:
+        return len(self.columns) + _SLICES_MAX
+
     @cached_property
     def _have_slices(self) -> bool:
         return all(map(has_slices, self._names))
@@ -223,8 +229,9 @@ class _Reader:
         """Take lines apart, also into the undeclared fields that occur in them."""
         slices = self.slicer.slices(lines)
         known = self.slicer.names
-        others = names_in([lines[at] for at in np.flatnonzero(~slices.whole).tolist()]).difference(known)
-        new = [name for name in sorted(others) if has_slices(name)][: len(self.columns) + _SLICES_MAX - len(known)]
+        others = [lines[at] for at in np.flatnonzero(~slices.whole).tolist()] if len(known) < self._slices_max else []
+        often = (name for name, count in names_in(others).most_common() if count * _RARE >= len(lines))
+        new = [name for name in often if name not in known and has_slices(name)][: self._slices_max - len(known)]
         if new:
             self.slicer = Slicer((*known, *new))
             slices = self.slicer.slices(lines)

@@ -5,6 +5,7 @@ It keeps only the last value of a name that occurs twice, and drops fields that 
 colons in the line than it finds in values and behind names.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,12 +132,12 @@ def _joined(raws: list[msgspec.Raw]) -> RawValues:
     return RawValues(block=b"".join(raws), offsets=offsets)
 
 
-def names_in(lines: Sequence[bytes]) -> set[str]:
-    """The names of all fields in these lines."""
-    found = set[str]()
+def names_in(lines: Sequence[bytes]) -> Counter[str]:
+    """The names of all fields in these lines, and in how many of them each is."""
+    found = Counter[str]()
     for line in lines:
         try:
-            found |= _fields_of(line).keys()
+            found.update(_fields_of(line).keys())
         except (*_REFUSED, UnicodeDecodeError):
             continue
     return found
