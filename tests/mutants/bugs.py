@@ -1797,7 +1797,10 @@ TARGET_BUGS = (
         name="what COPY was given counts as written",
         file="spark_jobs/write/binary_copy.py",
         correct="    return copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n",
-        wrong="    copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n    return int(rows.num_rows)\n",
+        wrong=(
+            "    copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n"
+            "    return int(rows.num_rows)\n"
+        ),
         tests=(f"{OF_TARGETS}::test_rows_that_a_trigger_discards_are_not_recorded_as_loaded",),
     ),
     Bug(
