@@ -1,7 +1,8 @@
 """Copy files into the target while other pieces are still staged, in the transaction that publishes all of them."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,7 +17,9 @@ from spark_jobs.write.binary_copy import copy_encoded
 from spark_jobs.write.target import Written
 from spark_jobs.write.writer import Writer
 
+#: How often it looks for files at most, and which part of its time that may take.
 _LOOKS_EVERY_S = 0.02
+_LOOKS_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +69,19 @@ class EarlyCopy:
             self._connection = connection = self._engine.connect()
             writer = self._writer
             written = writer.begun(connection)
-            while not self._is_over.wait(_LOOKS_EVERY_S):
-                self._copy_new(connection)
+            pause_s = _LOOKS_EVERY_S
+            while not self._is_over.wait(pause_s):
+                started = time.monotonic()
+                new = staged_files(connection, self._stage).keys() - self._copied.keys()
+                # With thousands of pieces, looking takes longer.
+                pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
+                self._copy_all(connection, new)
             self._begun = Begun(connection=connection, written=written, copied=self._copied)
         except Exception:  # noqa: BLE001, S110 - publishing finds the same error, or has none.
             pass
 
-    def _copy_new(self, connection: Connection) -> None:
-        for file in staged_files(connection, self._stage).keys() - self._copied.keys():
+    def _copy_all(self, connection: Connection, files: Iterable[str]) -> None:
+        for file in files:
             if self._is_over.is_set():
                 return
             rows = read_file(self._stage.spool or "", file)
