@@ -24,7 +24,7 @@ _LOOKS_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A transaction with rows in the target that nobody sees before it commits."""
+    """A transaction with rows in the target, which are not visible before it commits."""
 
     connection: Connection
     written: Written
@@ -33,7 +33,7 @@ class Begun:
 
 
 class EarlyCopy:
-    """A thread with a transaction. If anything is wrong, the transaction is rolled back, and publishing begins anew."""
+    """A thread with a transaction. If anything is wrong, it is rolled back, and publishing starts from the beginning."""
 
     def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
         self._engine, self._stage = engine, stage

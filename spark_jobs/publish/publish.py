@@ -265,6 +265,6 @@ class _Publication:
                 rows = read_file(folder, file)
                 copied[file] = copy_encoded(connection, rows, table=writer.table, names=writer.names)
         except FileNotFoundError as error:
-            # Temporary files may be removed by whoever tidies up; then the batch is staged again.
+            # A cleaner of temporary files may have removed it; then the batch is staged again.
             raise StageLost(self.stage.name) from error
         return sum(copied.values())
