@@ -157,9 +157,9 @@ def test_names_and_business_ids_are_the_same_only_byte_by_byte(devices, monkeypa
     found: list[tuple[str, str]] = []
     commit = PostgresLedger.commit
 
-    def looking(ledger: PostgresLedger, offered: Commit[Connection]) -> Position:
+    def looking(ledger: PostgresLedger, offered: Commit[Connection], **begun: Any) -> Position:
         found.extend(devices.ask(COLLATIONS))
-        return commit(ledger, offered)
+        return commit(ledger, offered, **begun)
 
     monkeypatch.setattr(PostgresLedger, "commit", looking)
 

@@ -179,13 +179,14 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
 
 
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
-    monkeypatch.setattr("spark_jobs.work.spark._work", _fails)
+    monkeypatch.setattr("spark_jobs.work.spark.tasks._work", _fails)
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(TasksFailed) as failed:
         load_by_spark(loads, tasks)
 
-    assert failed.value.reason == f"{CommitOutcomeUnknown.__module__}.CommitOutcomeUnknown: {_UNKNOWN}"
+    reason = f"{CommitOutcomeUnknown.__module__}.CommitOutcomeUnknown: {_UNKNOWN}"
+    assert failed.value.reason == f"Spark did not run all tasks: {reason}"
     assert loads.rows() == []
 
 
@@ -311,7 +312,7 @@ _MANY = 150_000
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))
-    monkeypatch.setattr("spark_jobs.work.spark._read", partial(_breaks_off_once, is_killed))
+    monkeypatch.setattr("spark_jobs.work.spark.tasks._read", partial(_breaks_off_once, is_killed))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
@@ -384,7 +385,7 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch):
     loads.write("a.jsonl", "".join(map(line, range(100))))
     crashed = loads.folder.parent / "crashed"
-    monkeypatch.setattr("spark_jobs.work.spark._stage", partial(_crashes_once, loads.dsn, crashed))
+    monkeypatch.setattr("spark_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, crashed))
     transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
 
     source = replace(loads.declared.source, chunk_bytes=1000)
