@@ -33,7 +33,7 @@ class Begun:
 
 
 class EarlyCopy:
-    """A thread with a transaction. If anything is wrong, it is rolled back, and publishing starts from the beginning."""
+    """A thread with a transaction. If anything fails, it is rolled back, and publishing starts from the beginning."""
 
     def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
         self._engine, self._stage = engine, stage
