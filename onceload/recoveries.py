@@ -1,14 +1,7 @@
 """Messages about recoveries."""
 
-from typing import TYPE_CHECKING
-
 from dedup_core.postgres.recovery import Recovery
 from dedup_core.postgres.rewind import Rewind
-
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and recovering state does without it.
-    pass
-
 
 _NAMES_SHOWN = 20
 

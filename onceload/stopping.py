@@ -1,20 +1,10 @@
 """Stopping on Ctrl-C or SIGTERM."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and most commands do without it.
-    pass
-import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    # Arrow takes a while to import.
-    pass
 
 
 @contextmanager

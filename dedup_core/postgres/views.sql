@@ -12,10 +12,16 @@ SELECT pipeline.name AS pipeline, pipeline.position, pipeline.producers,
  ORDER BY pipeline.name LIMIT :at_most;
 
 -- name: producers
+-- Without generations that were registered and never used, if there is another.
 SELECT producer.producer_id AS id, producer.name, producer.generation, producer.condition,
        upper(producer.consumed) AS "end", CAST(producer.consumed AS text) AS consumed, producer.size, producer.advanced_at
   FROM onceload.producer JOIN onceload.pipeline USING (pipeline_id)
- WHERE pipeline.name = :pipeline ORDER BY producer.name, producer.generation LIMIT :at_most;
+ WHERE pipeline.name = :pipeline
+   AND NOT (isempty(producer.consumed) AND producer.fingerprint IS NULL AND EXISTS (
+       SELECT FROM onceload.producer AS used
+        WHERE used.pipeline_id = producer.pipeline_id AND used.name = producer.name
+          AND NOT (isempty(used.consumed) AND used.fingerprint IS NULL)))
+ ORDER BY producer.name, producer.generation LIMIT :at_most;
 
 -- name: ledger
 SELECT ledger.position, ledger.kind, ledger.batch, ledger.loaded, ledger.duplicate, ledger.quarantined, ledger.filtered,

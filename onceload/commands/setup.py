@@ -1,21 +1,15 @@
 """The commands that create the schema and check the installation: init, doctor."""
 
-from typing import TYPE_CHECKING
-
 from dedup_core.errors import ExitCode
 from onceload import doctor, schema
 from onceload.commands.arguments import Arguments, Commands, command
+from onceload.databases import open_database
 from onceload.settings import Settings
 from onceload.terminal import (
     show_json,
     show_table,
     words,
 )
-
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and most commands do without it.
-    pass
-from onceload.databases import open_database
 
 
 def add(commands: Commands) -> None:

@@ -1,22 +1,17 @@
 """The commands that show the database's tables: status, producers, ledger, sessions, audits."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dedup_core.errors import ExitCode
 from dedup_core.postgres.views import View, look
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, pipeline_option
+from onceload.databases import only_pipeline, open_database
 from onceload.settings import Settings
 from onceload.terminal import (
     show_json,
     show_table,
     words,
 )
-
-if TYPE_CHECKING:
-    # Arrow takes a while to import, and most commands do without it.
-    pass
-from onceload.databases import only_pipeline, open_database
 
 
 def add(commands: Commands) -> None:

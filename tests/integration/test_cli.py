@@ -157,7 +157,7 @@ def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp
     with (
         said.open("w") as stderr,
         subprocess.Popen(
-            [sys.executable, "-m", "onceload", "load", str(tmp_path / "p.yaml")],
+            [sys.executable, "-m", "onceload", "load", "--engine", "spark", str(tmp_path / "p.yaml")],
             env={**os.environ, "ONCELOAD_DSN": dsn},
             stderr=stderr,
         ) as load,

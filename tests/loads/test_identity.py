@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -153,16 +154,17 @@ def by_content(loads, **changes):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_one_of_several_copies_that_come_together_is_loaded_and_the_others_are_found(loads, suffix):
     content = "".join(line(number) for number in range(300)).encode()
-    for name in ("b", "a", "c"):
-        loads.write(f"{name}.jsonl{suffix}", gzip.compress(content, mtime=0) if suffix else content)
+    for name, age_s in (("a", 10), ("b", 20), ("c", 15)):
+        path = loads.write(f"{name}.jsonl{suffix}", gzip.compress(content, mtime=0) if suffix else content)
+        os.utime(path, (1_000 - age_s, 1_000 - age_s))
     loads.write("other.jsonl", content[: len(line(1))] + b"{}\n")
 
     first = loads.load(source=by_content(loads))
     second = loads.load(source=by_content(loads))
 
     assert (counts(first), counts(second)) == ((301, 0, 1), (0, 600, 0))
-    assert [(name, f"beginning of a.jsonl{suffix}" in reason) for name, reason in reasons(first)] == [
-        (f"b.jsonl{suffix}", True),
+    assert [(name, f"beginning of b.jsonl{suffix}" in reason) for name, reason in reasons(first)] == [
+        (f"a.jsonl{suffix}", True),
         (f"c.jsonl{suffix}", True),
     ]
     assert (second.notes, counts(loads.load(source=by_content(loads)))) == ((), (0, 0, 0))

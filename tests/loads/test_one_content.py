@@ -14,6 +14,7 @@ import pytest
 from dedup_core.errors import DeliveryTakenAway, SettingRefused
 from dedup_core.names import Position, SessionName
 from dedup_core.postgres import LedgerSettings, recover_state
+from dedup_core.postgres.views import look
 from spark_jobs.batch.job import Job
 from spark_jobs.files.listing import list_files
 from spark_jobs.files.notes import Note
@@ -557,6 +558,8 @@ def test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one(logs
 
     assert merging.rows("id, note") == [(7, "new")]
     assert is_verified(merging)
+    shown = look(logs.engine, "producers", pipeline="events", at_most=9)
+    assert [(each["name"], each["generation"]) for each in shown] == [("app.log", 2), ("app.log.1", 1)]
 
 
 def test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one(logs):
