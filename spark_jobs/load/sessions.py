@@ -95,11 +95,12 @@ class Sessions:
         if self._given is not None:
             return self._given
         declared, settings = self._context.declared, self._context.settings
+        is_large = engine_for(declared, self.files) is Engine.SPARK
         wants_spark = settings.engine is Engine.SPARK or settings.master is not None or bool(settings.spark_options)
-        if settings.engine is Engine.LOCAL or not (wants_spark or engine_for(declared, self.files) is Engine.SPARK):
+        if settings.engine is Engine.LOCAL or not (wants_spark or is_large):
             self.engine = Engine.LOCAL
             return LocalTasks()
-        if settings.engine is Engine.SPARK or declared.transform is not None:
+        if settings.engine is Engine.SPARK or declared.transform is not None or not is_large:
             self.report_waiting("Spark to start")
             return self._running.enter_context(self._spark())
         self.engine = Engine.LOCAL

@@ -48,6 +48,8 @@ pipeline: numbers
 source: {path: "/landing/*.jsonl", format: jsonl, chunk_bytes: 65536}
 columns: {n: bigint not null}
 target: {table: public.numbers}
+# Without it, a load as small as this one would not go to the cluster.
+transform: SELECT n FROM records
 """
 
 

@@ -47,8 +47,8 @@ def _files(loads: Loads) -> None:
     loads.write("b.jsonl", "".join(line(number) for number in range(_ROWS, 2 * _ROWS)))
 
 
-def load_by(loads: Loads, chosen: Engine = Engine.LOCAL, **changes: Any) -> Report:
-    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=chosen, wait_s=0)
+def load_by(loads: Loads, chosen: Engine = Engine.LOCAL, *, master: str | None = None, **changes: Any) -> Report:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), engine=chosen, master=master, wait_s=0)
     return load(replace(loads.declared, **changes), settings, batch=new_batch())
 
 
@@ -205,13 +205,24 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
     return spark
 
 
-def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, spark):
+@pytest.mark.parametrize("master", [None, "spark://there:7077"])
+def test_a_large_load_begins_before_spark_is_up_and_spark_does_the_rest(loads, spark, master):
     with once_there_is_a_session_process(spark.may_start.set):
-        report = load_by(loads, Engine.AUTO)
+        report = load_by(loads, Engine.AUTO, master=master)
 
     assert spark.deliveries > 0
     assert (spark.stops, report.engine, report.loaded) == (1, Engine.SPARK, 2 * _ROWS)
     assert loads.rows() == list(range(2 * _ROWS))
+
+
+def test_a_small_load_that_asks_for_a_cluster_runs_there(loads, spark, monkeypatch):
+    monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 2**20)
+    monkeypatch.setattr(TasksWhileSparkStarts, "run", None)
+    spark.may_start.set()
+
+    report = load_by(loads, Engine.AUTO, master="spark://there:7077")
+
+    assert (report.engine, report.loaded, spark.stops) == (Engine.SPARK, 2 * _ROWS, 1)
 
 
 @contextmanager

@@ -2462,6 +2462,13 @@ ENGINE_BUGS = (
         tests=(f"{OF_LOCAL}::test_a_load_that_ends_before_spark_is_up_stops_it_anyway",),
     ),
     Bug(
+        name="a small load that asks for a cluster waits for it and does not use it",
+        file="spark_jobs/load/sessions.py",
+        correct=" or declared.transform is not None or not is_large:\n",
+        wrong=" or declared.transform is not None:\n",
+        tests=(f"{OF_LOCAL}::test_a_small_load_that_asks_for_a_cluster_runs_there",),
+    ),
+    Bug(
         name="each row group counts as the end of its file",
         file="spark_jobs/read/checked_parts.py",
         correct="size = chunk.size if group is groups[-1] else None",
