@@ -116,7 +116,7 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
 
 def drop_stage(engine: Engine, name: str) -> None:
     """Drop a stage that no batch keeps; the next stage sweeps what cannot be dropped now."""
-    with suppress(DBAPIError), engine.begin() as connection:
+    with suppress(DBAPIError, CallAgain), engine.begin() as connection:
         for _, tables in connection.execute(SQL["stages"], {"name": name}).all():
             _drop(connection, tables)
 

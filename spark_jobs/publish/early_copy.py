@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 import psycopg2.extensions
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.pieces import staged_files
@@ -59,10 +61,14 @@ class EarlyCopy:
         """Roll back what is not committed, also if it waits for the server."""
         self._is_over.set()
         if self._thread.is_alive() and self._connection is not None:
-            cast(psycopg2.extensions.connection, self._connection.connection.dbapi_connection).cancel()
+            with suppress(DBAPIError, psycopg2.Error):
+                cast(psycopg2.extensions.connection, self._connection.connection.dbapi_connection).cancel()
         self._thread.join()
         if self._connection is not None:
-            self._connection.close()
+            connection, self._connection = self._connection, None
+            # If the server is gone, so is the transaction.
+            with suppress(DBAPIError):
+                connection.close()
 
     def _copy(self) -> None:
         try:

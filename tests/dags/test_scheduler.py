@@ -271,7 +271,7 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
         finally:
             second.terminate()
             try:
-                second.wait(timeout=60)
+                second.wait(timeout=_PATIENCE_S)
             except subprocess.TimeoutExpired:
                 end(second.pid)
                 raise
