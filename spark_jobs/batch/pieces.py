@@ -153,10 +153,9 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     return rows[1:]
 
 
-def staged_files(connection: Connection, stage: Stage) -> dict[str, int]:
-    """The files of pieces that are staged now, and how many rows each has."""
-    rows = run(connection, f"SELECT file, rows FROM {stage.pieces} WHERE file IS NOT NULL")
-    return {row.file: row.rows for row in rows}
+def staged_files(connection: Connection, stage: Stage) -> set[str]:
+    """The files of the pieces that are staged now."""
+    return set(run(connection, f"SELECT file FROM {stage.pieces} WHERE file IS NOT NULL").scalars())
 
 
 def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:

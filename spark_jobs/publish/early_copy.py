@@ -78,7 +78,7 @@ class EarlyCopy:
             pause_s = _LOOKS_EVERY_S
             while not self._is_over.wait(pause_s):
                 started = time.monotonic()
-                new = staged_files(connection, self._stage).keys() - self._copied.keys()
+                new = staged_files(connection, self._stage) - self._copied.keys()
                 # With thousands of pieces, looking takes longer.
                 pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
                 self._copy_all(connection, new)

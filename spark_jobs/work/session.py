@@ -61,7 +61,7 @@ _SECOND_TRY = 2
 BEATS_PER_LEASE = 4
 #: How often a session hands out what dead sessions held.
 _EXPIRES_EVERY_S = 1.0
-#: How long a session without work waits before it asks the board again; doubled each time.
+#: How long a session without work waits before it polls the board again; doubled each time.
 _PAUSE_S = (0.005, 0.25)
 #: The delay before an unreadable file is retried, doubled with each try.
 _UNREADABLE_RETRY_S = (0.5, 30.0)

@@ -150,3 +150,27 @@ def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, mo
 
     assert (taken, report.loaded) == ([None], 2 * _ROWS)
     assert loads.rows() == list(range(2 * _ROWS))
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_connection_that_is_lost_after_files_were_copied_costs_no_load(loads, monkeypatch, is_given_up):
+    """Its rollback fails too, in the commit or before it."""
+    ended: list[int] = []
+    take = early_copy.EarlyCopy.take
+
+    def take_and_lose(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.Begun | None:
+        begun = take(self, files)
+        assert begun is not None
+        driver: Any = begun.connection.connection.dbapi_connection
+        ended.append(driver.info.backend_pid)
+        execute(loads.admin_dsn, f"SELECT pg_terminate_backend({ended[-1]}, 5000)")
+        if is_given_up:
+            self.close()
+            return None
+        return begun
+
+    monkeypatch.setattr(early_copy.EarlyCopy, "take", take_and_lose)
+
+    assert loads.load().loaded == 2 * _ROWS
+    assert len(ended) == 1
+    assert loads.rows() == list(range(2 * _ROWS))

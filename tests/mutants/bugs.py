@@ -2509,6 +2509,13 @@ OF_SPOOLS = "tests/loads/test_spool.py"
 
 SPOOL_BUGS = (
     Bug(
+        name="the rollback of a lost connection ends the load",
+        file="spark_jobs/publish/early_copy.py",
+        correct="            with suppress(DBAPIError):\n                connection.close()\n",
+        wrong="            connection.close()\n",
+        tests=(f"{OF_SPOOLS}::test_a_connection_that_is_lost_after_files_were_copied_costs_no_load",),
+    ),
+    Bug(
         name="files of a try that does not count are published",
         file="spark_jobs/publish/early_copy.py",
         correct="if self._begun and self._begun.copied.keys() <= set(files):",
