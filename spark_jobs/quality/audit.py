@@ -6,7 +6,6 @@ published: records that are already loaded or repeated in the batch are left out
 
 import logging
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,42 +129,46 @@ def _ask(
     # It sends usage data unless this is disabled before its import.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # Its import takes seconds.
-        import great_expectations as gx
+    # Its import takes seconds.
+    import great_expectations as gx
 
-        # Its type hints are incomplete.
-        context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")
-        source = context.data_sources.add_sql(
-            "onceload",
-            connection_string="postgresql+psycopg2://",
-            create_temp_table=False,
-            kwargs={"creator": lambda: _connection(engine)},
-        )
-        rows = source.add_table_asset("rows", table_name=view, schema_name=SCHEMA)
-        asked = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_expectations(suite)))
-        definition = gx.ValidationDefinition(
-            name=suite.name, data=rows.add_batch_definition_whole_table("all"), suite=asked
-        )
-        definition = context.validation_definitions.add(definition)
-        traced = {"unexpected_index_column_names": [field.name for field in LINEAGE]} if is_traced else {}
-        validation = definition.run(
-            result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN, **traced},
-            run_id=gx.RunIdentifier(run_name=batch),
-        )
-        if docs is not None:
-            write_pages(context, validation, docs)
-        return tuple(_finding(engine, each.to_json_dict()) for each in validation.results)
+    # Its type hints are incomplete.
+    context: Any = gx.get_context(project_config=context_of(docs), mode="ephemeral")
+    source = context.data_sources.add_postgres(
+        "onceload",
+        # Only its form is looked at: the creator connects.
+        connection_string="postgresql+psycopg2://any@any/any",
+        create_temp_table=False,
+        kwargs={"creator": lambda: _connection(engine)},
+    )
+    rows = source.add_table_asset("rows", table_name=view)
+    asked = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_expectations(suite)))
+    definition = gx.ValidationDefinition(
+        name=suite.name, data=rows.add_batch_definition_whole_table("all"), suite=asked
+    )
+    definition = context.validation_definitions.add(definition)
+    traced = {"unexpected_index_column_names": [field.name for field in LINEAGE]} if is_traced else {}
+    validation = definition.run(
+        result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN, **traced},
+        run_id=gx.RunIdentifier(run_name=batch),
+    )
+    if docs is not None:
+        write_pages(context, validation, docs)
+    return tuple(_finding(engine, each.to_json_dict()) for each in validation.results)
 
 
 def _connection(engine: Engine) -> Any:  # noqa: ANN401 - the driver's own.
-    """A read-only connection without an idle timeout, because the library may take long."""
+    """A read-only connection that finds the view by its name; an audit may take long, so there is no idle timeout."""
     proxied = engine.raw_connection()
     connection: Any = proxied.driver_connection
     proxied.detach()
     with connection.cursor() as cursor:
         cursor.execute("SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = on")
+        # Last, because an expectation may query other tables by their bare names.
+        cursor.execute(
+            "SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), %s), false)",
+            (SCHEMA,),
+        )
     connection.commit()
     return connection
 

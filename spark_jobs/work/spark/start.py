@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +30,6 @@ _LOCAL_OPTIONS = {
 
 def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:
     """Start Spark for one load; given options override ours."""
-    # Spark warns about the version of pandas, which is not used here.
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A delivery that kills its worker must use up its tries before Spark gives up its session.
     failures_max = FAILURES_MAX + tries
