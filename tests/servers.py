@@ -12,11 +12,15 @@ import psycopg2
 
 from onceload.embedded import PostgresVersion, running
 
+_IN_MEMORY = Path("/dev/shm")
+#: A container may have 64 MB there.
+_MEMORY_BYTES_MIN = 4 * 2**30
+
 
 @contextmanager
-def temporary_home() -> Iterator[Path]:
+def temporary_home(*, below: Path | None = None) -> Iterator[Path]:
     """A short-named folder, gone afterwards; the path of a socket must not be long."""
-    home = Path(tempfile.mkdtemp(prefix="onceload-"))
+    home = Path(tempfile.mkdtemp(prefix="onceload-", dir=below))
     # Passable, as the server may run as another user; not readable by any.
     home.chmod(0o711)
     try:
@@ -29,9 +33,11 @@ def temporary_home() -> Iterator[Path]:
 def temporary_server(version: PostgresVersion) -> Iterator[str]:
     """A server of its own; yields the address of its first database.
 
-    It does not wait for the disk. A process that is killed loses nothing by that, and the power is not cut.
+    It does not wait for the disk, and uses memory instead of one if there is enough. A process that is killed loses
+    nothing by that, and the power is not cut.
     """
-    with temporary_home() as home, running(home, version=version) as dsn:
+    has_room = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _MEMORY_BYTES_MIN
+    with temporary_home(below=_IN_MEMORY if has_room else None) as home, running(home, version=version) as dsn:
         for setting in ("fsync", "full_page_writes"):
             execute(dsn, f"ALTER SYSTEM SET {setting} = off")
         execute(dsn, "SELECT pg_reload_conf()")
