@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar, cast
 
 import psycopg2.extensions
@@ -26,6 +27,7 @@ from dedup_core.ports import GENERATION_MAX, Advance, Claim, Commit, CommitStep,
 from dedup_core.postgres.connection import (
     Record,
     array,
+    execute_prepared,
     in_batches,
     on_table,
     statements,
@@ -64,7 +66,7 @@ Reached: TypeAlias = Callable[[CommitStep], None]
 
 def run_steps(connection: Connection, commit: Commit[Connection], reached: Reached) -> Position:
     """Everything between BEGIN and COMMIT, in the order of the protocol."""
-    transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
+    transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = commit.write_rows(connection)
     check_transaction(connection, transaction_id, commit)
@@ -90,7 +92,7 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
 
 def run_settlement_steps(connection: Connection, settlement: Settlement[Connection], reached: Reached) -> Position:
     """The same order, with the quarantine instead of the producers."""
-    transaction_id = connection.execute(SQL["transaction_id"]).scalar_one()
+    transaction_id = get_transaction_id(connection)
     reached(CommitStep.BEGUN)
     written = settlement.write_rows(connection)
     check_transaction(connection, transaction_id, settlement)
@@ -105,6 +107,10 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     record_entry(connection, taken, settlement, kind=settlement.kind)
     reached(CommitStep.ENTRY_RECORDED)
     return Position(taken.position)
+
+
+def get_transaction_id(connection: Connection) -> str:
+    return str(execute_prepared(connection, SQL["transaction_id"], {}).scalar_one())
 
 
 def get_pipeline(connection: Connection, pipeline: str) -> Record:
@@ -136,7 +142,7 @@ def lock_pipeline_of(connection: Connection, session: Session) -> Record:
 
 
 def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
-    found = connection.execute(SQL[statement], {"pipeline": pipeline}).one_or_none()
+    found = execute_prepared(connection, SQL[statement], {"pipeline": pipeline}).one_or_none()
     if found is None:
         raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
     return found
@@ -146,7 +152,7 @@ def check_transaction(connection: Connection, transaction_id: str, commit: AnyCo
     """Refuse a write_rows that ended the transaction: rows and receipts must commit together."""
     driver = cast(psycopg2.extensions.connection, connection.connection.dbapi_connection)
     is_open = connection.in_transaction() and driver.info.transaction_status == TRANSACTION_STATUS_INTRANS
-    if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:
+    if not is_open or get_transaction_id(connection) != transaction_id:
         # A connection in this state must not return to the pool.
         connection.invalidate()
         raise TransactionEnded(commit.session.pipeline, commit.batch)
@@ -160,7 +166,7 @@ def check_session(connection: Connection, taken: Record, session: Session) -> No
         "session": session.name,
         "epoch": session.epoch,
     }
-    if connection.execute(SQL["check_session"], binds).rowcount != 1:
+    if execute_prepared(connection, SQL["check_session"], binds).rowcount != 1:
         raise SessionFenced(session.pipeline, session.name, session.epoch)
 
 
@@ -169,11 +175,13 @@ def advance(connection: Connection, taken: Record, commit: Commit[Connection], *
     for each in commit.advances:
         if each.takes_name_of is not None:
             _swap_names(connection, taken, commit, producer_id=each.producer_id, other_id=each.takes_name_of)
+    # A table of its own has a statement of its own, which is not worth keeping.
+    execute = connection.execute if isinstance(commit, BulkCommit) else partial(execute_prepared, connection)
     for offered, its_binds in _offered(commit):
         binds = {**taken_binds, **its_binds, "repeats_allowed": repeats_allowed}
-        done = connection.execute(_offering("advance_producers", offered), binds).one()
+        done = execute(_offering("advance_producers", offered.text), binds).one()
         if done.advanced != done.offered:
-            refused = connection.execute(_offering("producers_refused", offered), binds).scalars()
+            refused = connection.execute(_offering("producers_refused", offered.text), binds).scalars()
             raise AlreadyConsumed(commit.session.pipeline, tuple(name or "a forgotten producer" for name in refused))
         if done.islands > taken.islands_max:
             raise LimitReached(commit.session.pipeline, "islands_max", taken.islands_max, done.islands)
@@ -208,8 +216,9 @@ def _offered(commit: Commit[Connection]) -> Iterator[tuple[TextClause, Mapping[s
         yield on_table(SQL["offered_in_a_table"], commit.offered), {"first_id": 0, "last_id": SEQUENCE_END}
 
 
-def _offering(statement: str, offered: TextClause) -> TextClause:
-    return text(SQL[statement].text.replace("{offered}", offered.text))
+@lru_cache(maxsize=16)
+def _offering(statement: str, offered: str) -> TextClause:
+    return text(SQL[statement].text.replace("{offered}", offered))
 
 
 def _advance_binds(advances: Sequence[Advance]) -> dict[str, object]:
@@ -321,7 +330,7 @@ def record_entry(connection: Connection, taken: Record, commit: AnyCommit, *, ki
 
 
 def write_entry(connection: Connection, pipeline: str, entry: Mapping[str, object]) -> None:
-    if connection.execute(SQL["record_entry"], entry).rowcount != 1:
+    if execute_prepared(connection, SQL["record_entry"], entry).rowcount != 1:
         position = Position(cast(int, entry["position"]))
         raise StateDiffers(pipeline, position, ("the pipeline's position: it does not follow the last ledger entry",))
 
@@ -330,7 +339,7 @@ def ack(connection: Connection, session: Session, claim: Claim | None, *, is_las
     if claim is None:
         return
     statement = SQL["ack_delivery" if is_last else "keep_delivery"]
-    if claim.session != session or connection.execute(statement, holder_binds(claim)).rowcount != 1:
+    if claim.session != session or execute_prepared(connection, statement, holder_binds(claim)).rowcount != 1:
         raise DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
+from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg2
-from sqlalchemy import Connection, Engine, Row, TextClause, create_engine, text
+from sqlalchemy import Connection, CursorResult, Engine, Row, TextClause, create_engine, text
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import (
@@ -102,6 +105,37 @@ def on_table(statement: TextClause, table: str) -> TextClause:
     """Insert the name of a table, quoted as in SQL, into a statement."""
     # A colon in the name must not be taken for a parameter.
     return text(statement.text.replace("{table}", table.replace(":", "\\:")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    name: str
+    prepare: str
+    execute: str
+
+
+_numbers = count(1)
+
+
+@cache
+def _as_prepared(statement: str) -> _Prepared:
+    numbered = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+    compiled = text(statement).compile(dialect=numbered)
+    name = f"onceload_{next(_numbers)}"
+    binds = ", ".join(f"%({bind})s" for bind in compiled.positiontup or ())
+    return _Prepared(
+        name=name, prepare=f"PREPARE {name} AS {compiled}", execute=f"EXECUTE {name}{f' ({binds})' if binds else ''}"
+    )
+
+
+def execute_prepared(connection: Connection, statement: TextClause, binds: Mapping[str, object]) -> CursorResult[Any]:
+    """Execute a statement that each connection plans once: planning a step of a commit takes longer than the step."""
+    prepared = _as_prepared(statement.text)
+    known: set[str] = connection.info.setdefault("prepared", set())
+    if prepared.name not in known:
+        connection.exec_driver_sql(prepared.prepare)
+        known.add(prepared.name)
+    return connection.exec_driver_sql(prepared.execute, dict(binds))
 
 
 _BATCH_ITEMS_MAX = 100_000

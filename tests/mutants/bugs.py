@@ -122,8 +122,8 @@ COMMIT_BUGS = (
     Bug(
         name="fence left out: an earlier life of a session commits",
         file=COMMIT,
-        correct='if connection.execute(SQL["check_session"], binds).rowcount != 1:',
-        wrong='if connection.execute(SQL["check_session"], binds).rowcount < 0:',
+        correct='if execute_prepared(connection, SQL["check_session"], binds).rowcount != 1:',
+        wrong='if execute_prepared(connection, SQL["check_session"], binds).rowcount < 0:',
         tests=(f"{CONTRACT}::test_an_earlier_life_of_a_session_is_refused",),
     ),
     Bug(
@@ -173,14 +173,14 @@ COMMIT_BUGS = (
     Bug(
         name="ack of a claim that has ended accepted",
         file=COMMIT,
-        correct="connection.execute(statement, holder_binds(claim)).rowcount != 1:",
-        wrong="connection.execute(statement, holder_binds(claim)).rowcount < 0:",
+        correct="execute_prepared(connection, statement, holder_binds(claim)).rowcount != 1:",
+        wrong="execute_prepared(connection, statement, holder_binds(claim)).rowcount < 0:",
         tests=(f"{CONTRACT}::test_a_claim_is_acked_by_its_commit_and_by_no_second_one",),
     ),
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
         file=COMMIT,
-        correct='if not is_open or connection.execute(SQL["transaction_id"]).scalar_one() != transaction_id:',
+        correct='if not is_open or get_transaction_id(connection) != transaction_id:',
         wrong="if not is_open and transaction_id is None:",
         tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
     ),
@@ -1139,8 +1139,8 @@ BOARD_BUGS = (
     Bug(
         name="a piece of a delivery that was taken away is committed",
         file=COMMIT,
-        correct="    if claim.session != session or connection",
-        wrong="    if is_last and (claim.session != session) or is_last and connection",
+        correct="    if claim.session != session or execute",
+        wrong="    if is_last and (claim.session != session) or is_last and execute",
         tests=(f"{CONTRACT}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
     ),
     Bug(
