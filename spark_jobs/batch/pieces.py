@@ -42,6 +42,8 @@ class StagedPiece:
     notes: tuple[Note, ...] = ()
     #: The file with its rows, if they are not in the table of the stage.
     file: str | None = None
+    #: How many rows of a transform in that file each file of records has; None: of no single one.
+    rows_of: tuple[tuple[int | None, int], ...] = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -87,7 +89,7 @@ def stage_piece(
     engine: Engine, stage: Stage, piece: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
 ) -> None:
     """Stage a piece and its rows, unless this try already did and the answer was lost."""
-    piece = replace(piece, file=_written_file(stage, rows, writer))
+    piece = replace(piece, file=written_file(stage, rows, writer))
     with engine.connect() as connection, connection.begin() as transaction:
         if not insert_piece(connection, stage, piece):
             transaction.rollback()
@@ -97,7 +99,7 @@ def stage_piece(
         check_held(connection, claim)
 
 
-def _written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
+def written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
     """Write rows to a file, unless they need the table: for added columns, or because the disk is full."""
     if stage.spool is None or not rows.num_rows or writer.added:
         return None
@@ -130,7 +132,9 @@ def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bo
         "rows": piece.rows,
         "bytes": piece.bytes,
         "records": piece.records,
-        "proof": encode(_Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes)),
+        "proof": encode(
+            _Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes, rows_of=piece.rows_of)
+        ),
         "file": piece.file,
     }
     with still_there(stage):
@@ -215,6 +219,7 @@ class _Proof:
     advances: tuple[Advance, ...]
     quarantined: tuple[QuarantinedRecord, ...]
     notes: tuple[Note, ...]
+    rows_of: tuple[tuple[int | None, int], ...] = ()
 
 
 def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that its statement gives it.
@@ -230,4 +235,5 @@ def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that i
         quarantined=proof.quarantined,
         notes=proof.notes,
         file=row.file,
+        rows_of=proof.rows_of,
     )

@@ -126,7 +126,7 @@ class StagedBatch:
     def _may_spool(self, job: Job) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
         declared = self._declared
-        needs_table = job.records_have_own_ids or declared.suite or declared.transform or needs_cast(job.written)
+        needs_table = job.records_have_own_ids or declared.suite or needs_cast(job.written)
         return (
             not needs_table
             and self._context.settings.publishes
@@ -136,9 +136,12 @@ class StagedBatch:
         )
 
     def _begin_to_copy(self, staging: ExitStack, job: Job, stage: Stage) -> EarlyCopy | None:
-        """Copy files while others are staged, unless rows are deleted or columns added before them."""
+        """Copy files while others are staged, unless rows are deleted or columns added before them.
+
+        Which files of a transform count is known only at its end.
+        """
         adds = self._declared.unknown_fields is UnknownFields.ADD
-        if stage.spool is None or job.replaced or adds:
+        if stage.spool is None or job.replaced or adds or self._declared.transform is not None:
             return None
         return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
 

@@ -6,7 +6,8 @@ of the producers and the window of business ids. If another run was first, the d
 A transform may make several rows of one record. All rows of the first record of each id are kept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -14,7 +15,6 @@ from secrets import token_hex
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.connection import translated
@@ -24,6 +24,8 @@ from spark_jobs.publish.by_message import ByMessage
 from spark_jobs.publish.by_producer import ByProducer
 from spark_jobs.publish.source import WORK_MEMORY, RowSource
 from spark_jobs.write.sql import run
+
+_NONE: Mapping[int | None, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,28 +71,32 @@ class _Sieve:
             # A killed audit may have left a view of them.
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
-    def sift(self, advances: Sequence[Advance], *, staged: int) -> NewRows:
-        """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays."""
+    def sift(self, advances: Sequence[Advance], *, staged: int, in_files: Mapping[int | None, int] = _NONE) -> NewRows:
+        """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays.
+
+        Rows in files are counted already, by the file that their records came from.
+        """
         declared = self._job.declared
         if not self._job.records_have_own_ids and declared.transform is None:
             return NewRows(source=self._stage.rows, count=staged, advances=tuple(advances))
         with translated(pipeline=declared.name, doing="looking for new rows"), still_there(self._stage):
             self.clear()
             if self._by_producer is None:
-                return self._new_of_files(advances)
+                return self._new_of_files(advances, in_files)
             self._by_producer.register(self._engine, self._ledger, advances)
             return self._new_of_producers(self._by_producer, advances)
 
-    def _new_of_files(self, advances: Sequence[Advance]) -> NewRows:
+    def _new_of_files(self, advances: Sequence[Advance], in_files: Mapping[int | None, int]) -> NewRows:
         """The rows are counted for the files that they came from."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
             new = self._by_message.sift(connection, RowSource(rows=self._stage.rows))
-            rows_of: dict[ProducerId | None, int] = {row[0]: row[1] for row in run(connection, new.source.counts)}
+            rows_of = Counter(in_files)
+            rows_of.update({row[0]: row[1] for row in run(connection, new.source.counts)})
         return NewRows(
             source=new.source.rows,
-            count=sum(rows_of.values()),
-            advances=tuple(replace(each, rows=rows_of.get(each.producer_id, 0)) for each in advances),
+            count=rows_of.total(),
+            advances=tuple(replace(each, rows=rows_of[each.producer_id]) for each in advances),
             message_ids=new.ids,
         )
 

@@ -1,5 +1,6 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class _BatchTotals:
     rows: int
     #: The files with rows that are in no table.
     files: tuple[str, ...]
+    #: How many rows of a transform in those files each file of records has.
+    rows_of: Counter[int | None]
     #: How many good records were read; a transform may make more or fewer rows of them.
     records: int
     bytes: int
@@ -85,6 +88,7 @@ class _BatchTotals:
             pieces=len(pieces),
             rows=sum(piece.rows for piece in pieces),
             files=tuple(piece.file for piece in pieces if piece.file),
+            rows_of=sum((Counter(dict(piece.rows_of)) for piece in pieces), Counter()),
             records=sum(piece.records for piece in pieces),
             bytes=sum(piece.bytes for piece in pieces),
             quarantined=tuple(record for piece in pieces for record in piece.quarantined),
@@ -121,7 +125,9 @@ def publish(
     begun = early.take(totals.files) if early else None
     with open_sieve(engine, ledger, job, stage) as sieve:
         while True:
-            new = patience.until_answered(partial(sieve.sift, totals.advances, staged=totals.rows))
+            new = patience.until_answered(
+                partial(sieve.sift, totals.advances, staged=totals.rows, in_files=totals.rows_of)
+            )
             commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
             try:
                 with closing(early) if begun and early else nullcontext():

@@ -185,12 +185,12 @@ def test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself(loads
             sift = first.sift
             publishers.append(first)
 
-            def sift_and_pause(advances: Any, *, staged: int) -> NewRows:
-                found = sift(advances, staged=staged)
+            def sift_and_pause(advances: Any, **staged: Any) -> NewRows:
+                found = sift(advances, **staged)
                 if len(publishers) == 1:
                     loads.write("b.jsonl", record("d1", 1))
                     assert loads.load().loaded == 1
-                    later.enter_context(open_sieve(*of_batch)).sift(advances, staged=staged)
+                    later.enter_context(open_sieve(*of_batch)).sift(advances, **staged)
                 return found
 
             monkeypatch.setattr(first, "sift", sift_and_pause)

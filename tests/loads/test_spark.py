@@ -1,9 +1,11 @@
 """The same promises with Spark's own tasks, and what only Spark can do: transforms."""
 
+import errno
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -21,13 +23,14 @@ from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.batch.job import TransformRefused
 from spark_jobs.batch.pieces import check_kept, staged_pieces
+from spark_jobs.batch.spool import open_spool, write_file
 from spark_jobs.batch.stage import open_stage
 from spark_jobs.batch.transformed import accept, stage_transformed
 from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import LINEAGE, Column, arrow_schema, parse_column
+from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, Column, arrow_schema, parse_column
 from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from spark_jobs.plan.choice import Choice
 from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
@@ -374,6 +377,36 @@ def test_only_the_accepted_one_of_two_tries_counts(loads):
         assert [part.rows for part in staged_pieces(loads.engine, stage)] == [3]
 
 
+@STAGED
+def test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_its_table(loads, monkeypatch):
+    target, columns = loads.declared.target, loads.declared.columns
+    ensure_target(loads.engine, loads.declared, columns=columns)
+    some, more, rest = (pa.table(_rows_of(numbers, columns)) for numbers in ([1, 2], [3], [4, 5]))
+    by_file = pa.array([7, 8], pa.int64())
+    some = some.set_column(some.schema.get_field_index(PRODUCER_ID), PRODUCER_ID, by_file)
+    with open_stage(loads.engine, columns, target, lineage=True) as opened, open_spool() as folder:
+        stage = replace(opened, spool=folder)
+        stage_transformed(loads.engine, stage, [more], partition=0)
+        monkeypatch.setattr("spark_jobs.batch.pieces.write_file", partial(_full_after, 2, folder))
+        whole = stage_transformed(loads.engine, stage, [some, more, rest], partition=0)
+        assert whole
+        accept(loads.engine, stage, [whole])
+        accept(loads.engine, stage, [whole])
+
+        in_table, *in_files = staged_pieces(loads.engine, stage)
+        assert (in_table.rows, in_table.file, in_table.rows_of) == (2, None, ())
+        assert [each.rows_of for each in in_files] == [((7, 1), (8, 1)), ((None, 1),)]
+        assert [each.rows for each in in_files] == [2, 1]
+        assert len({path.name for path in Path(folder).iterdir()} - {each.file for each in in_files}) == 1
+        assert loads.ask(f"SELECT id FROM {stage.rows} ORDER BY id") == [(4,), (5,)]
+
+
+def _full_after(files: int, folder: str, _: str, encoded: Iterable[bytes]) -> str:
+    if len(list(Path(folder).iterdir())) > files:
+        raise OSError(errno.ENOSPC, "no space left on device")
+    return write_file(folder, encoded)
+
+
 def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Array]:
     fields = [*arrow_schema(columns), *LINEAGE]
     return {
@@ -382,15 +415,18 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 
 
 @STAGED
-def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch):
+@pytest.mark.parametrize("write", Write)
+def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch, write):
+    """Appended rows are in files, and others in tables."""
     loads.write("a.jsonl", "".join(map(line, range(100))))
     crashed = loads.folder.parent / "crashed"
     monkeypatch.setattr("spark_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, crashed))
     transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
 
     source = replace(loads.declared.source, chunk_bytes=1000)
+    target = replace(loads.declared.target, write=write, key=("id",) if write is Write.MERGE else ())
 
-    report = load_by_spark(loads, tasks, transform=transform, source=source)
+    report = load_by_spark(loads, tasks, transform=transform, source=source, target=target)
 
     assert crashed.exists()
     assert (report.loaded, report.filtered) == (100, 0)
@@ -403,13 +439,17 @@ def _crashes_once(dsn: str, crashed: Path, *arguments: Any) -> Iterator[pa.Recor
     if context and context.partitionId() == _BRANCH and not crashed.exists():
         with create_engine(dsn).begin() as connection:
             until = time.monotonic() + 60
-            while not (staged := connection.execute(_STAGED_ROWS).scalars().all()):
+            while not (staged := [*connection.execute(_STAGED_ROWS).scalars(), *map(str, _files_of_rows())]):
                 assert time.monotonic() < until, "nothing of the first branch was staged"
                 time.sleep(0.05)
             tables = connection.execute(_STAGES).scalars().all()
             connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
         crashed.write_text("\n".join(staged))
     return _stage(*arguments)
+
+
+def _files_of_rows() -> Iterator[Path]:
+    return Path(tempfile.gettempdir()).glob("onceload-rows-*/*")
 
 
 #: The first partition of the second branch: each reads all of the chunks.

@@ -180,7 +180,7 @@ COMMIT_BUGS = (
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
         file=COMMIT,
-        correct='if not is_open or get_transaction_id(connection) != transaction_id:',
+        correct="if not is_open or get_transaction_id(connection) != transaction_id:",
         wrong="if not is_open and transaction_id is None:",
         tests=(f"{IN_POSTGRES}::test_the_writer_of_the_rows_must_leave_the_transaction_open",),
     ),
@@ -1142,6 +1142,23 @@ BOARD_BUGS = (
         correct="    if claim.session != session or execute",
         wrong="    if is_last and (claim.session != session) or is_last and execute",
         tests=(f"{CONTRACT}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
+    ),
+    Bug(
+        name="rows of a transform in files are not counted for their files",
+        file="spark_jobs/publish/new_rows.py",
+        correct="rows_of = Counter(in_files)",
+        wrong="rows_of: Counter[int | None] = Counter()",
+        tests=("tests/loads/test_spark.py::test_a_transform_that_keeps_records_keeps_their_lineage",),
+    ),
+    Bug(
+        name="rows of a transform that find no room in a file are lost",
+        file="spark_jobs/batch/transformed.py",
+        correct="            if each.rows and _count(",
+        wrong="            if each.rows and not each.files and _count(",
+        tests=(
+            "tests/loads/test_spark.py::"
+            "test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_its_table",
+        ),
     ),
     Bug(
         name="a fixed session ends while more is to be handed out to it",
