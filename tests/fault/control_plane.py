@@ -56,7 +56,7 @@ expectations:
     kwargs: {column: n, min_value: 0}
 """
 #: Airflow's own way to say what the tasks of all DAGs should do.
-POLICIES = """\
+_POLICIES = """\
 from datetime import timedelta
 
 def task_policy(task):
@@ -77,6 +77,11 @@ QUICK = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
 }
+
+
+def policies_for(*, at_once: Sequence[str] = (), submitted: Sequence[str] = ()) -> str:
+    """Airflow's settings for quick retries; some DAGs have two runs at once, and some load in Spark."""
+    return _POLICIES.replace("{at_once}", repr(at_once)).replace("{submitted}", repr(submitted))
 
 
 class Kind(StrEnum):
@@ -197,7 +202,7 @@ def open_stand() -> Iterator["Stand"]:
             (pipelines / f"{kind}.yaml").write_text(declared + suite)
         at_once = [f"ingest__{kind}" for kind in Kind if kind.may_run_twice]
         submitted = [f"ingest__{Kind.AUDITED}"]
-        policies = POLICIES.replace("{at_once}", repr(at_once)).replace("{submitted}", repr(submitted))
+        policies = policies_for(at_once=at_once, submitted=submitted)
         (config / "airflow_local_settings.py").write_text(policies)
         with (
             patch.dict(os.environ, QUICK),

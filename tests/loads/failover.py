@@ -26,7 +26,7 @@ from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema, stack
 from onceload.airflow_api import AirflowApi
 from spark_jobs.pipeline.declared import Publish
-from tests.fault.control_plane import POLICIES, QUICK
+from tests.fault.control_plane import QUICK, policies_for
 from tests.fault.standby import NeverCame, Site, Successor, open_site, wait_until
 from tests.loads.counter import COLUMNS, Life, Place, broken, records_of
 from tests.loads.worker import Ended
@@ -290,7 +290,7 @@ class _Runs(_Loads):
         with temporary_home() as home:
             config = home / "airflow" / "config"
             config.mkdir(parents=True)
-            (config / "airflow_local_settings.py").write_text(POLICIES.replace("{at_once}", "[]"))
+            (config / "airflow_local_settings.py").write_text(policies_for())
             environment = stack._environment
             with (
                 patch.dict(os.environ, QUICK),
