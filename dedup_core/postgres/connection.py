@@ -115,6 +115,8 @@ class _Prepared:
 
 
 _numbers = count(1)
+#: The type of a column was changed since a statement was planned, or something removed the statement.
+_PLAN_IS_GONE = frozenset({"0A000", "26000", "42P05"})
 
 
 @cache
@@ -132,10 +134,17 @@ def execute_prepared(connection: Connection, statement: TextClause, binds: Mappi
     """Execute a statement that each connection plans once: planning a step of a commit takes longer than the step."""
     prepared = _as_prepared(statement.text)
     known: set[str] = connection.info.setdefault("prepared", set())
-    if prepared.name not in known:
-        connection.exec_driver_sql(prepared.prepare)
-        known.add(prepared.name)
-    return connection.exec_driver_sql(prepared.execute, dict(binds))
+    try:
+        if prepared.name not in known:
+            connection.exec_driver_sql(prepared.prepare, execution_options={"no_parameters": True})
+            known.add(prepared.name)
+        return connection.exec_driver_sql(prepared.execute, dict(binds))
+    except DBAPIError as error:
+        if sqlstate(error) not in _PLAN_IS_GONE:
+            raise
+        # A new connection plans it again.
+        connection.invalidate()
+        raise DatabaseLost("using a prepared statement", first_line(error)) from error
 
 
 _BATCH_ITEMS_MAX = 100_000

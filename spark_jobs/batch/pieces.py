@@ -104,7 +104,7 @@ def written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
     if stage.spool is None or not rows.num_rows or writer.added:
         return None
     try:
-        return write_file(stage.spool, encoded(rows, writer.columns, names=writer.names))
+        return write_file(stage.spool, encoded(rows, writer.columns, names=stage.in_files))
     except OSError:
         return None
 

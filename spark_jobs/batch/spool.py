@@ -51,10 +51,14 @@ def _remove(folder: Path) -> None:
 
 def write_file(folder: str, encoded: Iterable[bytes]) -> str:
     """Write rows, and return the name of their file."""
-    name = token_hex(8)
-    with (Path(folder) / name).open("xb") as file:
-        file.writelines(encoded)
-    return name
+    path = Path(folder) / token_hex(8)
+    try:
+        with path.open("xb") as file:
+            file.writelines(encoded)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return path.name
 
 
 def read_file(folder: str, name: str) -> Iterator[bytes]:

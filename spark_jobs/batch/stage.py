@@ -63,6 +63,8 @@ class Stage:
     lineage: bool
     #: A folder for the rows of pieces, if they need no table.
     spool: str | None = None
+    #: The columns in those files, which are those of the target.
+    in_files: tuple[str, ...] = ()
 
     @classmethod
     def called(cls, name: str, columns: tuple[Column, ...], target: Target, *, lineage: bool) -> "Stage":

@@ -29,6 +29,7 @@ from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.board_work import Bundle, Delivery, decode_work, offers_of
 from spark_jobs.write.binary_copy import needs_cast
 from spark_jobs.write.patience import until_answered
+from spark_jobs.write.writer import Writer
 
 #: A crash of the server empties unlogged tables; the next staging then starts from nothing.
 _STAGINGS_MAX = 5
@@ -121,7 +122,10 @@ class StagedBatch:
             target = job.declared.target
             stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
             opened = staging.enter_context(stage)
-        return replace(opened, spool=staging.enter_context(open_spool())) if self._may_spool(job) else opened
+        if not self._may_spool(job):
+            return opened
+        in_files = Writer.into_target(job.declared.target, job.written).names
+        return replace(opened, spool=staging.enter_context(open_spool()), in_files=tuple(in_files))
 
     def _may_spool(self, job: Job) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""

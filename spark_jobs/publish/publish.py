@@ -1,7 +1,7 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,7 @@ class _BatchTotals:
             pieces=len(pieces),
             rows=sum(piece.rows for piece in pieces),
             files=tuple(piece.file for piece in pieces if piece.file),
-            rows_of=sum((Counter(dict(piece.rows_of)) for piece in pieces), Counter()),
+            rows_of=_added_up(each for piece in pieces for each in piece.rows_of),
             records=sum(piece.records for piece in pieces),
             bytes=sum(piece.bytes for piece in pieces),
             quarantined=tuple(record for piece in pieces for record in piece.quarantined),
@@ -100,6 +100,13 @@ class _BatchTotals:
     def probe(self) -> Advance | None:
         """An advance that shows whether the batch took effect."""
         return next((advance for advance in self.advances if advance.spans), None)
+
+
+def _added_up(rows_of: Iterable[tuple[int | None, int]]) -> Counter[int | None]:
+    total: Counter[int | None] = Counter()
+    for file, rows in rows_of:
+        total[file] += rows
+    return total
 
 
 def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:

@@ -10,6 +10,8 @@ from spark_jobs.write.writer import Writer
 
 #: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
+#: The data of COPY is not in its format, so we encoded it wrongly.
+_ENCODED_WRONGLY = "22P04"
 
 
 def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
@@ -52,4 +54,4 @@ def _offer(
 
 def is_of_rows(error: DBAPIError) -> bool:
     """Whether the error is about rows."""
-    return sqlstate(error).startswith(ROW_REFUSED)
+    return sqlstate(error).startswith(ROW_REFUSED) and sqlstate(error) != _ENCODED_WRONGLY

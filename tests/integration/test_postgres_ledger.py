@@ -462,3 +462,25 @@ def test_the_program_of_the_readme_may_be_run_again_and_again(engine, ledger, ds
 
     assert count(engine, "numbers") == 10
     assert ledger.position("numbers") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DEALLOCATE ALL",
+        "ALTER TABLE onceload.pipeline ALTER message_keep_days TYPE bigint",
+    ],
+)
+def test_a_statement_whose_plan_is_gone_is_planned_again_by_the_next_try(dsn, change):
+    engine = connect(LedgerSettings(dsn=dsn))
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events"))
+    assert ledger.position("events") == 0
+    with engine.begin() as connection:
+        connection.execute(text(change))
+
+    with pytest.raises(DatabaseLost, match=r"prepared statement|cached plan"):
+        ledger.position("events")
+
+    assert ledger.position("events") == 0
+    engine.dispose()

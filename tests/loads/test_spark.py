@@ -208,6 +208,10 @@ def _fails(*_: object) -> None:
         ({"transform": "SELECT ids FROM records"}, "transform: .*`ids` cannot be resolved"),
         ({"transform": "SELECT id, id FROM records"}, "transform: .*more than one column id"),
         ({"transform": "SELECT 1 AS id"}, "transform: .*reads all of the view records"),
+        (
+            {"transform": "SELECT id, CAST(_producer_id AS INT) AS _producer_id, _sequence FROM records"},
+            "transform: found _producer_id of another type",
+        ),
         ({"transform": "SELECT * FROM records LIMIT 5"}, "transform: .*without LIMIT"),
         ({"transform": "SELECT * FROM records TABLESAMPLE (50 PERCENT)"}, "transform: .*without LIMIT"),
         (
@@ -385,7 +389,7 @@ def test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_i
     by_file = pa.array([7, 8], pa.int64())
     some = some.set_column(some.schema.get_field_index(PRODUCER_ID), PRODUCER_ID, by_file)
     with open_stage(loads.engine, columns, target, lineage=True) as opened, open_spool() as folder:
-        stage = replace(opened, spool=folder)
+        stage = replace(opened, spool=folder, in_files=tuple(opened.writer.names))
         stage_transformed(loads.engine, stage, [more], partition=0)
         monkeypatch.setattr("spark_jobs.batch.pieces.write_file", partial(_full_after, 2, folder))
         whole = stage_transformed(loads.engine, stage, [some, more, rest], partition=0)

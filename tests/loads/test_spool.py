@@ -12,7 +12,9 @@ from dedup_core.names import SessionName
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.batch import pieces, spool
 from spark_jobs.batch.job import Job
+from spark_jobs.batch.stage import open_stage
 from spark_jobs.files.notes import Note
+from spark_jobs.load import staged_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.declared import Publish, Write
@@ -53,10 +55,20 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_rows_go_from_files_into_the_target_and_no_file_is_left(loads, spool_home, written):
+@pytest.mark.parametrize("lineage", [True, False])
+def test_rows_go_from_files_into_the_target_and_no_file_is_left(loads, spool_home, written, monkeypatch, lineage):
+    stagings: list[Any] = []
+
+    def opening(*given: Any, **more: Any) -> Any:
+        stagings.append(given)
+        return open_stage(*given, **more)
+
+    monkeypatch.setattr(staged_batch, "open_stage", opening)
+    loads.declared = replace(loads.declared, target=replace(loads.declared.target, lineage=lineage))
+
     report, again = loads.load(), loads.load()
 
-    assert (report.loaded, again.loaded) == (2 * _ROWS, 0)
+    assert (report.loaded, again.loaded, len(stagings)) == (2 * _ROWS, 0, 1)
     assert loads.rows() == list(range(2 * _ROWS))
     assert len(written) > 2
     assert list(spool_home.iterdir()) == []

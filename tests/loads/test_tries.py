@@ -21,6 +21,7 @@ from spark_jobs.batch import stage
 from spark_jobs.batch.job import Job
 from spark_jobs.files.notes import Note
 from spark_jobs.load.report import Report
+from spark_jobs.load.staged_batch import StagedBatch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
 from spark_jobs.verify.verify import verify
@@ -89,8 +90,12 @@ def nothing() -> None:
     pass
 
 
+@pytest.mark.parametrize("spools", [True, False])
 @pytest.mark.parametrize("pieces", [0, 1, 3])
-def test_the_next_try_of_a_delivery_begins_it_again(loads, pieces):
+def test_the_next_try_of_a_delivery_begins_it_again(loads, pieces, spools, monkeypatch):
+    """Its rows are in files, or in the table of the stage."""
+    if not spools:
+        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_: False)
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
 

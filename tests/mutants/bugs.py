@@ -1144,6 +1144,23 @@ BOARD_BUGS = (
         tests=(f"{CONTRACT}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
     ),
     Bug(
+        name="files have the columns of the stage instead of those of the target",
+        file="spark_jobs/batch/pieces.py",
+        correct="names=stage.in_files)",
+        wrong="names=writer.names)",
+        tests=("tests/loads/test_spool.py::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
+    ),
+    Bug(
+        name="a connection keeps a statement whose plan is gone",
+        file=CONNECTION,
+        correct="        if sqlstate(error) not in _PLAN_IS_GONE:\n",
+        wrong="        if True:\n",
+        tests=(
+            "tests/integration/test_postgres_ledger.py::"
+            "test_a_statement_whose_plan_is_gone_is_planned_again_by_the_next_try",
+        ),
+    ),
+    Bug(
         name="rows of a transform in files are not counted for their files",
         file="spark_jobs/publish/new_rows.py",
         correct="rows_of = Counter(in_files)",

@@ -72,6 +72,9 @@ def with_output(job: Job, made: pa.Schema) -> Job:
         raise SettingRefused("transform", f"more than one column {', '.join(twice)}", "one name for each column")
     names = [name for name in made.names if name not in (PRODUCER_ID, SEQUENCE)]
     has_lineage = {PRODUCER_ID, SEQUENCE} <= set(made.names)
+    for name in (PRODUCER_ID, SEQUENCE):
+        if name in made.names and not pa.types.is_int64(made.field(name).type):
+            raise SettingRefused("transform", f"{name} of another type", f"{name} as it is in records, a bigint")
     declared = {column.name: column for column in job.columns}
     of_type = (_column(made.field(name), declared.get(name)) for name in names)
     # It may make columns that are not declared.
