@@ -78,7 +78,7 @@ LOADS_IN_FULL = LoadsSize(repeats=2, rows=200_000, rows_large=500_000)
 #: With `make faults`: random sequences of all that may happen.
 SEQUENCES_IN_FULL = 10_000
 #: With every change: one run, of a mode that its seed chooses.
-CROWD_IN_CI = crowd.Size(messages=12_000, chunk_bytes=8 * 2**10, strikes=8, sessions=4, open_max=50)
+CROWD_IN_CI = crowd.Size(messages=9_000, chunk_bytes=8 * 2**10, strikes=6, sessions=4, open_max=50)
 #: With `make faults`: six runs of a million messages, and two more.
 CROWDS_IN_FULL = CrowdsSize(
     rounds=1,
