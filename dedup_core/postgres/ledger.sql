@@ -358,10 +358,12 @@ SELECT :pipeline_id, :position, offered.producer_id, receipt.producer, receipt.g
 -- Writes no row if the position exists or does not follow the last one: then the pipeline's row was changed.
 INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, session, epoch, version, dag_id, run_id, try_number,
                              loaded, duplicate, quarantined, filtered, bytes)
-SELECT :pipeline_id, CAST(:position AS bigint), :kind, :batch, :session, CAST(:epoch AS bigint), CAST(:version AS integer), :dag_id,
-       :run_id, CAST(:try_number AS integer), :loaded, :duplicate, :quarantined, :filtered, :bytes
+SELECT :pipeline_id, CAST(:position AS bigint), :kind, :batch, :session, CAST(:epoch AS bigint),
+       CAST(:version AS integer), :dag_id, :run_id, CAST(:try_number AS integer), :loaded, :duplicate, :quarantined,
+       :filtered, :bytes
  WHERE CAST(:position AS bigint) = 1
-    OR EXISTS (SELECT FROM onceload.ledger WHERE pipeline_id = :pipeline_id AND position = CAST(:position AS bigint) - 1)
+    OR EXISTS (SELECT FROM onceload.ledger
+                WHERE pipeline_id = :pipeline_id AND position = CAST(:position AS bigint) - 1)
 ON CONFLICT ON CONSTRAINT ledger_positions_have_no_twins DO NOTHING;
 
 -- name: ack_delivery

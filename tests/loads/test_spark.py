@@ -423,8 +423,11 @@ def _rows_of(numbers: list[int], columns: tuple[Column, ...]) -> dict[str, pa.Ar
 def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_again(loads, tasks, monkeypatch, write):
     """Appended rows are in files, and others in tables."""
     loads.write("a.jsonl", "".join(map(line, range(100))))
-    crashed = loads.folder.parent / "crashed"
-    monkeypatch.setattr("spark_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, crashed))
+    crashed, home = loads.folder.parent / "crashed", loads.folder.parent / "temporary"
+    home.mkdir()
+    # Files of other tests must not be taken for those of this one.
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    monkeypatch.setattr("spark_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, home, crashed))
     transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
 
     source = replace(loads.declared.source, chunk_bytes=1000)
@@ -437,23 +440,21 @@ def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_agai
     assert loads.rows() == list(range(100))
 
 
-def _crashes_once(dsn: str, crashed: Path, *arguments: Any) -> Iterator[pa.RecordBatch]:
+def _crashes_once(dsn: str, home: Path, crashed: Path, *arguments: Any) -> Iterator[pa.RecordBatch]:
     """Before the second branch reads anything, rows of the first are staged, and the server empties all stages."""
     context = TaskContext.get()
     if context and context.partitionId() == _BRANCH and not crashed.exists():
         with create_engine(dsn).begin() as connection:
             until = time.monotonic() + 60
-            while not (staged := [*connection.execute(_STAGED_ROWS).scalars(), *map(str, _files_of_rows())]):
+            while not (
+                staged := [*connection.execute(_STAGED_ROWS).scalars(), *map(str, home.glob("onceload-rows-*/*"))]
+            ):
                 assert time.monotonic() < until, "nothing of the first branch was staged"
                 time.sleep(0.05)
             tables = connection.execute(_STAGES).scalars().all()
             connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
         crashed.write_text("\n".join(staged))
     return _stage(*arguments)
-
-
-def _files_of_rows() -> Iterator[Path]:
-    return Path(tempfile.gettempdir()).glob("onceload-rows-*/*")
 
 
 #: The first partition of the second branch: each reads all of the chunks.
