@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from spark_jobs.pipeline.declared import Expectation, Publish, RecordProducer, S
 from spark_jobs.quality.audit import AuditFailed
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_kept import STAGES, publish_now, settings_of, stage
+from tests.servers import execute
 
 POSITIVE = Expectation(
     type="expect_column_values_to_be_between", kwargs={"column": "amount", "min_value": 0, "max_value": 100}
@@ -61,6 +63,21 @@ def test_a_batch_that_meets_its_suite_is_published(audited):
         (True, UNIQUE.type, "id", "critical", True, 0, 5),
         (True, FEW.type, None, "warning", False, None, None),
     ]
+
+
+@pytest.mark.parametrize(("note", "passes"), [("x", True), ("z", False)])
+def test_an_expectation_may_query_another_table_by_its_bare_name(audited, note, passes):
+    execute(audited.admin_dsn, "CREATE TABLE allowed AS SELECT 'x' AS note; GRANT SELECT ON allowed TO PUBLIC")
+    query = "SELECT * FROM {batch} WHERE note NOT IN (SELECT note FROM allowed)"
+    listed = Expectation(type="unexpected_rows_expectation", kwargs={"unexpected_rows_query": query})
+    audited.declared = replace(audited.declared, suite=replace(audited.declared.suite, expectations=(listed,)))
+    audited.write("a.jsonl", line(1) + line(2, note=note))
+    stage(audited)
+
+    with nullcontext() if passes else pytest.raises(AuditFailed, match="unexpected_rows_expectation"):
+        audit_now(audited)
+
+    assert audited.ask("SELECT success FROM onceload.quality_result") == [(passes,)]
 
 
 def test_nothing_is_published_of_a_batch_that_fails_and_its_rows_stay_to_be_looked_at(audited):

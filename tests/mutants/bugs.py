@@ -1144,6 +1144,13 @@ BOARD_BUGS = (
         tests=(f"{CONTRACT}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
     ),
     Bug(
+        name="an audit finds no other tables by their bare names",
+        file="spark_jobs/quality/audit.py",
+        correct="concat_ws(', ', nullif(current_setting('search_path'), ''), %s)",
+        wrong="concat_ws(', ', %s)",
+        tests=("tests/loads/test_audit.py::test_an_expectation_may_query_another_table_by_its_bare_name",),
+    ),
+    Bug(
         name="files have the columns of the stage instead of those of the target",
         file="spark_jobs/batch/pieces.py",
         correct="names=stage.in_files)",
