@@ -15,18 +15,18 @@ check: setup ## Lint, check the format, the types, the import contracts, the wor
 	.venv/bin/python -m tests.words
 	bash requirements/audit
 
-PYTEST = .venv/bin/pytest --numprocesses 2 --durations 15
+PYTEST = .venv/bin/pytest --durations 15
 
-test: setup ## Run all but the long tests, two at a time (ARGS=... goes to pytest)
-	$(PYTEST) --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
+test: setup ## Run all but the long tests, three at a time (ARGS=... goes to pytest)
+	$(PYTEST) --numprocesses 3 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
-	$(PYTEST) --dist loadfile -m long $(ARGS)
+	$(PYTEST) --numprocesses 2 --dist loadfile -m long $(ARGS)
 
-test-laws: setup ## Try 1 000 examples of each law, in place of 100
-	$(PYTEST) --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
+test-laws: setup ## Try each law with ten times as many examples: 1 000 where make test has 100
+	$(PYTEST) --numprocesses 2 --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
 
-test-all: test test-rest test-laws ## Run every test, and every law with 1 000 examples
+test-all: test test-rest test-laws ## Run every test, and every law with ten times as many examples
 
 run: setup ## Run Postgres, Airflow and sample files that grow, until Ctrl-C
 	.venv/bin/onceload run $(ARGS)

@@ -365,7 +365,7 @@ def test_a_bundle_waits_until_it_is_first_for_all_of_its_files(engine: Engine) -
 
 @pytest.mark.parametrize("mode", Mode)
 @settings(
-    max_examples=max(60, settings().max_examples // 20),
+    max_examples=max(60, settings().max_examples // 5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=st.lists(steps, min_size=10, max_size=30))
@@ -378,7 +378,7 @@ def test_any_history_is_that_of_the_machine(engine: Engine, mode: Mode, history:
 
 
 @settings(
-    max_examples=max(60, settings().max_examples // 20),
+    max_examples=max(60, settings().max_examples // 5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=st.lists(staged_steps, min_size=10, max_size=40))

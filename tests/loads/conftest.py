@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from sqlalchemy import Engine, text
 
 from dedup_core.names import Batch, SessionName
@@ -21,6 +22,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.session import work
+from spark_jobs.work.spark.tasks import SparkTasks
 from tests.servers import as_member, execute
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
@@ -33,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = getattr(getattr(item, "callspec", None), "params", {})
         if item.get_closest_marker("usually_staged") and params.get("publish") is Publish.DIRECT:
             item.add_marker("long")
+
+
+@pytest.fixture(scope="session")
+def tasks() -> Iterator[SparkTasks]:
+    """One Spark session for all tests that are not about starting it. Its first query is slow."""
+    with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
+        SparkSession.builder.getOrCreate().sql("SELECT 1").collect()
+        yield tasks
 
 
 class InThisProcess:

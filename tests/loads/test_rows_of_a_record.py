@@ -27,12 +27,6 @@ WITHOUT_LINEAGE = "SELECT dev, seq, explode(items) AS item FROM records"
 SUMMED = "SELECT dev, seq, sum(size(items)) AS items FROM records GROUP BY dev, seq"
 
 
-@pytest.fixture(scope="module")
-def tasks():
-    with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
-        yield tasks
-
-
 @pytest.fixture
 def publish():
     return Publish.STAGED

@@ -42,12 +42,6 @@ from tests.loads.conftest import Loads, line
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
 
-@pytest.fixture(scope="module")
-def tasks():
-    with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
-        yield tasks
-
-
 def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)

@@ -120,7 +120,7 @@ COMMIT_BUGS = (
         tests=(f"{CONTRACT}::test_a_commit_of_several_producers_is_refused_whole_for_one_of_them",),
     ),
     Bug(
-        name="fence left out: an earlier life of a session commits",
+        name="fence left out: an earlier epoch of a session commits",
         file=COMMIT,
         correct='if execute_prepared(connection, SQL["check_session"], binds).rowcount != 1:',
         wrong='if execute_prepared(connection, SQL["check_session"], binds).rowcount < 0:',
@@ -286,7 +286,7 @@ CLAIM_BUGS = (
         tests=(f"{CONTRACT}::test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released",),
     ),
     Bug(
-        name="claims that outlive their session's life",
+        name="claims that outlive their session's epoch",
         file=CLAIM_VIEW,
         correct="\n           AND delivery.epoch = (SELECT epoch FROM onceload.session"
         " WHERE session.session_id = delivery.session_id)));",
@@ -301,7 +301,7 @@ CLAIM_BUGS = (
         tests=(f"{CONTRACT}::test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_refused",),
     ),
     Bug(
-        name="an earlier life of a session claims",
+        name="an earlier epoch of a session claims",
         file=LEDGER_SQL,
         correct="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch\n"
         "RETURNING delivery_id;",
@@ -323,7 +323,7 @@ CLAIM_BUGS = (
         tests=(f"{CONTRACT}::test_idle_producers_are_forgotten_only_where_that_is_declared",),
     ),
     Bug(
-        name="purge that the ledger does not tell of",
+        name="purge without an entry in the ledger",
         file="dedup_core/replay.py",
         correct="                    after.pop(receipt.producer_id, None)\n",
         wrong="                    pass\n",
@@ -584,7 +584,7 @@ RECOVERY_BUGS = (
 
 DELIVERY_BUGS = (
     Bug(
-        name="an earlier life acks a delivery",
+        name="an earlier epoch acks a delivery",
         file=DELIVERY,
         correct="    if board.sessions[name].epoch != epoch:\n",
         wrong="    if board.sessions[name].epoch < epoch:\n",
@@ -610,7 +610,7 @@ DELIVERY_BUGS = (
         ),
     ),
     Bug(
-        name="what an earlier life held is never delivered again",
+        name="deliveries that an earlier epoch held are never delivered again",
         file=DELIVERY,
         correct="    for delivery_id in sorted(known.held) if known else ():\n",
         wrong="    for delivery_id in ():\n",
@@ -661,7 +661,7 @@ LOAD_BUGS = (
         tests=(f"{OF_LOADS}::test_every_cut_of_a_prefix_that_took_effect_is_left_out",),
     ),
     Bug(
-        name="what took effect meanwhile is written again",
+        name="records that took effect meanwhile are written again",
         file="spark_jobs/read/new_content.py",
         correct="        rows = rows.filter(_is_new(rows, new))\n",
         wrong="        pass\n",
@@ -724,7 +724,7 @@ LOAD_BUGS = (
         tests=(f"{OF_CHOICES}::test_a_batch_replaces_what_an_earlier_call_of_it_loaded",),
     ),
     Bug(
-        name="a life whose rows went is not known to be replaced",
+        name="a generation whose rows were deleted does not count as replaced",
         file="spark_jobs/publish/publish.py",
         correct="advances=read + _noted_as_replaced(replaced),",
         wrong="advances=read,",
@@ -738,7 +738,7 @@ LOAD_BUGS = (
         tests=(KILLED_REPLACING,),
     ),
     Bug(
-        name="a life that failed keeps the one before from being verified",
+        name="a generation that failed keeps the one before from being verified",
         file="dedup_core/postgres/audit.sql",
         correct="                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest\n",
         wrong="                      ) AS is_latest\n",
@@ -1071,7 +1071,7 @@ CONTENT_BUGS = (
 
 BOARD_BUGS = (
     Bug(
-        name="an earlier life of a session is handed deliveries",
+        name="an earlier epoch of a session gets deliveries",
         file=BOARD_SQL,
         correct="     WHERE session_id = :session_id AND epoch = :epoch\n       AND EXISTS (",
         wrong="     WHERE session_id = :session_id\n       AND EXISTS (",
@@ -1099,7 +1099,7 @@ BOARD_BUGS = (
         tests=(f"{OF_BOARD}::test_a_bundle_waits_until_it_is_first_for_all_of_its_files",),
     ),
     Bug(
-        name="a line is taken away from a keeper that is alive",
+        name="deliveries in order are taken away from a session that is alive",
         file=BOARD_SQL,
         correct="   AND (session_id IS NULL OR session_id = :session_id OR keeper.lease_until <= clock_timestamp())\n\n"
         "-- name: next_key_shared",
@@ -1107,14 +1107,14 @@ BOARD_BUGS = (
         tests=(f"{OF_BOARD}::test_any_history_is_that_of_the_machine",),
     ),
     Bug(
-        name="what is late stays in the hands that let it fall",
+        name="an expired delivery stays with the session that lost it",
         file=BOARD_SQL,
         correct="-- name: which_late\ndeadline_at <= clock_timestamp()",
         wrong="-- name: which_late\ndeadline_at <= '-infinity'",
         tests=(f"{OF_BOARD}::test_any_history_is_that_of_the_machine",),
     ),
     Bug(
-        name="an earlier life of a session says that a delivery is staged",
+        name="an earlier epoch of a session marks a delivery as staged",
         file=BOARD_SQL,
         correct="AND session_id = :session_id AND epoch = :epoch AND is_staged;",
         wrong="AND session_id = :session_id AND is_staged;",
@@ -1128,7 +1128,7 @@ BOARD_BUGS = (
         tests=(f"{OF_BOARD}::test_any_history_of_a_batch_is_that_of_the_machine",),
     ),
     Bug(
-        name="what waits on the board is planned again",
+        name="work that waits on the board is planned again",
         file=CLAIM_VIEW,
         correct="delivery.state IN ('waiting', 'held', 'dead'))",
         wrong="delivery.state IN ('held', 'dead'))",
@@ -1228,14 +1228,14 @@ BOARD_BUGS = (
         tests=(f"{OF_SESSIONS}::test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile",),
     ),
     Bug(
-        name="what was handed out by an answer that was lost is kept by a heartbeat",
+        name="a delivery whose handing out got no answer is kept by a heartbeat",
         file="spark_jobs/work/session.py",
         correct="        until_answered(partial(self._board.give_back, session))",
         wrong="        until_answered(partial(self._board.renew, session))",
         tests=(f"{OF_SESSIONS}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
     ),
     Bug(
-        name="a batch that makes sense only whole is published without what was set aside",
+        name="a batch that must be whole is published without its dead letters",
         file="spark_jobs/load/staged_batch.py",
         correct="        if dead and self._declared.is_published_whole:\n",
         wrong="        if dead and not dead:\n",
@@ -1305,14 +1305,14 @@ BATCH_BUGS = (
         tests=(f"{OF_REPLACED_ROWS}::test_a_record_that_is_retried_while_its_file_is_replaced_is_not_there_twice",),
     ),
     Bug(
-        name="what was not audited is published",
+        name="a batch that was not audited is published",
         file="spark_jobs/load/kept_batch.py",
         correct="if declared.suite is not None and not opened.kept.has_passed:",
         wrong="if declared.suite is not None and False:",
         tests=(f"{OF_AUDITS}::test_a_batch_without_an_audit_is_not_published",),
     ),
     Bug(
-        name="what fails its audit goes on",
+        name="a batch that fails its audit goes on",
         file="spark_jobs/quality/audit.py",
         correct="    if audit.passed or suite is None:\n        return\n",
         wrong="    if True:\n        return\n",
@@ -1333,7 +1333,7 @@ BATCH_BUGS = (
         tests=(f"{OF_AUDITS}::test_an_audit_by_another_suite_does_not_count_for_this_one",),
     ),
     Bug(
-        name="audited is what is staged, and not what would be published",
+        name="the staged rows are audited instead of the rows to publish",
         file="spark_jobs/quality/audit.py",
         correct="_view(engine, job, stage, source=new.source)",
         wrong="_view(engine, job, stage, source=stage.rows)",
@@ -1389,7 +1389,7 @@ AIRFLOW_BUGS = (
         tests=(f"{OF_RUNS}::test_a_try_that_is_killed_late_leaves_a_later_one_alone",),
     ),
     Bug(
-        name="the same news is reported again and again",
+        name="the same new files are reported again and again",
         file="plugins/onceload_airflow/arrivals.py",
         correct="is_other = found.files > 0 and found.news != reported.news",
         wrong="is_other = found.files > 0",
@@ -1492,14 +1492,14 @@ PAST_ONE_MACHINE_BUGS = (
 
 TRY_BUGS = (
     Bug(
-        name="a planner that was away notes what is not so any more",
+        name="a planner that was paused notes what no longer holds",
         file="spark_jobs/load/offering.py",
         correct="                claim=claim,\n                is_last=False,\n",
         wrong="",
         tests=("tests/loads/test_one_content.py::test_a_planner_that_was_away_does_not_swap_names_back",),
     ),
     Bug(
-        name="names count again where content did",
+        name="names count again in a pipeline that compared content",
         file="dedup_core/declaration.py",
         correct='            return in_use.is_loaded and new == "path"\n',
         wrong="            return False\n",
@@ -1541,7 +1541,7 @@ TRY_BUGS = (
         tests=(f"{OF_TRIES}::test_a_file_that_is_replaced_between_two_tries_is_loaded_of_one_content",),
     ),
     Bug(
-        name="a stream is done by its size, whatever it lacks",
+        name="a stream counts as complete by its size, with parts missing",
         file="spark_jobs/plan/file_state.py",
         correct="        is_to_end = state.size == listed.size and state.consumed.is_without_holes\n",
         wrong="        is_to_end = state.size == listed.size\n",
@@ -1572,7 +1572,7 @@ RECORD_BUGS = (
         tests=(f"{OF_TURNS}::test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read",),
     ),
     Bug(
-        name="what is merged overtakes a part of its file that could not be read",
+        name="a merge overtakes a part of its file that could not be read",
         file="spark_jobs/load/overtaking.py",
         correct="    if declared.is_merge_of_files:\n",
         wrong="    if False:\n",
@@ -1717,7 +1717,7 @@ RECORD_BUGS = (
         tests=(f"{OF_SCHEMA}::test_a_schema_from_before_the_first_release_is_refused_and_not_touched",),
     ),
     Bug(
-        name="a command keeps how it ended to itself",
+        name="a command does not say how it ended",
         file="onceload/cli.py",
         correct="    write_outcome(outcome, environment)\n",
         wrong="",
@@ -1835,7 +1835,7 @@ TARGET_BUGS = (
         tests=(f"{OF_TARGETS}::test_a_retried_record_that_a_trigger_discards_stays_in_quarantine",),
     ),
     Bug(
-        name="what COPY was given counts as written",
+        name="rows given to COPY count as written",
         file="spark_jobs/write/binary_copy.py",
         correct="    return copy_encoded(connection, _encoded(rows, columns), table=table, names=names)\n",
         wrong=(
@@ -2403,7 +2403,7 @@ QUARANTINE_BUGS = (
 
 SESSION_BUGS = (
     Bug(
-        name="what fails while COPY reads is taken for a query that was cancelled",
+        name="an error while COPY reads is taken for a cancelled query",
         file="spark_jobs/write/binary_copy.py",
         correct="if reader.failures:",
         wrong="if not reader.failures and reader.failures:",
@@ -2417,7 +2417,7 @@ SESSION_BUGS = (
         tests=(f"{OF_COPIES}::test_a_copy_ends_with_the_first_signal",),
     ),
     Bug(
-        name="a load that waits for another one does not tell it",
+        name="a load does not report that it waits for another one",
         file="spark_jobs/load/waiting.py",
         correct='sessions.report_waiting(f"another load{context.holders()}")',
         wrong="context.holders()",
@@ -2602,7 +2602,7 @@ FAILOVER_BUGS = (
         tests=(f"{IN_POSTGRES}::test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default",),
     ),
     Bug(
-        name="a life that a failover lost and the first life after it have one epoch",
+        name="an epoch that a failover lost is given out again",
         file=BOARD_SQL,
         correct="CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint)",
         wrong="1",

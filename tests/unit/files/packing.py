@@ -6,12 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import zstandard
-from hypothesis import settings
 
 from spark_jobs.files.listing import Listed, list_files
+from tests.laws import examples
 
 #: Every example writes a file: an eighth of the usual number is as long as a person should wait.
-ON_DISK = settings(max_examples=settings().max_examples // 8)
+ON_DISK = examples(12)
 
 Pack = Callable[[bytes], bytes]
 

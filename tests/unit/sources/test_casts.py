@@ -2,13 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_jobs.formats.casts import breaks_contract, cast_texts
 from spark_jobs.formats.records import ValueRefused
 from spark_jobs.formats.values import from_text
 from spark_jobs.pipeline.columns import Column, arrow_type, parse_column
+from tests.laws import examples
 
 
 def pieces(*choices: str) -> st.SearchStrategy[str]:
@@ -59,7 +60,7 @@ def alone(text: str | None, column: Column) -> object:
 
 
 @pytest.mark.parametrize("declared", OF_KIND)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), count=st.sampled_from([1, 30, 700]))
 def test_texts_are_cast_together_as_each_alone(declared, data, count):
     column = parse_column("a", declared)

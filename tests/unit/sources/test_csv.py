@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup_core.errors import ExitCode
@@ -19,6 +19,7 @@ from spark_jobs.formats.csv.rows import read_csv
 from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import SEQUENCE, parse_column
 from spark_jobs.pipeline.declared import CsvOptions, MissingColumns, UnknownFields
+from tests.laws import examples
 
 PLAIN = CsvOptions(header=False)
 MULTILINE = CsvOptions(header=False, multiline=True)
@@ -92,7 +93,7 @@ def written(pairs, options: CsvOptions) -> bytes:
 
 
 @pytest.mark.parametrize("options", ALL_OPTIONS)
-@settings(max_examples=60)
+@examples(60)
 @given(text=TEXTS)
 @example(text='"a\n"b",c\nd,e\n')
 @example(text='a"b,c\n"x\ny",z\n')
@@ -113,7 +114,7 @@ def test_both_tiers_read_a_text_alike_and_count_every_record(options, text):
 
 
 @pytest.mark.parametrize("options", ALL_OPTIONS)
-@settings(max_examples=40)
+@examples(40)
 @given(text=TEXTS, size=st.integers(1, 30))
 @example(text='"a""b"\n"\n', size=1)
 @example(text='a"\n"b\n"', size=2)
@@ -146,7 +147,7 @@ def test_bytes_that_only_begin_like_a_byte_order_mark_belong_to_the_first_value(
 
 
 @pytest.mark.parametrize("options", ALL_OPTIONS)
-@settings(max_examples=40)
+@examples(40)
 @given(text=TEXTS, sizes=st.tuples(st.integers(1, 30), st.integers(1, 5)))
 @example(text='"a""\n",b\n', sizes=(4, 2))
 @example(text='"a\\"\nb",c\n', sizes=(4, 4))
@@ -164,7 +165,7 @@ def test_records_end_in_the_same_places_however_the_slabs_are_cut(options, text,
 
 
 @pytest.mark.parametrize("options", ALL_OPTIONS)
-@settings(max_examples=30)
+@examples(30)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 @example(texts=["a,b", "a", "a,b,c"])
 @example(texts=["\r\r", "a,b\rc,d"])
@@ -176,7 +177,7 @@ def test_records_are_read_alike_among_many(options, texts):
 
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
-@settings(max_examples=60)
+@examples(60)
 @given(text=TEXTS)
 def test_counting_quotes_and_going_step_by_step_find_the_same_ends(options, text):
     with patch.object(RecordEnds, "_at_once", lambda self, block: None):
@@ -186,7 +187,7 @@ def test_counting_quotes_and_going_step_by_step_find_the_same_ends(options, text
 
 
 @pytest.mark.parametrize("options", ALL_OPTIONS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(text=TEXTS)
 @example(text='"a\nb",c\nd,e\n"f\n')
 def test_a_file_gives_the_same_records_for_every_chunk_size(options, text):
@@ -198,7 +199,7 @@ def test_a_file_gives_the_same_records_for_every_chunk_size(options, text):
 
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
-@settings(max_examples=60)
+@examples(60)
 @given(text=TEXTS, size=st.integers(1, 30))
 @example(text='a,"x""y', size=30)
 @example(text='"""x', size=2)
@@ -225,7 +226,7 @@ def test_an_open_quote_is_found_wherever_the_blocks_are_cut(options, text, size)
 
 
 @pytest.mark.parametrize("options", [MULTILINE, ESCAPED])
-@settings(max_examples=60)
+@examples(60)
 @given(text=TEXTS, size=st.integers(1, 30))
 def test_records_are_found_one_by_one_where_they_end(options, text, size):
     raw = text.encode()

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
@@ -16,6 +16,7 @@ from spark_jobs.formats.records import Records
 from spark_jobs.formats.values import from_json, from_kept
 from spark_jobs.pipeline.columns import SEQUENCE, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
+from tests.laws import examples
 
 DECLARED = {
     "id": "bigint",
@@ -115,7 +116,7 @@ SLOW = ("read_many", "read_sliced")
 @pytest.mark.parametrize("read_value", [from_json, from_kept])
 @pytest.mark.parametrize("declared", [DECLARED, WITH_JSONB, WITH_ODD_NAME], ids=["flat", "jsonb", "odd name"])
 @pytest.mark.parametrize("rule", UnknownFields)
-@settings(max_examples=60)
+@examples(60)
 @given(lines=LINES, encoding=st.sampled_from(["utf-8", "utf-8", "utf-8", "latin-1"]))
 @example(lines=['{"id":1,"id":2}', '{"z":1,"z":2,"id":1}', '{"\\u003a":1,"id":1,"id":2}'], encoding="utf-8")
 @example(
@@ -134,7 +135,7 @@ def test_every_tier_reads_dirty_lines_as_the_slow_one_does(rule, declared, read_
 
 
 @pytest.mark.parametrize("rule", UnknownFields)
-@settings(max_examples=20)
+@examples(20)
 @given(lines=LINES)
 @example(lines=['{"id":1,"z":1,"y":{"a":1}}', '{"id":1,"w":1,"w":2}', '{"id":1,"w":1,"id":2}'])
 def test_lines_are_read_alike_among_many(rule, lines):

@@ -5,7 +5,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
@@ -15,6 +15,7 @@ from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import SEQUENCE, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
+from tests.laws import examples
 
 DECLARED = {
     "t": "text",
@@ -180,7 +181,7 @@ def test_both_tiers_read_a_value_alike(name, raw):
 
 @pytest.mark.parametrize("declared", [DECLARED, DECLARED | {"other": "jsonb"}], ids=["flat", "jsonb"])
 @pytest.mark.parametrize("rule", UnknownFields)
-@settings(max_examples=100)
+@examples(100)
 @given(lines=LINES)
 @example(lines=[b'{"t":', b"1}", b"{}{}"])
 @example(lines=[b"null"])
@@ -199,7 +200,7 @@ def test_a_line_is_read_alike_whatever_its_neighbours_are(declared, rule, lines)
     assert {column.name for column in together.unknown} == unknown
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(lines=LINES, cuts=st.sets(st.integers(0, 12)))
 def test_parts_may_be_cut_anywhere_between_lines(lines, cuts):
     edges = [0, *sorted(cut for cut in cuts if cut < len(lines)), len(lines)]
@@ -212,7 +213,7 @@ def test_parts_may_be_cut_anywhere_between_lines(lines, cuts):
     assert by_sequence_id(read(*parts)) == by_sequence_id(read(part(b"".join(each.raw for each in parts))))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     raw=st.binary(max_size=200)
     | st.lists(st.sampled_from([b"{", b"}", b'"t":', b"1", b"\n", b",", b"\xff"])).map(b"".join)
@@ -225,7 +226,7 @@ def test_any_bytes_are_rows_bad_records_or_blank(raw):
     assert all(bad.raw in expected and bad.reason for bad in records.bad)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(lines=LINES, at=st.integers(0, 500), octet=st.integers(0, 255))
 def test_one_changed_byte_changes_nothing_but_its_own_line(lines, at, octet):
     raw = bytearray(b"".join(line + b"\n" for line in lines))

@@ -6,7 +6,7 @@ from decimal import Context, Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup_core.names import ProducerId
@@ -17,6 +17,7 @@ from spark_jobs.formats.parquet.rows import read_parquet
 from spark_jobs.formats.records import Records
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+from tests.laws import examples
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 TYPES = ["numeric(12,2)", "numeric(19,4)", "numeric(38,0)", "numeric(38,10)", "numeric(38,18)", "numeric(38,38)"]
@@ -99,7 +100,7 @@ def check(records: Records, numbers: list[str], declared: str) -> None:
 
 
 @pytest.mark.parametrize("declared", TYPES)
-@settings(max_examples=80)
+@examples(80)
 @given(numbers=LISTS)
 @example(numbers=["123456789012345678901234567890"])
 @example(numbers=["115792089237316195423570985008687907853269984665640564039457584007913129639935"])
@@ -119,7 +120,7 @@ def test_a_number_is_read_exactly_or_not_at_all(declared, numbers):
 
 
 @pytest.mark.parametrize("declared", TYPES)
-@settings(max_examples=50)
+@examples(50)
 @given(st.data())
 def test_a_stored_decimal_is_taken_exactly_or_not_at_all(declared, data):
     precision = data.draw(st.integers(1, 76))
