@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from sqlalchemy import Engine, text
 
 from dedup_core.names import Batch, SessionName
@@ -22,7 +21,6 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.session import work
-from spark_jobs.work.spark.tasks import SparkTasks
 from tests.servers import as_member, execute
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
@@ -38,8 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def tasks() -> Iterator[SparkTasks]:
+def tasks():
     """One Spark session for all tests that are not about starting it. Its first query is slow."""
+    # Most tests need none of this, and it is slow to import.
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.work.spark.tasks import SparkTasks
+
     with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
         SparkSession.builder.getOrCreate().sql("SELECT 1").collect()
         yield tasks

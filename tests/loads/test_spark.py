@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -45,6 +46,24 @@ STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
+
+
+def test_a_spark_that_has_stopped_by_the_end_of_its_start_is_reported():
+    """Its start ends without an error even if no master answers, and it stops at any moment after that."""
+
+    class Stopped:
+        def __getattr__(self, name: str) -> Any:
+            if name == "defaultParallelism":
+                raise Py4JError("Cannot call methods on a stopped SparkContext")
+            return self
+
+        def __call__(self) -> Any:
+            return self
+
+    context: Any = Stopped()
+
+    with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might not answer"):
+        _ = SparkTasks("events", context).slots
 
 
 def test_spark_s_tasks_load_each_record_once(loads, tasks):

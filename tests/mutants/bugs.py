@@ -2538,6 +2538,13 @@ ENGINE_BUGS = (
         tests=(f"{OF_ROW_GROUPS}::test_no_fixed_session_ends_before_all_row_groups_are_handed_out",),
     ),
     Bug(
+        name="a Spark that no master answers is reported as a bug of Onceload",
+        file="spark_jobs/work/spark/tasks.py",
+        correct="        except (Py4JError, OSError) as error:\n            # Its start ends",
+        wrong="        except ZeroDivisionError as error:\n            # Its start ends",
+        tests=("tests/loads/test_spark.py::test_a_spark_that_has_stopped_by_the_end_of_its_start_is_reported",),
+    ),
+    Bug(
         name="a small load under Airflow waits for Spark",
         file="plugins/onceload_airflow/operators.py",
         correct='is_here = self._engine(context) == "local"',

@@ -42,8 +42,8 @@ _STOPPED = "Spark stopped (see the lines above). The master of a cluster might n
 class SparkTasks:
     """Spark tasks, one for each session; Spark retries those that fail."""
 
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
+    def __init__(self, name: str, context: SparkContext) -> None:
+        self._name, self._context = name, context
 
     @classmethod
     @contextmanager
@@ -57,7 +57,7 @@ class SparkTasks:
             expected = "a Spark session (check Java with `onceload doctor`, and the options --master and --conf)"
             raise SettingRefused("Spark", message_of(error), expected) from error
         try:
-            yield cls(context)
+            yield cls(name, context)
         finally:
             # If Spark itself died, there is nothing to stop.
             with suppress(Py4JError, OSError):
@@ -65,7 +65,11 @@ class SparkTasks:
 
     @property
     def slots(self) -> int:
-        return int(self._context.defaultParallelism)
+        try:
+            return int(self._context.defaultParallelism)
+        except (Py4JError, OSError) as error:
+            # Its start ends without an error even if no master answers.
+            raise self._failed(error) from error
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         """Let each session, which is a partition, take deliveries until it can get no more."""
@@ -122,9 +126,12 @@ class SparkTasks:
             raise_first(reports)
             if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
                 raise TransformRefused(job.declared.name, message_of(error)) from error
-            reason = f"Spark did not run all tasks: {self._why_stopped() or message_of(error)}"
-            raise TasksFailed(job.declared.name, reason) from error
+            raise self._failed(error) from error
         raise_first(reports)
+
+    def _failed(self, error: Exception) -> TasksFailed:
+        reason = f"Spark did not run all tasks: {self._why_stopped() or message_of(error)}"
+        return TasksFailed(self._name, reason)
 
     def _why_stopped(self) -> str | None:
         """A stopped context fails at the next call, with an error about that call only."""
