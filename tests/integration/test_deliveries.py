@@ -20,6 +20,7 @@ from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
 from dedup_core.postgres.offers import Offer
 from dedup_core.postgres.sessions import session_of
 from dedup_core.spans import SpanSet
+from tests.laws import examples
 from tests.models import board as machine
 from tests.models.board import Board
 
@@ -365,7 +366,7 @@ def test_a_bundle_waits_until_it_is_first_for_all_of_its_files(engine: Engine) -
 
 @pytest.mark.parametrize("mode", Mode)
 @settings(
-    max_examples=max(60, settings().max_examples // 5),
+    examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=st.lists(steps, min_size=10, max_size=30))
@@ -378,7 +379,7 @@ def test_any_history_is_that_of_the_machine(engine: Engine, mode: Mode, history:
 
 
 @settings(
-    max_examples=max(60, settings().max_examples // 5),
+    examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=st.lists(staged_steps, min_size=10, max_size=40))

@@ -48,8 +48,8 @@ def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> Report:
     return load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
 
 
-def test_a_spark_that_has_stopped_by_the_end_of_its_start_is_reported():
-    """Its start ends without an error even if no master answers, and it stops at any moment after that."""
+def test_a_spark_that_stops_right_after_its_start_is_reported():
+    """As it may if no master answers."""
 
     class Stopped:
         def __getattr__(self, name: str) -> Any:

@@ -2540,9 +2540,9 @@ ENGINE_BUGS = (
     Bug(
         name="a Spark that no master answers is reported as a bug of Onceload",
         file="spark_jobs/work/spark/tasks.py",
-        correct="        except (Py4JError, OSError) as error:\n            # Its start ends",
-        wrong="        except ZeroDivisionError as error:\n            # Its start ends",
-        tests=("tests/loads/test_spark.py::test_a_spark_that_has_stopped_by_the_end_of_its_start_is_reported",),
+        correct="        except (Py4JError, OSError) as error:\n            # Spark may stop",
+        wrong="        except ZeroDivisionError as error:\n            # Spark may stop",
+        tests=("tests/loads/test_spark.py::test_a_spark_that_stops_right_after_its_start_is_reported",),
     ),
     Bug(
         name="a small load under Airflow waits for Spark",

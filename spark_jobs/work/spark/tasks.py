@@ -68,7 +68,7 @@ class SparkTasks:
         try:
             return int(self._context.defaultParallelism)
         except (Py4JError, OSError) as error:
-            # Its start ends without an error even if no master answers.
+            # Spark may stop after its start, if no master answers.
             raise self._failed(error) from error
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
