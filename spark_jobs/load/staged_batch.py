@@ -167,7 +167,9 @@ class StagedBatch:
             # Spark SQL may read its input again, so this one session keeps all deliveries.
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(bundles)]
             return self._sessions.tasks.transform(job, deliveries)
-        self._context.board.offer_batch(claim, offers_of(bundles, stage=stage.name), batch=self._context.batch)
+        offers = offers_of(bundles, stage=stage.name)
+        # After a crash, an old connection may fail only here. Offering again replaces what was offered.
+        until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))
         return self._sessions.work(job)
 
     def _pieces(self, stage: Stage) -> tuple[StagedPiece, ...]:

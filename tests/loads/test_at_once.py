@@ -14,6 +14,7 @@ import pytest
 from dedup_core.errors import NotAlone
 from dedup_core.names import Batch, SessionName
 from dedup_core.postgres import LedgerSettings
+from dedup_core.postgres.deliveries import PostgresDeliveries
 from dedup_core.postgres.quarantine import Selection, find_records
 from dedup_core.spans import SpanSet
 from dedup_core.verdicts import Order
@@ -25,7 +26,7 @@ from spark_jobs.load.load import load
 from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
+from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, UnknownFields, Write
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.plan.plan import make_plan
 from spark_jobs.publish.merge import merge_in
@@ -380,6 +381,34 @@ def test_a_stage_whose_holder_was_ended_by_hand_is_staged_again(loads, when, is_
 
     assert ended == [[(True,)]]
     assert (report.loaded, loads.rows()) == (2, [1, 2])
+
+
+@STAGED
+def test_a_load_outlives_all_its_connections_before_it_offers_its_batch(loads, monkeypatch):
+    """A crash of the server leaves old connections in the pool. Each fails only when it is used."""
+    loads.write("a.jsonl", lines(1, 2))
+    ended: list[tuple[Any, ...]] = []
+    offer_batch = PostgresDeliveries.offer_batch
+
+    def end_all_first(self: PostgresDeliveries, *arguments: Any, **named: Any) -> None:
+        if not ended:
+            with self._engine.connect():
+                pass
+            ended.extend(execute(loads.admin_dsn, _END_ALL))
+        offer_batch(self, *arguments, **named)
+
+    monkeypatch.setattr(PostgresDeliveries, "offer_batch", end_all_first)
+    # Such a load copies nothing early, so no other connection notices the crash first.
+    report = loads.load(unknown_fields=UnknownFields.ADD)
+
+    assert ended
+    assert (report.loaded, loads.rows()) == (2, [1, 2])
+
+
+_END_ALL = (
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
 
 
 @STAGED

@@ -14,8 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -36,6 +37,7 @@ from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, Re
 from spark_jobs.plan.choice import Choice
 from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
 from spark_jobs.work.failures import TasksFailed
+from spark_jobs.work.spark.reports import message_of, sql_state_of
 from spark_jobs.work.spark.tasks import SparkTasks, _read, _stage
 from spark_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
@@ -64,6 +66,23 @@ def test_a_spark_that_stops_right_after_its_start_is_reported():
 
     with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might not answer"):
         _ = SparkTasks("events", context).slots
+
+
+class _WithoutJvm(PySparkException):
+    """An error of a JVM that is gone since: it cannot be asked for its text or its state."""
+
+    def __str__(self) -> str:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    def getSqlState(self) -> str:  # noqa: N802 - a method of Spark.
+        raise ConnectionRefusedError
+
+
+def test_an_error_whose_jvm_is_gone_is_named_by_its_kind():
+    error = _WithoutJvm("tasks failed")
+
+    assert message_of(error) == "_WithoutJvm"
+    assert sql_state_of(error) == ""
 
 
 def test_spark_s_tasks_load_each_record_once(loads, tasks):

@@ -1235,6 +1235,13 @@ BOARD_BUGS = (
         tests=(f"{OF_SESSIONS}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
     ),
     Bug(
+        name="a batch is offered once, also if its connection is from before a crash of the server",
+        file="spark_jobs/load/staged_batch.py",
+        correct="until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))",
+        wrong="self._context.board.offer_batch(claim, offers, batch=self._context.batch)",
+        tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections_before_it_offers_its_batch",),
+    ),
+    Bug(
         name="a batch that must be whole is published without its dead letters",
         file="spark_jobs/load/staged_batch.py",
         correct="        if dead and self._declared.is_published_whole:\n",

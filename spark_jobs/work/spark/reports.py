@@ -3,7 +3,7 @@
 import gc
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.errors import PySparkException
 
 from dedup_core.errors import OnceloadError
 from spark_jobs.batch.job import Job
@@ -82,7 +83,11 @@ def raise_first(reports: TaskReports) -> None:
 
 def message_of(error: Exception) -> str:
     """The error in one line: from the task's own traceback, or from Spark."""
-    _, is_ours, trace = str(error).rpartition("Traceback (most recent call last):")
+    text = ""
+    # Spark's errors ask its JVM for their text, and that may be gone.
+    with suppress(Py4JError, OSError):
+        text = str(error)
+    _, is_ours, trace = text.rpartition("Traceback (most recent call last):")
     lines = [line for line in trace.splitlines() if line.strip()]
     if is_ours:
         # Indented lines are the traceback.
@@ -91,6 +96,14 @@ def message_of(error: Exception) -> str:
         # The first line only names the call.
         lines = lines[1:] or lines
     return lines[0].strip(" :;") if lines else type(error).__name__
+
+
+def sql_state_of(error: Exception) -> str:
+    """The SQLSTATE of an error of Spark SQL, or empty."""
+    with suppress(Py4JError, OSError):
+        if isinstance(error, PySparkException):
+            return error.getSqlState() or ""
+    return ""
 
 
 @cache

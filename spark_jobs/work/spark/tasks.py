@@ -24,7 +24,7 @@ from spark_jobs.read.board_work import Delivery
 from spark_jobs.work.failures import TasksFailed
 from spark_jobs.work.session import work
 from spark_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
-from spark_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors
+from spark_jobs.work.spark.reports import TaskReports, message_of, raise_first, reporting_errors, sql_state_of
 from spark_jobs.work.spark.start import start_spark
 from spark_jobs.work.spark.transform import as_declared, for_spark, spark_schema, with_output
 from spark_jobs.write.find_refused import ROW_REFUSED
@@ -124,7 +124,7 @@ class SparkTasks:
             raise SettingRefused("transform", message_of(error), "Spark SQL over the view records") from error
         except (PySparkException, Py4JError, OSError) as error:
             raise_first(reports)
-            if isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(ROW_REFUSED):
+            if sql_state_of(error).startswith(ROW_REFUSED):
                 raise TransformRefused(job.declared.name, message_of(error)) from error
             raise self._failed(error) from error
         raise_first(reports)
