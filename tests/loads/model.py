@@ -346,7 +346,7 @@ class Model:
             found = Way(life, instead_of.pop(life.file, None))
             before, offered = self._consumed(life), files.get(life.file)
             all_of_it = SpanSet()
-            if offered and found in ways:
+            if offered and self._is_one_of(found, ways):
                 all_of_it = offered.all_of_it
                 self.taken[life] = Taken(offered=offered, consumed=before | spans)
             if not (before | all_of_it).covers(before | spans):
@@ -356,6 +356,21 @@ class Model:
         if instead_of:
             yield f"{instead_of} is replaced by nothing"
         self._replaced_by[commit.batch] |= {life.file for life in commit.replaced}
+
+    def _is_one_of(self, found: Way, ways: Set[Way]) -> bool:
+        """A merge numbers new files in order. Of two at once, one may number a file again that is not loaded yet."""
+        begins_later = (
+            self.kind.write is Write.MERGE
+            and found.life not in self.taken
+            and any(
+                way.life.file == found.life.file
+                and way.life not in self.taken
+                and way.life.generation < found.life.generation
+                and way.instead_of == found.instead_of
+                for way in ways
+            )
+        )
+        return found in ways or begins_later
 
     def _consumed(self, life: Life) -> SpanSet:
         return self.taken[life].consumed if life in self.taken else SpanSet()

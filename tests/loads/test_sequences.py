@@ -490,6 +490,14 @@ _PAST = {
         [Append("a.log", (Piece.GOOD, Piece.HALF)), _LOAD, Append("a.log", (Piece.REST, Piece.GOOD))],
         Kind(sealed=True),
     ),
+    "a merge numbers a file again that a killed load had numbered before an older one": (
+        [
+            Append("a.log", _GOOD),
+            Append("c.log.gz", _GOOD),
+            replace(_LOAD, fault=Fault.KILLED, at=60, only=("c.log.gz",)),
+        ],
+        Kind(write=Write.MERGE),
+    ),
 }
 
 
