@@ -94,28 +94,41 @@ class StagedBatch:
         dead letters, and files that would overtake something that cannot be read.
         """
         job = replace(self._sessions.job, replaced=_replaced(work))
-        bundles, claim = work.bundles, work.claim
-        left_out: list[Note] = []
-        losses = 0
-        while losses < _STAGINGS_MAX:
-            losses += 1
-            with ExitStack() as staging, suppress(StageLost):
-                # After a crash, old connections fail only now; their locks are gone with their stages.
-                stage = until_answered(partial(self._open_stage, staging, job))
-                early = self._begin_to_copy(staging, job, stage)
-                staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
-                if staged.is_to_be_published:
-                    notes = [*left_out, *staged.notes]
-                    self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes, early=early)
-                    return notes
-                if self._context.is_stopped:
-                    return left_out
-                if staged.leaves_out:
-                    # This loses nothing, and each time less is left.
-                    losses = 0
-                    left_out += staged.reasons(self._declared)
-                    bundles = staged.rest_of(bundles)
+        bundles, left_out = work.bundles, list[Note]()
+        while True:
+            staged = self._stage_despite_losses(job, bundles, work.claim, left_out=left_out)
+            if staged.is_to_be_published:
+                return [*left_out, *staged.notes]
+            if self._context.is_stopped:
+                return left_out
+            # Each time less is left, so this ends.
+            left_out += staged.reasons(self._declared)
+            bundles = staged.rest_of(bundles)
+
+    def _stage_despite_losses(
+        self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
+    ) -> _Staged:
+        """Stage until all rows are there or something must be left out; publish if nothing must."""
+        for _ in range(_STAGINGS_MAX):
+            staged = self._stage_once(job, bundles, claim, left_out=left_out)
+            if staged and (staged.is_to_be_published or staged.leaves_out or self._context.is_stopped):
+                return staged
         raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
+
+    def _stage_once(
+        self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
+    ) -> _Staged | None:
+        """Stage in a new stage, and publish if nothing must be left out; None if the server lost the stage."""
+        with ExitStack() as staging, suppress(StageLost):
+            # After a crash, old connections fail only now; their locks are gone with their stages.
+            stage = until_answered(partial(self._open_stage, staging, job))
+            early = self._begin_to_copy(staging, job, stage)
+            staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
+            if staged.is_to_be_published:
+                notes = [*left_out, *staged.notes]
+                self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes, early=early)
+            return staged
+        return None
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
         with translated(pipeline=job.declared.name, doing="opening a stage"):
