@@ -130,18 +130,16 @@ def publish(
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience = Patience()
     begun = early.take(totals.files) if early else None
-    with open_sieve(engine, ledger, job, stage) as sieve:
+    with open_sieve(engine, ledger, job, stage) as sieve, _new_columns_mean_busy(job):
         while True:
             new = patience.until_answered(
                 partial(sieve.sift, totals.advances, staged=totals.rows, in_files=totals.rows_of)
             )
             commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
             try:
-                with closing(early) if begun and early else nullcontext():
+                # The transaction that has copied files early serves the first try, and ends with it.
+                with closing(early) if early else nullcontext():
                     _commit(ledger, job, commit, begun=begun)
-            except ColumnsDiffer as error:
-                # Another run has just added them; the next try reads their types.
-                raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
             except AlreadyConsumed as error:
                 # Another run may have loaded records of the same producers; of files, only an unknown process.
                 if not job.records_have_own_ids:
@@ -149,11 +147,20 @@ def publish(
                 patience.wait(error)
             except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
                 patience.wait(error)
-                if totals.probe and patience.until_answered(partial(_took_effect, ledger, job, totals.probe)):
+                if patience.until_answered(partial(_took_effect, ledger, job, totals)):
                     return
             else:
                 return
             begun = None
+
+
+@contextmanager
+def _new_columns_mean_busy(job: Job) -> Iterator[None]:
+    """If another run has just added columns, the batch is published by a later call, which reads their types."""
+    try:
+        yield
+    except ColumnsDiffer as error:
+        raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
 
 
 def _commit_of(
@@ -217,10 +224,13 @@ def half_read(job: Job, pieces: Sequence[StagedPiece], notes: Sequence[Note]) ->
     }
 
 
-def _took_effect(ledger: PostgresLedger, job: Job, advance: Advance) -> bool:
+def _took_effect(ledger: PostgresLedger, job: Job, totals: _BatchTotals) -> bool:
     """A commit exists completely or not at all, so one of its spans is enough to check."""
-    known = ledger.know(job.session, [advance.producer_id])
-    return known[advance.producer_id].state.consumed.covers(advance.spans)
+    probe = totals.probe
+    if probe is None:
+        return False
+    known = ledger.know(job.session, [probe.producer_id])
+    return known[probe.producer_id].state.consumed.covers(probe.spans)
 
 
 @dataclass(frozen=True, kw_only=True)
