@@ -86,24 +86,35 @@ def _state_of(
         resemblance = Resemblance.CHANGED
     reason = _REWRITTEN.get(resemblance)
     if reason is None:
-        is_whole = state.consumed == SpanSet([Span(0, listed.size)]) if listed.size else False
-        # A read to the end of a stream records its size; earlier reads may have left holes.
-        is_to_end = state.size == listed.size and state.consumed.is_without_holes
-        is_read = is_to_end if is_stream(declared.source, listed.name) else is_whole
-        return FileState(
-            generation=state.generation,
-            consumed=state.consumed,
-            fingerprint=state.fingerprint,
-            is_left_open=resemblance is Resemblance.SAME and was_left_open(state) and state.consumed.is_without_holes,
-            is_done=is_read and resemblance is Resemblance.SAME and (not sealed or state.condition is Condition.SEALED),
-            new_etag=None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag)),
-        )
+        continued = _continued(declared.source, listed, state, is_same=resemblance is Resemblance.SAME, sealed=sealed)
+        new_etag = None if is_vouched else CopyRecord.new_etag(state, fingerprint.named(listed.etag))
+        return replace(continued, new_etag=new_etag)
     if resemblance is Resemblance.SHORTER and declared.on_rewrite is OnRewrite.NEW_GENERATION:
         if not listed.size:
             return Note(name=listed.name, reason=_EMPTY)
         if _may_be_a_beginning(declared.source, listed, fingerprint):
             return Note(name=listed.name, reason=_BEGINS_ALIKE, needs_a_person=True)
     return _next_state(declared, listed, producer_id, state, reason)
+
+
+def _continued(source: Source, listed: Listed, state: ProducerState, *, is_same: bool, sealed: bool) -> FileState:
+    """The same generation: the file has not changed since it was read, or has only grown."""
+    is_sealed_as_read = not sealed or state.condition is Condition.SEALED
+    return FileState(
+        generation=state.generation,
+        consumed=state.consumed,
+        fingerprint=state.fingerprint,
+        is_left_open=is_same and was_left_open(state) and state.consumed.is_without_holes,
+        is_done=is_same and is_sealed_as_read and _is_all_read(source, listed, state),
+    )
+
+
+def _is_all_read(source: Source, listed: Listed, state: ProducerState) -> bool:
+    """Whether all its bytes were read; an empty plain file never counts as read."""
+    if is_stream(source, listed.name):
+        # A read to the end of a stream records its size; earlier reads may have left holes.
+        return state.size == listed.size and state.consumed.is_without_holes
+    return listed.size > 0 and state.consumed == SpanSet([Span(0, listed.size)])
 
 
 def _state_of_copy(

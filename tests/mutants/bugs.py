@@ -1550,8 +1550,8 @@ TRY_BUGS = (
     Bug(
         name="a stream counts as complete by its size, with parts missing",
         file="spark_jobs/plan/file_state.py",
-        correct="        is_to_end = state.size == listed.size and state.consumed.is_without_holes\n",
-        wrong="        is_to_end = state.size == listed.size\n",
+        correct="        return state.size == listed.size and state.consumed.is_without_holes\n",
+        wrong="        return state.size == listed.size\n",
         tests=(f"{OF_TRIES}::test_a_hole_in_a_packed_file_is_loaded_by_the_next_load",),
     ),
 )
