@@ -146,7 +146,7 @@ class _Reader:
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
-    #: Whether lines that were read had fields without a column.
+    #: Whether the lines that were read last had fields without a column: the next ones then probably have some too.
     has_unknown: bool = False
     slicer: Slicer = field(init=False)
 
