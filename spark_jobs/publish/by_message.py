@@ -30,7 +30,7 @@ class ByMessage:
     def tables(self) -> tuple[str, ...]:
         return (self._by_message,)
 
-    def sift(self, connection: Connection, source: RowSource) -> NewMessages:
+    def select_new(self, connection: Connection, source: RowSource) -> NewMessages:
         """Leave out rows whose id is already loaded or repeated in the batch."""
         if self._declared.message_id is None:
             return NewMessages(source=source)

@@ -53,7 +53,7 @@ class ByProducer:
         """Register the producers, in transactions of their own."""
         register_named(engine, ledger, self._job, self._naming, advances, named=self._named)
 
-    def sift(self, connection: Connection) -> NewIds:
+    def select_new(self, connection: Connection) -> NewIds:
         """Leave out rows whose id is consumed or repeated; if there are none, as usual, the rows are not copied."""
         self._look_up(connection)
         names = self._names(connection)

@@ -42,18 +42,20 @@ class NewRows:
 
 
 @contextmanager
-def open_sieve(engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> Iterator["_Sieve"]:
+def open_duplicate_filter(
+    engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage
+) -> Iterator["_DuplicateFilter"]:
     """Work in temporary tables that are dropped when the block ends."""
-    sieve = _Sieve(engine, ledger, job, stage)
+    duplicate_filter = _DuplicateFilter(engine, ledger, job, stage)
     try:
-        yield sieve
+        yield duplicate_filter
     finally:
         # The next stage sweeps what is left.
         with suppress(DBAPIError):
-            sieve.clear()
+            duplicate_filter.clear()
 
 
-class _Sieve:
+class _DuplicateFilter:
     def __init__(self, engine: Engine, ledger: PostgresLedger, job: Job, stage: Stage) -> None:
         self._engine = engine
         self._ledger = ledger
@@ -71,7 +73,9 @@ class _Sieve:
             # A killed audit may have left a view of them.
             run(connection, f"DROP TABLE IF EXISTS {', '.join(tables)} CASCADE")
 
-    def sift(self, advances: Sequence[Advance], *, staged: int, in_files: Mapping[int | None, int] = _NONE) -> NewRows:
+    def select_new(
+        self, advances: Sequence[Advance], *, staged: int, in_files: Mapping[int | None, int] = _NONE
+    ) -> NewRows:
         """Leave out rows that are already loaded or repeated in the batch; the first record of each id stays.
 
         Rows in files are counted already, by the file that their records came from.
@@ -90,7 +94,7 @@ class _Sieve:
         """The rows are counted for the files that they came from."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            new = self._by_message.sift(connection, RowSource(rows=self._stage.rows))
+            new = self._by_message.select_new(connection, RowSource(rows=self._stage.rows))
             rows_of = Counter(in_files)
             rows_of.update({row[0]: row[1] for row in run(connection, new.source.counts)})
         return NewRows(
@@ -104,9 +108,9 @@ class _Sieve:
         """The rows are counted for the producers that they name."""
         with self._engine.begin() as connection:
             run(connection, WORK_MEMORY)
-            to_consume = by_producer.sift(connection)
+            to_consume = by_producer.select_new(connection)
             # Another record with the same business id is consumed, as a duplicate.
-            new = self._by_message.sift(connection, to_consume.source)
+            new = self._by_message.select_new(connection, to_consume.source)
             count = by_producer.offer(connection, to_consume, new.source)
         return NewRows(
             source=new.source.rows,

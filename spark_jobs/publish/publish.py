@@ -32,7 +32,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.pipeline.declared import Target, Write
 from spark_jobs.publish.early_copy import Begun, EarlyCopy
 from spark_jobs.publish.merge import advances_of, merge_in, refuse_twice
-from spark_jobs.publish.new_rows import NewRows, open_sieve
+from spark_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from spark_jobs.publish.replaced_rows import replace_rows
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.read.limits import check_quarantine
@@ -130,10 +130,10 @@ def publish(
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience = Patience()
     begun = early.take(totals.files) if early else None
-    with open_sieve(engine, ledger, job, stage) as sieve, _new_columns_mean_busy(job):
+    with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
         while True:
             new = patience.until_answered(
-                partial(sieve.sift, totals.advances, staged=totals.rows, in_files=totals.rows_of)
+                partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
             )
             commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
             try:

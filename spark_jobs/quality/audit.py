@@ -25,7 +25,7 @@ from spark_jobs.batch.stage import SCHEMA, Stage
 from spark_jobs.pipeline.columns import LINEAGE
 from spark_jobs.pipeline.declared import Severity, Suite
 from spark_jobs.publish.merge import advances_of
-from spark_jobs.publish.new_rows import open_sieve
+from spark_jobs.publish.new_rows import open_duplicate_filter
 from spark_jobs.quality.pages import context_of, write_pages
 from spark_jobs.write.sql import run
 from spark_jobs.write.target import undeclared_columns
@@ -66,8 +66,11 @@ def audit_stage(
     suite = job.declared.suite
     if suite is None:
         raise SettingRefused("audit", f"{job.declared.name}, which has no suite", "quality: {suite: <file>}")
-    with translated(pipeline=job.declared.name, doing="auditing"), open_sieve(engine, ledger, job, stage) as sieve:
-        new = sieve.sift(advances_of(pieces), staged=sum(piece.rows for piece in pieces))
+    with (
+        translated(pipeline=job.declared.name, doing="auditing"),
+        open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter,
+    ):
+        new = duplicate_filter.select_new(advances_of(pieces), staged=sum(piece.rows for piece in pieces))
         findings: tuple[Finding, ...] = ()
         if new.count:
             with _view(engine, job, stage, source=new.source) as view:

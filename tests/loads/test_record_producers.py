@@ -19,7 +19,7 @@ from onceload.upkeep import delete_unused
 from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.publish.new_rows import NewRows, open_sieve
+from spark_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from spark_jobs.recover.retry import retry
 from spark_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
@@ -181,22 +181,22 @@ def test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself(loads
 
     @contextmanager
     def pausing(*of_batch: Any) -> Iterator[Any]:
-        with open_sieve(*of_batch) as first, ExitStack() as later:
-            sift = first.sift
+        with open_duplicate_filter(*of_batch) as first, ExitStack() as later:
+            select_new = first.select_new
             publishers.append(first)
 
-            def sift_and_pause(advances: Any, **staged: Any) -> NewRows:
-                found = sift(advances, **staged)
+            def select_and_pause(advances: Any, **staged: Any) -> NewRows:
+                found = select_new(advances, **staged)
                 if len(publishers) == 1:
                     loads.write("b.jsonl", record("d1", 1))
                     assert loads.load().loaded == 1
-                    later.enter_context(open_sieve(*of_batch)).sift(advances, **staged)
+                    later.enter_context(open_duplicate_filter(*of_batch)).select_new(advances, **staged)
                 return found
 
-            monkeypatch.setattr(first, "sift", sift_and_pause)
+            monkeypatch.setattr(first, "select_new", select_and_pause)
             yield first
 
-    monkeypatch.setattr("spark_jobs.publish.publish.open_sieve", pausing)
+    monkeypatch.setattr("spark_jobs.publish.publish.open_duplicate_filter", pausing)
     loads.write("a.jsonl", record("d1", 0) + record("d1", 1))
 
     report = loads.load()
