@@ -96,8 +96,8 @@ def retry(
         headers=headers_of(declared, ledger, asked),
         run=run,
     )
-    with _door(job) as door:
-        refusals = _settle(job, door, tuple(record.quarantine_id for record in asked))
+    with _open_target(job) as target:
+        refusals = _settle(job, target, tuple(record.quarantine_id for record in asked))
     note_reasons(engine, declared.name, refusals)
     return _report(job, refusals, asked=len(asked), after=before)
 
@@ -153,7 +153,7 @@ def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, 
     )
 
 
-def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
+def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
     """Commit until the outcome is certain, by any process; return the records that are still bad."""
     held = Selection(pipeline=job.declared.name, ids=asked)
     refused: dict[QuarantineId, Refusal] = {}
@@ -165,38 +165,38 @@ def _settle(job: _Job, door: "_Door", asked: tuple[QuarantineId, ...]) -> Mappin
         if not reading.good:
             return reading.refusals
         try:
-            job.ledger.settle(_settlement(job, door, reading))
+            job.ledger.settle(_settlement(job, target, reading))
         except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
             # On the next look, records that any retry settled are no longer held.
             patience.wait(error)
         except ColumnsDiffer as error:
             differing = error
         except (SettingRefused, DBAPIError) as error:
-            refused |= _refused_by_server(job, door, reading, cause=error)
+            refused |= _refused_by_server(job, target, reading, cause=error)
         else:
             return reading.refusals
 
 
-def _settlement(job: _Job, door: "_Door", reading: "_Reading") -> Settlement[Connection]:
-    writer = door.writer.adding(reading.added)
+def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Settlement[Connection]:
+    writer = target.writer.adding(reading.added)
     return Settlement(
         kind=EntryKind.RETRY,
         session=job.session,
         batch=job.batch,
         records=tuple((record.producer_id, record.sequence_id) for record in reading.good),
-        write_rows=lambda connection: door.enter(connection, writer, reading.rows),
+        write_rows=lambda connection: target.write(connection, writer, reading.rows),
         bytes=sum(len(_text_of(job, record)) for record in reading.good),
         run=job.run,
     )
 
 
 def _refused_by_server(
-    job: _Job, door: "_Door", reading: "_Reading", *, cause: Exception
+    job: _Job, target: "_TargetOfRetry", reading: "_Reading", *, cause: Exception
 ) -> dict[QuarantineId, Refusal]:
     """The records whose rows the server refuses; another refusal is raised again."""
     with translated(pipeline=job.declared.name, doing="looking for the rows that the server refuses"):
         try:
-            refused = refused_rows(job.engine, door.writer.adding(reading.added), reading.rows)
+            refused = refused_rows(job.engine, target.writer.adding(reading.added), reading.rows)
         except ColumnsDiffer:
             # The columns were just added by another writer; the next try to write finds them too.
             return {}
@@ -208,22 +208,24 @@ def _refused_by_server(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Door:
+class _TargetOfRetry:
+    """How retried rows get into the target: directly, or merged from a stage."""
+
     #: Finds the rows that the server refuses.
     writer: Writer
-    enter: Callable[[Connection, Writer, pa.Table], int]
+    write: Callable[[Connection, Writer, pa.Table], int]
 
 
 @contextmanager
-def _door(job: _Job) -> Iterator[_Door]:
+def _open_target(job: _Job) -> Iterator[_TargetOfRetry]:
     target = job.declared.target
     match target.write:
         case Write.APPEND:
             writer = Writer.into_target(target, job.columns)
-            yield _Door(writer=writer, enter=lambda connection, writer, rows: writer.write(connection, rows))
+            yield _TargetOfRetry(writer=writer, write=lambda connection, writer, rows: writer.write(connection, rows))
         case Write.MERGE:
             with open_stage(job.engine, job.columns, target, lineage=True) as stage:
-                yield _Door(writer=stage.writer, enter=partial(_merge, target, stage))
+                yield _TargetOfRetry(writer=stage.writer, write=partial(_merge, target, stage))
 
 
 def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer, rows: pa.Table) -> int:
