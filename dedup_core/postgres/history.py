@@ -17,7 +17,7 @@ _NAMES_MAX = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class Generation:
     """One generation of a file, or one producer that records name."""
 
     producer_id: ProducerId
@@ -35,7 +35,7 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class CommittedSpans:
     """What one commit consumed of a producer."""
 
     position: Position
@@ -50,7 +50,7 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ClaimedSpans:
     """Spans of a producer that are being loaded, wait to be loaded, or are dead letters."""
 
     spans: SpanSet
@@ -66,17 +66,17 @@ class Held:
 class History:
     """All that the database knows of one name."""
 
-    lives: tuple[Life, ...]
-    commits: tuple[Taken, ...]
-    claims: tuple[Held, ...]
+    generations: tuple[Generation, ...]
+    commits: tuple[CommittedSpans, ...]
+    claims: tuple[ClaimedSpans, ...]
 
 
 def history_of(engine: Engine, pipeline: str, name: str) -> History:
     """All generations of a name, their commits, and the sessions that load them now."""
     with translated(pipeline=pipeline, doing=f"reading the history of {name}"), one_view(engine) as connection:
         binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "name": name}
-        lives = tuple(
-            Life(
+        generations = tuple(
+            Generation(
                 producer_id=row.producer_id,
                 name=row.name,
                 generation=row.generation,
@@ -88,14 +88,14 @@ def history_of(engine: Engine, pipeline: str, name: str) -> History:
                 copy_of=row.copy_of,
                 is_forgotten=row.is_forgotten,
             )
-            for row in connection.execute(SQL["lives"], binds)
+            for row in connection.execute(SQL["generations"], binds)
         )
-        return History(lives=lives, commits=_commits(connection, binds), claims=_claims(connection, binds))
+        return History(generations=generations, commits=_commits(connection, binds), claims=_claims(connection, binds))
 
 
-def _commits(connection: Connection, binds: dict[str, object]) -> tuple[Taken, ...]:
+def _commits(connection: Connection, binds: dict[str, object]) -> tuple[CommittedSpans, ...]:
     return tuple(
-        Taken(
+        CommittedSpans(
             position=row.position,
             committed_at=row.committed_at,
             batch=row.batch,
@@ -109,9 +109,9 @@ def _commits(connection: Connection, binds: dict[str, object]) -> tuple[Taken, .
     )
 
 
-def _claims(connection: Connection, binds: dict[str, object]) -> tuple[Held, ...]:
+def _claims(connection: Connection, binds: dict[str, object]) -> tuple[ClaimedSpans, ...]:
     return tuple(
-        Held(
+        ClaimedSpans(
             spans=SpanSet.parse(row.spans),
             batch=row.batch,
             delivery=row.delivery_id,

@@ -1,4 +1,4 @@
--- name: lives
+-- name: generations
 -- Every generation of a name: as it is now or, if forgotten, as its receipts record it.
 SELECT producer_id, name, generation, CAST(consumed AS text) AS consumed, size, condition, advanced_at,
        (SELECT count(*) FROM onceload.quarantine WHERE quarantine.producer_id = producer.producer_id) AS quarantined,

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from dedup_core.errors import ExitCode, NotFound
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.history import Held, History, Life, Taken, history_of, names_of
+from dedup_core.postgres.history import ClaimedSpans, CommittedSpans, Generation, History, history_of, names_of
 from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_as_loaded
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
@@ -193,7 +193,7 @@ def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     noted = {note.name: note for note in plan.notes}
     # Notes on unreadable names carry the repr of the name.
     note = noted.get(name) or noted.get(repr(name))
-    if name not in there and note is None and not history.lives:
+    if name not in there and note is None and not history.generations:
         raise NotFound("file", name, _near(name, [*there, *_known(declared, engine)]))
     to_read = next((each for each in plan.to_read if each.listed.name == name), None)
     return Explanation(
@@ -218,7 +218,7 @@ def _history(declared: "Declared", engine: Engine, name: str) -> History:
         return history_of(engine, declared.name, name)
     except NotFound:
         # Before its first load the pipeline knows no file.
-        return History(lives=(), commits=(), claims=())
+        return History(generations=(), commits=(), claims=())
 
 
 def _known(declared: "Declared", engine: Engine) -> Sequence[str]:
@@ -250,12 +250,12 @@ def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: b
 
 
 def _sentences(found: Explanation) -> list[str]:
-    sentences = [_of_life(life) for life in found.history.lives] or ["none of it was ever loaded"]
+    sentences = [_of_generation(each) for each in found.history.generations] or ["none of it was ever loaded"]
     sentences += [_of_claim(each) for each in found.history.claims]
     return [*sentences, f"the next load {found.next_load}"]
 
 
-def _of_claim(each: Held) -> str:
+def _of_claim(each: ClaimedSpans) -> str:
     if each.session is None or each.until is None:
         what = "is a dead letter:" if each.state == "dead" else "waits for a session:"
         return f"{each.spans} {what} delivery {each.delivery} of batch {each.batch}"
@@ -263,15 +263,15 @@ def _of_claim(each: Held) -> str:
     return f"session {each.session} (batch {each.batch}) is loading {each.spans}; its lease expires at {until}"
 
 
-def _of_life(life: Life) -> str:
-    consumed = f"{life.consumed} is loaded" if life.consumed else "nothing is loaded"
-    consumed = f"it is a copy, and its records are loaded as {life.copy_of}" if life.copy_of else consumed
-    quarantined = f", {life.quarantined:,} records of it went to quarantine" if life.quarantined else ""
-    forgotten = "; it was idle, and its state was deleted" if life.is_forgotten else ""
-    return f"generation {life.generation} ({life.condition}): {consumed}{quarantined}{forgotten}"
+def _of_generation(each: Generation) -> str:
+    consumed = f"{each.consumed} is loaded" if each.consumed else "nothing is loaded"
+    consumed = f"it is a copy, and its records are loaded as {each.copy_of}" if each.copy_of else consumed
+    quarantined = f", {each.quarantined:,} records of it went to quarantine" if each.quarantined else ""
+    forgotten = "; it was idle, and its state was deleted" if each.is_forgotten else ""
+    return f"generation {each.generation} ({each.condition}): {consumed}{quarantined}{forgotten}"
 
 
-def _commit_row(declared: "Declared", each: Taken) -> dict[str, object]:
+def _commit_row(declared: "Declared", each: CommittedSpans) -> dict[str, object]:
     return {
         "position": each.position,
         "time": each.committed_at,
@@ -283,7 +283,7 @@ def _commit_row(declared: "Declared", each: Taken) -> dict[str, object]:
     }
 
 
-def _bytes_of(declared: "Declared", each: Taken) -> int | None:
+def _bytes_of(declared: "Declared", each: CommittedSpans) -> int | None:
     """The bytes of a commit, where sequence ids are byte offsets."""
     from spark_jobs.pipeline.declared import Format
 
@@ -295,7 +295,7 @@ def _document(declared: "Declared", found: Explanation) -> dict[str, object]:
         "pipeline": declared.name,
         "file": found.name,
         "is_there": found.is_there,
-        "lives": [{**asdict(each), "consumed": str(each.consumed)} for each in found.history.lives],
+        "lives": [{**asdict(each), "consumed": str(each.consumed)} for each in found.history.generations],
         "commits": [{**_commit_row(declared, each), "generation": each.generation} for each in found.history.commits],
         "claims": [{**asdict(each), "spans": str(each.spans)} for each in found.history.claims],
         "next_load": found.next_load,
