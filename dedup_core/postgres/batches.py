@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from dedup_core.errors import DeliveryTakenAway
 from dedup_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Version
@@ -125,11 +125,10 @@ class PostgresBatches:
     @contextmanager
     def alone_with(self, kept: KeptBatch) -> Iterator[None]:
         """Lock the batch against other audits and publishes. A caller whose wait times out may retry."""
-        lock = text("SELECT pg_advisory_lock(hashtextextended('onceload.batch ' || :stage, 0))")
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             with translated(pipeline=self._pipeline, doing="waiting for the lock of a batch"):
-                connection.execute(lock, {"stage": kept.stage})
+                connection.execute(SQL["lock_batch"], {"stage": kept.stage})
             yield
         finally:
             # Closing the connection releases the lock in all cases.

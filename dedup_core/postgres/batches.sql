@@ -73,3 +73,7 @@ SELECT :audit_id, found.number, found.expectation, found.about, found.severity, 
     CAST(:unexpecteds AS bigint[]), CAST(:checkeds AS bigint[]), CAST(:observeds AS text[]), CAST(:samples AS text[])
   ) WITH ORDINALITY
     AS found (expectation, about, severity, success, unexpected, checked, observed, sample, number);
+
+-- name: lock_batch
+-- Held by the connection, against other audits and publishes of the batch.
+SELECT pg_advisory_lock(hashtextextended('onceload.batch ' || :stage, 0));

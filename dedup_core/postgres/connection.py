@@ -75,22 +75,8 @@ def _open(settings: LedgerSettings) -> "psycopg2.extensions.connection":
         **gone,
     )
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT set_config('lock_timeout', %s, false),"
-            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false),"
-            # Business ids and producer names are values as text. The text must never change.
-            " set_config('bytea_output', 'hex', false), set_config('extra_float_digits', '1', false),"
-            " set_config('array_nulls', 'on', false),"
-            # A load may take any time, and the session that holds a stage is idle while it is filled. The limits
-            # of the role or the database for other sessions must not end them.
-            " set_config('statement_timeout', '0', false), set_config('idle_session_timeout', '0', false),"
-            " CASE WHEN current_setting('server_version_num')::int >= 170000"
-            " THEN set_config('transaction_timeout', '0', false) END,"
-            # A role may turn it off. Then a crash or failover could lose rows that were reported as loaded.
-            " set_config('synchronous_commit', coalesce("
-            "nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local'), 'on'), false)",
-            (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms"),
-        )
+        timeouts = (f"{int(settings.lock_timeout_s * 1000)}ms", f"{int(settings.idle_timeout_s * 1000)}ms")
+        cursor.execute(SQL["settings"].text, timeouts)
     connection.commit()
     return connection
 
@@ -99,6 +85,9 @@ def statements(name: str, *, package: str = __package__) -> Mapping[str, TextCla
     """The statements of a .sql file in a package, by the name above each."""
     parts = files(package).joinpath(name).read_text(encoding="utf-8").split("-- name: ")[1:]
     return {part.split("\n", 1)[0].strip(): text(part.split("\n", 1)[1]) for part in parts}
+
+
+SQL = statements("connection.sql")
 
 
 def on_table(statement: TextClause, table: str) -> TextClause:

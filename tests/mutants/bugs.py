@@ -7,6 +7,7 @@ LEDGER = "dedup_core/postgres/ledger.py"
 COMMIT = "dedup_core/postgres/commit.py"
 PRODUCERS = "dedup_core/postgres/producers.py"
 CONNECTION = "dedup_core/postgres/connection.py"
+CONNECTION_SQL = "dedup_core/postgres/connection.sql"
 LEDGER_SQL = "dedup_core/postgres/ledger.sql"
 RECOVERY = "dedup_core/postgres/recovery.py"
 RECOVERY_SQL = "dedup_core/postgres/recovery.sql"
@@ -2432,14 +2433,14 @@ SESSION_BUGS = (
     ),
     Bug(
         name="a load is cut off by the limit that its role has for a statement",
-        file=CONNECTION,
+        file=CONNECTION_SQL,
         correct="set_config('statement_timeout', '0', false)",
         wrong="set_config('work_mem', '4MB', false)",
         tests=(f"{OF_LIMITS}::test_a_load_may_take_longer_than_its_role_lets_others",),
     ),
     Bug(
         name="a load is cut off by the limit that its role has for a transaction",
-        file=CONNECTION,
+        file=CONNECTION_SQL,
         correct="set_config('transaction_timeout', '0', false)",
         wrong="set_config('work_mem', '4MB', false)",
         tests=(f"{OF_LIMITS}::test_a_load_may_take_longer_than_its_role_lets_others",),
@@ -2610,7 +2611,7 @@ SPOOL_BUGS = (
 FAILOVER_BUGS = (
     Bug(
         name="a role may have commits answered before they are on disk and on the standby",
-        file="dedup_core/postgres/connection.py",
+        file=CONNECTION_SQL,
         correct="nullif(nullif(current_setting('synchronous_commit'), 'off'), 'local')",
         wrong="current_setting('synchronous_commit')",
         tests=(f"{IN_POSTGRES}::test_a_commit_is_answered_no_earlier_than_the_server_allows_by_default",),
