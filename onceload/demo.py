@@ -20,10 +20,12 @@ import psutil
 import psycopg2
 
 from dedup_core.errors import NeedsAPerson
+from dedup_core.postgres.connection import statements
 from onceload.airflow_api import AirflowApi
 from onceload.stack import Running, alone, running
 from onceload.terminal import words
 
+SQL = statements("demo.sql", package=__package__)
 _DAYS = 3
 _READINGS_A_DAY = 20_000
 _LARGE = 400_000
@@ -47,8 +49,6 @@ expectations:
     kwargs: {column: celsius, min_value: -40, max_value: 100}
 """
 _INGEST = "ingest__readings"
-#: How many deliveries of a batch are being loaded.
-_HELD_DELIVERIES = "SELECT count(*) FROM onceload.delivery WHERE batch = %s AND state = 'held' AND work IS NOT NULL"
 
 
 @dataclass(eq=False)
@@ -104,25 +104,23 @@ class _Story:
         self._log(f"backfill of {_DAYS} days: {self._rows():,} rows, one commit per day")
 
     def _again_is_harmless(self) -> None:
-        before = self._ask("SELECT position FROM onceload.pipeline")
+        before = self._ask("position")
         started = time.monotonic()
         self._backfill("three-days-again", mode="missing")
-        self._expect("the same backfill again", before, self._ask("SELECT position FROM onceload.pipeline"))
+        self._expect("the same backfill again", before, self._ask("position"))
         self._log(f"the same backfill again: nothing new, {time.monotonic() - started:.0f} s; no row changed")
 
     def _a_worker_dies(self) -> None:
         day = self._day(_DAYS)
         self._write(day, _LARGE)
         self.api.start(_INGEST, "killed", date=str(day))
-        self._until("a running load", lambda: bool(self._ask(_HELD_DELIVERIES, "killed")))
+        self._until("a running load", lambda: bool(self._ask("held_deliveries", "killed")))
         killed = self._kill_load("killed")
         self.api.until(
             f"/api/v2/dags/{_INGEST}/dagRuns/killed/taskInstances/load",
             lambda found: found["state"] in ("up_for_retry", "failed"),
         )
-        self._expect(
-            "rows of a load that was killed", 0, self._ask("SELECT count(*) FROM readings WHERE at >= %s", day)
-        )
+        self._expect("rows of a load that was killed", 0, self._ask("rows_since", day))
         self._log(f"a load of {_LARGE:,} rows: killed {killed} processes (SIGKILL) during the load; no row is loaded")
         self.api.clear(_INGEST, "killed", "load")
         self._expect("its retry", {"success"}, set(self.api.ended(_INGEST, "killed").values()))
@@ -136,7 +134,7 @@ class _Story:
             file.write("a line that a device lost power in\n")
         self._expect("a broken line", {"success"}, set(self.api.run(_INGEST, "broken-line", date=str(day)).values()))
         self._check("a broken line")
-        self._expect("records in quarantine", 1, self._ask("SELECT count(*) FROM onceload.quarantine"))
+        self._expect("records in quarantine", 1, self._ask("quarantined"))
         self._log("a broken line: 1 record in quarantine, with its bytes and its reason; 1,000 others are loaded")
         sound = path.read_bytes()
         path.write_bytes(sound[: len(sound) // 2])
@@ -148,8 +146,8 @@ class _Story:
     def _rows_are_damaged(self) -> None:
         whole = self.api.run("verify", "before", pipeline="readings")
         self._expect("a verification", {"success"}, set(whole.values()))
-        positions = self._ask("SELECT position FROM onceload.pipeline")
-        gone = self._do("DELETE FROM readings WHERE at >= %s AND celsius > 22", self._day(_DAYS))
+        positions = self._ask("position")
+        gone = self._do("damage", self._day(_DAYS))
         found = self.api.run("verify", "damaged", pipeline="readings")
         self._expect("a verification of damaged rows", {"failed"}, set(found.values()))
         self._log(f"{gone:,} rows are deleted by hand: `verify` fails, and lists the differences")
@@ -202,29 +200,24 @@ class _Story:
 
     def _check(self, step: str) -> None:
         """Check that every written record is one row."""
-        found = self._ask(
-            "SELECT json_object_agg(day, rows ORDER BY day) FROM (SELECT CAST(at AT TIME ZONE 'UTC' AS date)"
-            " AS day, count(*) AS rows, count(DISTINCT device) AS distinct_rows FROM readings GROUP BY 1) AS d"
-            " WHERE rows = distinct_rows"
-        )
-        self._expect(f"rows after {step}", self.written, found)
+        self._expect(f"rows after {step}", self.written, self._ask("rows_of_days"))
 
     def _expect(self, step: str, expected: object, found: object) -> None:
         if expected != found:
             raise StoryDiffers(step, str(expected), str(found))
 
     def _rows(self) -> int:
-        return int(str(self._ask("SELECT count(*) FROM readings")))
+        return int(str(self._ask("rows")))
 
     def _ask(self, statement: str, *values: object) -> object:
         with closing(psycopg2.connect(self.running.dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(SQL[statement].text, values)
             row = cursor.fetchone()
             return row[0] if row else None
 
     def _do(self, statement: str, *values: object) -> int:
         with closing(psycopg2.connect(self.running.dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(SQL[statement].text, values)
             return cursor.rowcount
 
     def _until(self, what: str, is_so: Callable[[], bool]) -> None:

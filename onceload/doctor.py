@@ -14,9 +14,11 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from dedup_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
+from dedup_core.postgres.connection import statements
 from onceload import schema
 from onceload.settings import Settings
 
+SQL = statements("doctor.sql", package=__package__)
 _DISK_FREE_MIN = 1 << 30
 _CLOCK_SKEW_MAX_S = 5.0
 _POSTGRES_MIN = 14
@@ -112,7 +114,7 @@ def _server(engine: Engine) -> Check:
 
 def _clock(engine: Engine) -> Check:
     with engine.begin() as connection:
-        there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        there: datetime = connection.execute(SQL["clock"]).scalar_one()
     skew_s = abs((datetime.now(UTC) - there).total_seconds())
     return Check(
         name="clock",

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
-from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, translated
+from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 
+SQL = statements("schema.sql", package=__package__)
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 #: How long an upgrade tries to lock all tables, between the transactions of loads and snapshots.
 _PATIENCE_S = 600.0
@@ -25,36 +26,9 @@ _PAUSE_S = 1.0
 #: load fails with a deadlock.
 _LOCK_TIMEOUT = text("SET LOCAL statement_timeout = '500ms'")
 _NO_TIMEOUT = text("SET LOCAL statement_timeout = 0")
-_LOCK_ALL = text("""
-    DO $$ BEGIN
-        EXECUTE (SELECT 'LOCK TABLE ' || string_agg(format('onceload.%I', relname), ', ') || ' IN ACCESS EXCLUSIVE MODE'
-                   FROM pg_class
-                  WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v')
-                    AND NOT relispartition);
-    END $$""")
-#: Two concurrent upgrades must not run the same migration.
-_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtextextended('onceload.migrations', 0))")
-
-#: A user who can neither create roles nor grant rights keeps owning everything.
-_MAY_GRANT = text("""
-    SELECT CASE WHEN to_regrole('onceload_owner') IS NULL THEN rolsuper OR rolcreaterole
-                ELSE pg_has_role(current_user, 'onceload_owner', 'USAGE') END
-       AND (rolsuper OR rolcreaterole OR num_nulls(to_regrole('onceload_loader'), to_regrole('onceload_reader')) = 0)
-       AND pg_has_role(current_user, relowner, 'USAGE')
-      FROM pg_roles, pg_class
-     WHERE rolname = current_user AND pg_class.oid = CAST('onceload.schema_version' AS regclass)""")
-_HAS_ROLES = text("""
-    SELECT coalesce(has_table_privilege(to_regrole('onceload_loader'), 'onceload.ledger', 'INSERT'), false)""")
 
 _BEFORE = "it cannot be upgraded. Load all files into a new database: `onceload init`, then `onceload recover rebuild`"
 _THEIRS = "rename that schema, or set ONCELOAD_DSN to another database"
-_TABLES = text("""
-    SELECT relname AS name, EXISTS (
-           SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = 'version_num') AS is_ours
-      FROM pg_class
-     WHERE relnamespace = to_regnamespace('onceload') AND relkind IN ('r', 'p', 'v', 'm', 'f')
-     ORDER BY relname""")
-_VERSION = text("SELECT to_jsonb(schema_version) FROM onceload.schema_version")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +58,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
 
 def _upgrade(engine: Engine) -> tuple[str | None, str]:
     with _transaction(engine, doing="changing the schema") as connection:
-        connection.execute(_ONE_AT_A_TIME)
+        connection.execute(SQL["one_at_a_time"])
         found = _found(connection)
         before = found.revision if found else None
         if found and found.revision > head():
@@ -92,11 +66,11 @@ def _upgrade(engine: Engine) -> tuple[str | None, str]:
             return before, found.revision
         if found and found.revision < head():
             _lock_all(connection)
-        if not connection.execute(text("SELECT to_regnamespace('onceload')")).scalar_one():
+        if not connection.execute(SQL["find_schema"]).scalar_one():
             # An administrator may have created it for a user without the right to create schemas.
-            connection.execute(text("CREATE SCHEMA onceload"))
+            connection.execute(SQL["create_schema"])
         _migrate(connection)
-        if connection.execute(_MAY_GRANT).scalar_one():
+        if connection.execute(SQL["may_grant"]).scalar_one():
             roles = (MIGRATIONS / "roles.sql").read_text(encoding="utf-8")
             connection.execution_options(no_parameters=True).exec_driver_sql(roles)
     return before, head()
@@ -106,7 +80,7 @@ def _lock_all(connection: Connection) -> None:
     """Lock all tables at once, or none, so that no load is inside a transaction while they change."""
     connection.execute(_LOCK_TIMEOUT)
     try:
-        connection.execute(_LOCK_ALL)
+        connection.execute(SQL["lock_all"])
     except DBAPIError as error:
         if sqlstate(error) != QUERY_CANCELED:
             raise
@@ -125,7 +99,7 @@ def _transaction(engine: Engine, *, doing: str) -> Iterator[Connection]:
 def has_roles(engine: Engine) -> bool:
     """Whether the loader and reader roles exist."""
     with _transaction(engine, doing="looking for roles") as connection:
-        return bool(connection.execute(_HAS_ROLES).scalar_one())
+        return bool(connection.execute(SQL["has_roles"]).scalar_one())
 
 
 def make_if_missing(engine: Engine) -> None:
@@ -170,9 +144,9 @@ def _migrate(connection: Connection) -> None:
 
 def _found(connection: Connection) -> _Version | None:
     """The version of the database; a schema of the same name that is not ours is refused."""
-    tables = {row.name: row.is_ours for row in connection.execute(_TABLES)}
+    tables = {row.name: row.is_ours for row in connection.execute(SQL["tables"])}
     if tables.pop("schema_version", False):
-        version = connection.execute(_VERSION).scalar_one_or_none()
+        version = connection.execute(SQL["version"]).scalar_one_or_none()
         if version or not tables:
             return _released(version) if version else None
     if tables:

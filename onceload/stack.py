@@ -29,12 +29,14 @@ import psycopg2
 
 from dedup_core.errors import OnceloadError, SettingRefused
 from dedup_core.postgres import LedgerSettings, connect
+from dedup_core.postgres.connection import statements
 from onceload import embedded, schema
 from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 
+SQL = statements("stack.sql", package=__package__)
 _ROOT = Path(__file__).resolve().parents[1]
 _HOST = "127.0.0.1"
 _USER = "admin"
@@ -141,9 +143,9 @@ def _make_databases(dsn: str) -> None:
     with closing(psycopg2.connect(dsn)) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:
-            cursor.execute("SELECT FROM pg_database WHERE datname = 'airflow'")
+            cursor.execute(SQL["find_airflow"].text)
             if cursor.fetchone() is None:
-                cursor.execute("CREATE DATABASE airflow")
+                cursor.execute(SQL["create_airflow"].text)
 
 
 def _password(file: Path) -> tuple[str, bool]:
