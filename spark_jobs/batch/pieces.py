@@ -1,27 +1,28 @@
 """The staged pieces, and what each proves when it is published."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, CursorResult, Engine
 
 from dedup_core.errors import DatabaseLost
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, QuarantinedRecord
 from dedup_core.postgres.commit import check_held
-from dedup_core.postgres.connection import array
+from dedup_core.postgres.connection import array, statements
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.spool import write_file
 from spark_jobs.batch.stage import OPENED, Stage, StageLost, still_there
 from spark_jobs.files.notes import Note
-from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.read.new_content import NewContent
 from spark_jobs.write.binary_copy import encoded
 from spark_jobs.write.codec import decode, encode
-from spark_jobs.write.sql import run
+from spark_jobs.write.sql import filled
 from spark_jobs.write.writer import Writer
+
+SQL = statements("pieces.sql", package=__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,22 +68,12 @@ def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> N
     """Delete what earlier tries staged of a delivery, and fence them off."""
     with still_there(stage), engine.begin() as connection:
         check_held(connection, claim)
-        rest = text(f"DELETE FROM {stage.pieces} WHERE delivery = :delivery RETURNING proof")
-        proofs = connection.execute(rest, {"delivery": delivery}).scalars().all()
+        proofs = _run(connection, stage, "delete_pieces", {"delivery": delivery}).scalars().all()
         advances = [advance for proof in proofs for advance in decode(_Proof, proof).advances]
         gone = [(each.producer_id, each.spans) for each in advances if each.rows]
         if gone:
-            connection.execute(
-                text(
-                    f"DELETE FROM {stage.rows} USING unnest(CAST(:producer_ids AS bigint[]),"
-                    f" CAST(:spans AS int8multirange[])) AS gone (producer_id, spans)"
-                    f" WHERE {PRODUCER_ID} = gone.producer_id AND gone.spans @> {SEQUENCE}"
-                ),
-                {
-                    "producer_ids": array(producer_id for producer_id, _ in gone),
-                    "spans": array(spans for _, spans in gone),
-                },
-            )
+            producer_ids, spans = map(array, zip(*gone, strict=True))
+            _run(connection, stage, "delete_rows", {"producer_ids": producer_ids, "spans": spans})
 
 
 def stage_piece(
@@ -120,11 +111,6 @@ def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
 
 
 def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bool:
-    # Stage names are generated, so no colon in them is taken for a parameter.
-    statement = text(
-        f"INSERT INTO {stage.pieces} VALUES (:delivery, :number, :is_last, :rows, :bytes, :records, :proof, :file)"
-        " ON CONFLICT DO NOTHING"
-    )
     binds = {
         "delivery": piece.delivery,
         "number": piece.number,
@@ -138,7 +124,7 @@ def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bo
         "file": piece.file,
     }
     with still_there(stage):
-        return connection.execute(statement, binds).rowcount == 1
+        return _run(connection, stage, "insert_piece", binds).rowcount == 1
 
 
 def staged_pieces(engine: Engine, stage: Stage) -> tuple[StagedPiece, ...]:
@@ -151,7 +137,7 @@ def staged_pieces(engine: Engine, stage: Stage) -> tuple[StagedPiece, ...]:
 
 def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
     with still_there(stage):
-        rows = run(connection, f"SELECT * FROM {stage.pieces} ORDER BY delivery, number").all()
+        rows = _run(connection, stage, "pieces").all()
     if not rows or rows[0].delivery != OPENED:
         raise StageLost(stage.pieces)
     return rows[1:]
@@ -159,22 +145,19 @@ def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
 
 def staged_files(connection: Connection, stage: Stage) -> set[str]:
     """The files of the pieces that are staged now."""
-    return set(run(connection, f"SELECT file FROM {stage.pieces} WHERE file IS NOT NULL").scalars())
+    return set(_run(connection, stage, "files").scalars())
 
 
 def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:
     """Store what publishing needs in the stage itself, so that a crash that empties the stage removes it too."""
     with still_there(stage):
-        statement = text(f"UPDATE {stage.pieces} SET proof = :encoded WHERE delivery = {OPENED}")
-        if connection.execute(statement, {"encoded": encoded}).rowcount != 1:
+        if _run(connection, stage, "write_publish_input", {"encoded": encoded}).rowcount != 1:
             raise StageLost(stage.pieces)
 
 
 def read_publish_input(connection: Connection, stage: Stage) -> str:
     with still_there(stage):
-        encoded: str | None = run(
-            connection, f"SELECT proof FROM {stage.pieces} WHERE delivery = {OPENED}"
-        ).scalar_one_or_none()
+        encoded: str | None = _run(connection, stage, "read_publish_input").scalar_one_or_none()
     if encoded is None:
         raise StageLost(stage.pieces)
     return encoded
@@ -184,8 +167,8 @@ def check_kept(connection: Connection, stage: Stage, pieces: int) -> None:
     """Refuse, inside the commit, a stage that lost pieces since they were counted: a proof needs its rows."""
     with still_there(stage):
         # Lock, so that a late try stages nothing between this count and the read of the rows.
-        run(connection, f"LOCK TABLE {stage.pieces} IN SHARE MODE")
-        kept = run(connection, f"SELECT count(*) FROM {stage.pieces}").scalar_one()
+        _run(connection, stage, "lock_pieces")
+        kept = _run(connection, stage, "count_pieces").scalar_one()
     # Every stage starts with one extra piece.
     if kept != pieces + 1:
         raise StageLost(stage.pieces)
@@ -210,6 +193,13 @@ def _overlap(pieces: Iterable[StagedPiece]) -> bool:
             return True
         seen[advance.producer_id] = spans | advance.spans
     return False
+
+
+def _run(
+    connection: Connection, stage: Stage, statement: str, binds: Mapping[str, object] | None = None
+) -> CursorResult[*tuple[Any, ...]]:
+    whole = filled(SQL[statement], pieces=stage.pieces, rows=stage.rows, opened=str(OPENED))
+    return connection.execute(whole, binds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from dedup_core.postgres.connection import first_line, sqlstate, statements
 from spark_jobs.pipeline.columns import LINEAGE, Column
 from spark_jobs.pipeline.declared import Target
 from spark_jobs.write.binary_copy import copied_as, needs_cast
-from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.sql import filled, quoted, run, table_name
 from spark_jobs.write.target import check_copy, columns_there
 from spark_jobs.write.writer import Writer
 
@@ -101,13 +101,8 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
         holder.execute(SQL["hold"], {"name": name})
         _sweep(holder)
         _create_rows(holder, stage, target)
-        run(
-            holder,
-            f"CREATE UNLOGGED TABLE {stage.pieces} (delivery integer, number integer, is_last boolean NOT NULL,"
-            " rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL, file text,"
-            " PRIMARY KEY (delivery, number))",
-        )
-        run(holder, f"INSERT INTO {stage.pieces} VALUES ({OPENED}, 0, true, 0, 0, 0, '')")
+        holder.execute(filled(SQL["create_pieces"], pieces=stage.pieces))
+        holder.execute(filled(SQL["add_opened"], pieces=stage.pieces, opened=str(OPENED)))
         try:
             yield stage
         finally:
@@ -130,10 +125,7 @@ def _drop(connection: Connection, tables: Iterable[str]) -> None:
 
 def _create_rows(holder: Connection, stage: Stage, target: Target) -> None:
     """Create the rows like the target, so that rows it would refuse are found in time to quarantine them."""
-    run(
-        holder,
-        f"CREATE UNLOGGED TABLE {stage.rows} (LIKE {table_name(target)} INCLUDING GENERATED INCLUDING CONSTRAINTS)",
-    )
+    holder.execute(filled(SQL["create_rows"], rows=stage.rows, target=table_name(target)))
     check_copy(holder, target, stage.rows, columns=stage.columns)
     staged = {*(column.name for column in stage.columns), *(field.name for field in LINEAGE)}
     there = columns_there(holder, stage.rows)

@@ -17,3 +17,16 @@ SELECT stage, CAST(array_agg(relname) AS text[]) AS tables
    AND NOT EXISTS (SELECT FROM onceload.delivery WHERE delivery.stage = there.stage)
    AND NOT EXISTS (SELECT FROM onceload.audit WHERE audit.stage = there.stage AND kept_until > clock_timestamp())
  GROUP BY stage;
+
+-- name: create_rows
+-- With the columns of the target, and its constraints.
+CREATE UNLOGGED TABLE {rows} (LIKE {target} INCLUDING GENERATED INCLUDING CONSTRAINTS);
+
+-- name: create_pieces
+CREATE UNLOGGED TABLE {pieces} (delivery integer, number integer, is_last boolean NOT NULL,
+    rows bigint NOT NULL, bytes bigint NOT NULL, records bigint NOT NULL, proof text NOT NULL, file text,
+    PRIMARY KEY (delivery, number));
+
+-- name: add_opened
+-- The piece that exists from the start. It is missing once a crash has emptied the stage.
+INSERT INTO {pieces} VALUES ({opened}, 0, true, 0, 0, 0, '');

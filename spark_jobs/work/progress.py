@@ -16,13 +16,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from dedup_core.errors import OnceloadError
 from dedup_core.names import Position, SessionName
 from dedup_core.postgres import PostgresLedger, connect
+from dedup_core.postgres.connection import statements
 from spark_jobs.batch.job import Job
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Bundle, Delivery
 from spark_jobs.work.session import Tasks
-from spark_jobs.write.sql import run
+from spark_jobs.write.sql import filled
 
+SQL = statements("progress.sql", package=__package__)
 _EVERY_S = 1.0
 
 
@@ -114,10 +116,7 @@ class WatchedTasks:
             counts = outcome.counts
             return outcome.bytes, counts.loaded + counts.duplicate + counts.quarantined
         with engine.connect() as connection:
-            # Rows of a transform belong to no file, and do not count here.
-            table = job.stage.pieces
-            row = run(connection, f"SELECT coalesce(sum(bytes), 0), coalesce(sum(records), 0) FROM {table}")  # noqa: S608 - ours.
-            done, records = row.one()
+            done, records = connection.execute(filled(SQL["staged"], pieces=job.stage.pieces)).one()
         return int(done), int(records)
 
 

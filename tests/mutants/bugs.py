@@ -643,8 +643,8 @@ LOAD_BUGS = (
     Bug(
         name="a piece that two tries read is staged twice",
         file="spark_jobs/batch/pieces.py",
-        correct="execute(statement, binds).rowcount == 1",
-        wrong="execute(statement, binds).rowcount >= 0",
+        correct='"insert_piece", binds).rowcount == 1',
+        wrong='"insert_piece", binds).rowcount >= 0',
         tests=(f"{OF_TRIES}::test_a_piece_is_staged_once_though_the_answer_was_lost",),
     ),
     Bug(
@@ -1529,7 +1529,7 @@ TRY_BUGS = (
     ),
     Bug(
         name="pieces of an earlier try complete a later one",
-        file="spark_jobs/batch/pieces.py",
+        file="spark_jobs/batch/pieces.sql",
         correct="WHERE delivery = :delivery RETURNING proof",
         wrong="WHERE delivery = :delivery AND false RETURNING proof",
         tests=(f"{OF_TRIES}::test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece",),
