@@ -15,14 +15,15 @@ from dedup_core.names import ProducerId
 from dedup_core.ports import Advance
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.commit import get_pipeline, lock_pipeline
+from dedup_core.postgres.connection import statements
 from dedup_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.pieces import StagedPiece
 from spark_jobs.files.notes import Note
-from spark_jobs.pipeline.columns import PRODUCER_ID
 from spark_jobs.publish.merge import advances_of
-from spark_jobs.write.sql import run, table_name
+from spark_jobs.write.sql import filled, table_name
 
+SQL = statements("replaced_rows.sql", package=__package__)
 _NAMES_SHOWN = 5
 
 
@@ -91,11 +92,7 @@ def replace_rows(connection: Connection, job: Job, replaced: Sequence[ProducerId
 def _delete(connection: Connection, job: Job, replaced: Sequence[ProducerId]) -> Counter[ProducerId]:
     """Delete the rows of generations, and count those of each."""
     ids = ", ".join(map(str, replaced))
-    deleted = run(
-        connection,
-        f"WITH gone AS (DELETE FROM {table_name(job.declared.target)} WHERE {PRODUCER_ID} IN ({ids})"
-        f" RETURNING {PRODUCER_ID} AS producer_id) SELECT producer_id, count(*) AS rows FROM gone GROUP BY producer_id",
-    )
+    deleted = connection.execute(filled(SQL["delete"], table=table_name(job.declared.target), ids=ids))
     return Counter({ProducerId(row.producer_id): row.rows for row in deleted})
 
 

@@ -26,7 +26,7 @@ from dedup_core.errors import (
 from dedup_core.names import Batch, Position, ProducerId
 from dedup_core.ports import Session, Settlement
 from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.connection import first_line, translated
+from dedup_core.postgres.connection import first_line, statements, translated
 from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from dedup_core.postgres.sessions import session_of
 from dedup_core.replay import EntryKind, Run
@@ -46,9 +46,11 @@ from spark_jobs.recover.stored_fields import find_lacking, headers_of
 from spark_jobs.work.load_delivery import read_adding
 from spark_jobs.write.find_refused import is_of_rows, refused_rows
 from spark_jobs.write.patience import Patience
-from spark_jobs.write.sql import quoted, run, table_name
+from spark_jobs.write.sql import filled, quoted, table_name
 from spark_jobs.write.target import check_target, columns_to_read, ensure_target
 from spark_jobs.write.writer import ColumnsDiffer, Writer
+
+SQL = statements("retry.sql", package=__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,11 +237,8 @@ def _merge(target: Target, stage: Stage, connection: Connection, writer: Writer,
     if target.lineage:
         # A retried record is late: order it against the existing row as in one batch.
         same_key = " AND ".join(f"there.{quoted(name)} = late.{quoted(name)}" for name in target.key)
-        late = run(
-            connection,
-            f"DELETE FROM {stage.rows} AS late USING {table_name(target)} AS there WHERE {same_key}"
-            f" AND (there.{PRODUCER_ID}, there.{SEQUENCE}) > (late.{PRODUCER_ID}, late.{SEQUENCE})",
-        ).rowcount
+        delete = filled(SQL["delete_late"], rows=stage.rows, table=table_name(target), has_same_key=same_key)
+        late = connection.execute(delete).rowcount
     Writer.into_target(target, stage.columns).adding(writer.added).add_columns(connection)
     return late + merge_in(connection, target, stage.rows, writer.columns, late=True)
 

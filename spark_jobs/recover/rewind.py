@@ -11,12 +11,15 @@ from sqlalchemy import Connection, Engine
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Position
+from dedup_core.postgres.connection import statements
 from dedup_core.postgres.rewind import REBUILD, Rewind
 from dedup_core.postgres.rewind import rewind as rewind_with
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.pipeline.declared import Declared, Write
-from spark_jobs.write.sql import run, table_name
+from spark_jobs.write.sql import filled, table_name
 from spark_jobs.write.target import columns_there
+
+SQL = statements("rewind.sql", package=__package__)
 
 
 def rewind(
@@ -61,21 +64,12 @@ class _Rows:
     def count(self, connection: Connection) -> None:
         if self._is_gone(connection):
             return
-        run(
-            connection,
-            f"INSERT INTO rows_there SELECT there.{PRODUCER_ID}, count(*) FROM {self.table} AS there"
-            f" JOIN going ON going.producer_id = there.{PRODUCER_ID} WHERE going.row_spans @> there.{SEQUENCE}"
-            f" GROUP BY there.{PRODUCER_ID}",
-        )
+        connection.execute(filled(SQL["count"], table=self.table))
 
     def delete(self, connection: Connection) -> int:
         if self._is_gone(connection):
             return 0
-        return run(
-            connection,
-            f"DELETE FROM {self.table} AS there USING going"
-            f" WHERE going.producer_id = there.{PRODUCER_ID} AND going.row_spans @> there.{SEQUENCE}",
-        ).rowcount
+        return connection.execute(filled(SQL["delete"], table=self.table)).rowcount
 
     def _is_gone(self, connection: Connection) -> bool:
         """Whether the table is lost; an existing one must have the lineage columns."""
