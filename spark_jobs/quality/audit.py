@@ -31,8 +31,8 @@ from spark_jobs.write.sql import run
 from spark_jobs.write.target import undeclared_columns
 from spark_jobs.write.writer import cast_to_target
 
-#: How many unexpected values are shown.
 SQL = statements("quality.sql", package=__package__)
+#: How many unexpected values are shown.
 _SHOWN = 5
 _SHOWN_CHARACTERS_MAX = 200
 
@@ -167,11 +167,7 @@ def _connection(engine: Engine) -> Any:  # noqa: ANN401 - the driver's own.
     proxied.detach()
     with connection.cursor() as cursor:
         cursor.execute("SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = on")
-        # Last, because an expectation may query other tables by their bare names.
-        cursor.execute(
-            "SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), %s), false)",
-            (SCHEMA,),
-        )
+        cursor.execute(SQL["find_view_by_name"].text, (SCHEMA,))
     connection.commit()
     return connection
 

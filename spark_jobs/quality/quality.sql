@@ -6,3 +6,7 @@ SELECT count(*) AS batches, min(rows) AS fewest, max(rows) AS most
 
 -- name: names
 SELECT producer_id, name FROM onceload.producer WHERE producer_id = ANY (:ids);
+
+-- name: find_view_by_name
+-- The schema comes last, because an expectation may query other tables by their bare names.
+SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), %s), false);

@@ -1146,7 +1146,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="an audit finds no other tables by their bare names",
-        file="spark_jobs/quality/audit.py",
+        file="spark_jobs/quality/quality.sql",
         correct="concat_ws(', ', nullif(current_setting('search_path'), ''), %s)",
         wrong="concat_ws(', ', %s)",
         tests=("tests/loads/test_audit.py::test_an_expectation_may_query_another_table_by_its_bare_name",),
