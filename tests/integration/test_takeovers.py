@@ -1,0 +1,178 @@
+"""A commit that waits for a lock: its session's state after the wait decides, not the state before it."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
+
+from dedup_core.declaration import DeclarationChanged
+from dedup_core.delivery import Mode, Rules
+from dedup_core.errors import SessionFenced
+from dedup_core.names import Batch, Position
+from dedup_core.pipeline import Pipeline
+from dedup_core.ports import Advance, Commit, Session
+from dedup_core.postgres import PostgresLedger
+from dedup_core.postgres.commit import SQL, get_pipeline
+from dedup_core.postgres.deliveries import PostgresDeliveries
+from dedup_core.postgres.sessions import open_session, session_of
+from dedup_core.replay import Counts
+from dedup_core.spans import SpanSet
+
+pytestmark = pytest.mark.every_postgres
+
+BATCH = Batch("batch")
+RULES = Rules(mode=Mode.SHARED, ack_deadline_s=60, deliveries_max=5)
+#: How many transactions wait for one that is still open.
+WAITING = text(
+    "SELECT pg_sleep(0.01), count(*) AS waiting FROM pg_stat_activity WHERE :holder = ANY(pg_blocking_pids(pid))"
+)
+#: Any change: the commit that waits for it finds a later version of the row than it began with.
+CHANGE_PIPELINE = text("UPDATE onceload.pipeline SET producers_max = producers_max + 1")
+LOCK_PIPELINE_AT_ONCE = text("SELECT FROM onceload.pipeline FOR NO KEY UPDATE NOWAIT")
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> PostgresLedger:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE target (value int)"))
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events"))
+    return ledger
+
+
+@pytest.fixture
+def board(engine: Engine, ledger: PostgresLedger) -> PostgresDeliveries:
+    return PostgresDeliveries(engine, "events", RULES)
+
+
+@pytest.fixture
+def session(board: PostgresDeliveries) -> Session:
+    session = board.open_session(session_of(BATCH, "loader"))
+    assert session
+    return session
+
+
+@pytest.fixture
+def commit(ledger: PostgresLedger, session: Session) -> Commit[Connection]:
+    """One row, and its proof."""
+    producer_id = ledger.register("events", [("a", 1)])["a", 1]
+
+    def write(connection: Connection) -> int:
+        return connection.execute(text("INSERT INTO target VALUES (1)")).rowcount
+
+    advance = Advance(producer_id=producer_id, spans=SpanSet.of((0, 1)), rows=1)
+    counts = Counts(loaded=1)
+    return Commit(session=session, batch=BATCH, advances=(advance,), write_rows=write, counts=counts)
+
+
+@contextmanager
+def waiting(commit: Commit[Connection], holder: Connection) -> Iterator[Future[Position]]:
+    """A commit that waits for a lock of another transaction until the block ends."""
+    backend = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    with ThreadPoolExecutor(1) as thread:
+        began = thread.submit(PostgresLedger(holder.engine).commit, commit)
+        try:
+            wait_until_blocked_by(holder.engine, backend, began)
+            yield began
+        finally:
+            holder.rollback()
+
+
+def wait_until_blocked_by(engine: Engine, backend: int, began: Future[Position]) -> None:
+    with engine.connect() as connection:
+        while not connection.execute(WAITING, {"holder": backend}).one().waiting:
+            connection.rollback()
+            if began.done():
+                pytest.fail(f"the commit ended without waiting: {began.exception() or began.result()}")
+
+
+def take_over(board: PostgresDeliveries, session: Session) -> None:
+    board.open_session(session.name)
+
+
+def end_batch(board: PostgresDeliveries, _session: Session) -> None:
+    board.end_batch(BATCH, reason=None)
+
+
+@pytest.mark.parametrize("end", [take_over, end_batch])
+def test_a_session_that_ends_while_its_commit_waits_for_the_pipeline_commits_nothing(
+    engine, board, session, commit, end
+):
+    with engine.connect() as holder:
+        holder.execute(CHANGE_PIPELINE)
+        with waiting(commit, holder) as began:
+            # This does not wait: the commit locks its session only after the pipeline.
+            end(board, session)
+            holder.commit()
+
+    assert isinstance(began.exception(), SessionFenced)
+    assert_nothing_committed(engine)
+
+
+def test_a_session_that_is_dropped_while_its_commit_waits_for_the_pipeline_commits_nothing(engine, commit):
+    with engine.connect() as holder:
+        holder.execute(CHANGE_PIPELINE)
+        with waiting(commit, holder) as began:
+            with engine.begin() as connection:
+                connection.execute(text("DELETE FROM onceload.session"))
+            holder.commit()
+
+    assert isinstance(began.exception(), SessionFenced)
+    assert_nothing_committed(engine)
+
+
+def test_a_heartbeat_while_a_commit_waits_for_the_pipeline_does_not_end_its_session(engine, board, session, commit):
+    with engine.connect() as holder:
+        holder.execute(CHANGE_PIPELINE)
+        with waiting(commit, holder) as began:
+            board.renew(session)
+            holder.commit()
+
+    assert began.result() == 1
+    assert (rows_in(engine), PostgresLedger(engine).position("events")) == (1, 1)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "rolled_back"])
+def test_a_commit_waits_for_a_takeover_in_progress_under_the_lock_of_the_pipeline(
+    engine, session, commit, is_committed
+):
+    with engine.connect() as holder:
+        open_session(holder, pipeline_id_of(holder), session.name, rules=RULES, waits=False)
+        with waiting(commit, holder) as began:
+            with pytest.raises(OperationalError, match="could not obtain lock"), engine.begin() as other:
+                other.execute(LOCK_PIPELINE_AT_ONCE)
+            (holder.commit if is_committed else holder.rollback)()
+
+    if is_committed:
+        assert isinstance(began.exception(), SessionFenced)
+        assert_nothing_committed(engine)
+    else:
+        assert began.result() == 1
+
+
+def test_a_commit_of_an_earlier_version_is_refused_without_waiting_for_a_takeover(engine, session, commit):
+    with engine.connect() as taking_over, engine.connect() as holder:
+        open_session(taking_over, pipeline_id_of(taking_over), session.name, rules=RULES, waits=False)
+        holder.execute(SQL["take_version"], {"pipeline_id": pipeline_id_of(holder)})
+        with waiting(commit, holder) as began:
+            holder.commit()
+            found = began.exception(timeout=30)
+
+    assert isinstance(found, DeclarationChanged)
+    assert_nothing_committed(engine)
+
+
+def assert_nothing_committed(engine: Engine) -> None:
+    assert (rows_in(engine), PostgresLedger(engine).position("events")) == (0, 0)
+
+
+def rows_in(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM target")).scalar_one())
+
+
+def pipeline_id_of(connection: Connection) -> int:
+    return int(get_pipeline(connection, "events").pipeline_id)
