@@ -115,7 +115,7 @@ The ways take turns within a repetition, {seconds:g} s each, so that they share 
 
 One pipeline commits one after another, because its commit lock is what makes positions gapless.
 Pipelines do not wait for each other.
-A commit is five statements against one (row, position, session, producer with receipt, entry), \
+A commit is four statements against one (row, position with session, producer with receipt, entry), \
 so a commit of one row pays most for its proof.
 
 ## A million producers

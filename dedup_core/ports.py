@@ -24,8 +24,8 @@ class CommitStep(StrEnum):
 
     BEGUN = "begun"
     ROWS_WRITTEN = "rows_written"
+    #: The pipeline is locked, and the session checked under its lock.
     POSITION_TAKEN = "position_taken"
-    SESSION_CHECKED = "session_checked"
     PRODUCERS_ADVANCED = "producers_advanced"
     MESSAGES_RECORDED = "messages_recorded"
     QUARANTINE_RECORDED = "quarantine_recorded"

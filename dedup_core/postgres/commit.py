@@ -72,10 +72,8 @@ def run_steps(connection: Connection, commit: Commit[Connection], reached: Reach
     check_transaction(connection, transaction_id, commit)
     refuse_other_rows(commit, written)
     reached(CommitStep.ROWS_WRITTEN)
-    taken = take_position(connection, commit.session.pipeline)
+    taken = take_position_of(connection, commit.session)
     reached(CommitStep.POSITION_TAKEN)
-    check_session(connection, taken, commit.session)
-    reached(CommitStep.SESSION_CHECKED)
     repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE
     advance(connection, taken, commit, repeats_allowed=repeats_allowed)
     reached(CommitStep.PRODUCERS_ADVANCED)
@@ -98,10 +96,8 @@ def run_settlement_steps(connection: Connection, settlement: Settlement[Connecti
     check_transaction(connection, transaction_id, settlement)
     refuse_other_rows(settlement, written)
     reached(CommitStep.ROWS_WRITTEN)
-    taken = take_position(connection, settlement.session.pipeline)
+    taken = take_position_of(connection, settlement.session)
     reached(CommitStep.POSITION_TAKEN)
-    check_session(connection, taken, settlement.session)
-    reached(CommitStep.SESSION_CHECKED)
     settle(connection, taken, settlement)
     reached(CommitStep.QUARANTINE_RECORDED)
     record_entry(connection, taken, settlement, kind=settlement.kind)
@@ -134,15 +130,25 @@ def take_position(connection: Connection, pipeline: str) -> Record:
     return _one_pipeline(connection, "take_position", pipeline)
 
 
+def take_position_of(connection: Connection, session: Session) -> Record:
+    """The same for a session: refused if a later epoch took over, or if another version is in force."""
+    life = {"session": session.name, "epoch": session.epoch, "version": session.version}
+    taken = _one_pipeline(connection, "take_position_of_session", session.pipeline, **life)
+    refuse_other_version(session.pipeline, session.version, taken.version)
+    if not taken.is_latest:
+        raise SessionFenced(session.pipeline, session.name, session.epoch)
+    return taken
+
+
 def lock_pipeline_of(connection: Connection, session: Session) -> Record:
-    """The same for a session: refused if another version of the declaration is in force."""
+    """Lock the pipeline for a session: refused if another version of the declaration is in force."""
     found = lock_pipeline(connection, session.pipeline)
     refuse_other_version(session.pipeline, session.version, found.version)
     return found
 
 
-def _one_pipeline(connection: Connection, statement: str, pipeline: str) -> Record:
-    found = execute_prepared(connection, SQL[statement], {"pipeline": pipeline}).one_or_none()
+def _one_pipeline(connection: Connection, statement: str, pipeline: str, **binds: object) -> Record:
+    found = execute_prepared(connection, SQL[statement], {"pipeline": pipeline, **binds}).one_or_none()
     if found is None:
         raise NotFound("pipeline", pipeline, tuple(connection.execute(SQL["pipeline_names"]).scalars()))
     return found
@@ -156,18 +162,6 @@ def check_transaction(connection: Connection, transaction_id: str, commit: AnyCo
         # A connection in this state must not return to the pool.
         connection.invalidate()
         raise TransactionEnded(commit.session.pipeline, commit.batch)
-
-
-def check_session(connection: Connection, taken: Record, session: Session) -> None:
-    refuse_other_version(session.pipeline, session.version, taken.version)
-    binds = {
-        "pipeline_id": taken.pipeline_id,
-        "position": taken.position,
-        "session": session.name,
-        "epoch": session.epoch,
-    }
-    if execute_prepared(connection, SQL["check_session"], binds).rowcount != 1:
-        raise SessionFenced(session.pipeline, session.name, session.epoch)
 
 
 def advance(connection: Connection, taken: Record, commit: Commit[Connection], *, repeats_allowed: bool) -> None:

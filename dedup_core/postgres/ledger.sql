@@ -200,10 +200,22 @@ SELECT CAST(pg_current_xact_id() AS text);
 UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
 RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version;
 
--- name: check_session
--- The fence: changes no row if a later epoch of the session took over.
-UPDATE onceload.session SET last_position = :position
- WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch;
+-- name: take_position_of_session
+-- The same, and the fence: `is_latest` is false if a later epoch of the session took over.
+-- The statement sees the sessions as they were before it waited for the lock. But an UPDATE, unlike a SELECT, locks the
+-- latest version of a row and checks it again, so a session that was taken over during the wait is found.
+-- The session is locked after the pipeline, whatever the plan, because no row is updated before `taken` returned one.
+WITH taken AS (
+    UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline
+    RETURNING pipeline_id, position, guarantee, islands_max, message_keep_days, version
+), latest AS (
+    UPDATE onceload.session SET last_position = taken.position FROM taken
+     WHERE session.pipeline_id = taken.pipeline_id AND session.name = :session AND session.epoch = :epoch
+       -- A commit of another version is refused, and does not wait for the session.
+       AND taken.version = :version
+    RETURNING session_id
+)
+SELECT taken.*, EXISTS (SELECT FROM latest) AS is_latest FROM taken;
 
 -- name: register_all
 -- The pipeline's lock excludes other registrations. Sorted by name, so that the index grows at its end.

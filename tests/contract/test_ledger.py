@@ -46,7 +46,6 @@ SETTLING = [
     CommitStep.BEGUN,
     CommitStep.ROWS_WRITTEN,
     CommitStep.POSITION_TAKEN,
-    CommitStep.SESSION_CHECKED,
     CommitStep.QUARANTINE_RECORDED,
     CommitStep.ENTRY_RECORDED,
     CommitStep.COMMITTED,

@@ -382,7 +382,7 @@ def _core_words(lines: Sequence[Line], *, seed: int, polls: int, postgres: str) 
 
 Each run is a real worker process that loads generated chunks of several producers into a table without any index.
 A fault hits it at one step of one commit. It continues, or another worker takes its place.
-Each of the ten steps of a commit is hit equally often.
+Each step of a commit is hit equally often.
 *Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \
 once.
 *Broken* counts runs that violated any other invariant.

@@ -69,9 +69,9 @@ def _smaller(size: crowd.Size, divisor: int) -> crowd.Size:
     return replace(size, messages=max(20_000, size.messages // divisor), strikes=max(10, size.strikes // divisor))
 
 
-#: With every change: 210 runs of the sweep, 81 of them with a COMMIT that gets no answer.
+#: With every change: 189 runs of the sweep, 72 of them with a COMMIT that gets no answer.
 IN_CI = Size(repeats=3, zombies=24)
-#: With `make faults`: 980 runs of the sweep, 378 of them with a COMMIT that gets no answer.
+#: With `make faults`: 882 runs of the sweep, 336 of them with a COMMIT that gets no answer.
 IN_FULL = Size(repeats=14, zombies=100)
 #: With `make faults`: 36 runs of real loads, and two large ones.
 LOADS_IN_FULL = LoadsSize(repeats=2, rows=200_000, rows_large=500_000)

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from dedup_core.declaration import DeclarationChanged
@@ -13,7 +13,7 @@ from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import SessionFenced
 from dedup_core.names import Batch, Position
 from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, Session
+from dedup_core.ports import Advance, Commit, CommitStep, Session
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.commit import SQL, get_pipeline
 from dedup_core.postgres.deliveries import PostgresDeliveries
@@ -163,6 +163,23 @@ def test_a_commit_of_an_earlier_version_is_refused_without_waiting_for_a_takeove
 
     assert isinstance(found, DeclarationChanged)
     assert_nothing_committed(engine)
+
+
+def test_a_commit_takes_its_position_and_checks_its_session_in_one_round_trip(engine, commit):
+    sent: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
+    at: dict[CommitStep, int] = {}
+    ledger = PostgresLedger(engine, reached=lambda step: at.update({step: executed(sent)}))
+
+    ledger.commit(commit)
+
+    assert at[CommitStep.POSITION_TAKEN] - at[CommitStep.ROWS_WRITTEN] == 1
+    assert at[CommitStep.PRODUCERS_ADVANCED] - at[CommitStep.POSITION_TAKEN] == 1
+
+
+def executed(sent: list[str]) -> int:
+    """The round trips of a connection that has prepared all statements."""
+    return sum(not statement.startswith("PREPARE ") for statement in sent)
 
 
 def assert_nothing_committed(engine: Engine) -> None:

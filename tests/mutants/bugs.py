@@ -28,6 +28,7 @@ OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_SNAPSHOTS = "tests/integration/test_snapshots.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
+OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_AUDITS = "tests/loads/test_audit.py"
@@ -123,9 +124,26 @@ COMMIT_BUGS = (
     Bug(
         name="fence left out: an earlier epoch of a session commits",
         file=COMMIT,
-        correct='if execute_prepared(connection, SQL["check_session"], binds).rowcount != 1:',
-        wrong='if execute_prepared(connection, SQL["check_session"], binds).rowcount < 0:',
+        correct="    if not taken.is_latest:\n",
+        wrong="    if taken.is_latest is None:\n",
         tests=(f"{CONTRACT}::test_an_earlier_life_of_a_session_is_refused",),
+    ),
+    Bug(
+        name="a commit that waited for the pipeline trusts its session as it was before the wait",
+        file=LEDGER_SQL,
+        correct="    UPDATE onceload.session SET last_position = taken.position FROM taken\n",
+        wrong="    SELECT session.session_id FROM onceload.session, taken\n",
+        also=(("= :version\n    RETURNING session_id\n", "= :version\n"),),
+        tests=(f"{OF_TAKEOVERS}::test_a_session_that_ends_while_its_commit_waits_for_the_pipeline_commits_nothing",),
+    ),
+    Bug(
+        name="a commit locks its session before the pipeline",
+        file=LEDGER_SQL,
+        correct="WITH taken AS (\n    UPDATE onceload.pipeline SET position = position + 1 WHERE name = :pipeline\n",
+        wrong="WITH first AS MATERIALIZED (\n    SELECT FROM onceload.session WHERE name = :session FOR UPDATE\n"
+        "), taken AS (\n    UPDATE onceload.pipeline SET position = position + 1\n"
+        "     WHERE name = :pipeline AND (SELECT count(*) FROM first) >= 0\n",
+        tests=(f"{OF_TAKEOVERS}::test_a_commit_waits_for_a_takeover_in_progress_under_the_lock_of_the_pipeline",),
     ),
     Bug(
         name="fence that does not rise: a session comes back in the same epoch",
