@@ -5,6 +5,7 @@ A crash of the server may lose changes made here without harm: a lost hand-out i
 commit of a load, which is never lost, ends a delivery.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,13 +16,14 @@ from sqlalchemy import Connection, Engine, TextClause
 from dedup_core.declaration import refuse_other_version
 from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import SessionFenced
+from dedup_core.events import event
 from dedup_core.names import Batch, DeliveryId, Epoch, SessionName, Version
 from dedup_core.ports import Claim, Session, check_name
 from dedup_core.postgres.commit import get_pipeline
 from dedup_core.postgres.connection import array, translated
 from dedup_core.postgres.handing import REASON_MAX, SQL, TAKE_STAGED, TAKES, fall_back, taken_away
 from dedup_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
-from dedup_core.postgres.sessions import end_sessions_of, lock_if_latest, open_session
+from dedup_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,9 @@ class PostgresDeliveries:
             if row is None:
                 return None
         self._session_ids[name] = row.session_id
-        return Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
+        session = Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
+        log_opened(session)
+        return session
 
     def _checked(self, connection: Connection, version: Version | None) -> Version:
         """The version in force. Any other one is refused."""
@@ -193,7 +197,9 @@ class PostgresDeliveries:
         if row.delivery_id is None:
             return None
         claim = Claim(delivery_id=DeliveryId(row.delivery_id), session=session, spans={})
-        return Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
+        handed = Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
+        _log_taken(handed)
+        return handed
 
     def stage(self, handed: Handed) -> None:
         """Mark a delivery as completely staged."""
@@ -256,3 +262,17 @@ class PostgresDeliveries:
 
     def _hand(self, handed: Handed) -> dict[str, object]:
         return {"delivery_id": handed.id, **self._life(handed.claim.session)}
+
+
+def _log_taken(handed: Handed) -> None:
+    session = handed.claim.session
+    event(
+        "delivery_taken",
+        level=logging.DEBUG,
+        pipeline=session.pipeline,
+        batch=handed.batch,
+        session=session.name,
+        epoch=session.epoch,
+        delivery=handed.id,
+        tries=handed.tries,
+    )

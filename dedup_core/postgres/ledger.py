@@ -5,12 +5,14 @@ COMMIT is sent leaves nothing behind. If the answer to COMMIT is lost, the calle
 If the commit took effect, they are consumed.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 
 from sqlalchemy import Connection, Engine
 
 from dedup_core.declaration import refuse_other_version
+from dedup_core.events import event
 from dedup_core.names import Batch, Epoch, Position, ProducerId, SessionName, Version
 from dedup_core.pipeline import Pipeline
 from dedup_core.ports import (
@@ -43,6 +45,7 @@ from dedup_core.postgres.commit import (
 from dedup_core.postgres.connection import at_once, translated
 from dedup_core.postgres.declaring import declare, find_version
 from dedup_core.postgres.rows import page_of_entries, state_in
+from dedup_core.postgres.sessions import log_opened
 from dedup_core.replay import Entry, Snapshot
 from dedup_core.spans import SpanSet
 
@@ -79,7 +82,8 @@ class PostgresLedger:
             with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:
                 position = run(connection, commit, self._reached)
             self._reached(CommitStep.COMMITTED)
-            return position
+        _log_commit(commit, position)
+        return position
 
     def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
         """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped."""
@@ -120,7 +124,9 @@ class PostgresLedger:
             version = found.version if version is None else version
             refuse_other_version(pipeline, version, found.version)
             epoch = connection.execute(SQL["open_session"], {"pipeline_id": found.pipeline_id, "session": name})
-            return Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
+            session = Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
+        log_opened(session)
+        return session
 
     def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
         """The input for `judge`, as this session sees it."""
@@ -230,6 +236,18 @@ class PostgresLedger:
                 return
             prepared_on = connection.execute(SQL["prepare_message_days"]).scalar_one()
         self._prepared_on = prepared_on
+
+
+def _log_commit(commit: AnyCommit, position: Position) -> None:
+    event(
+        "committed",
+        level=logging.DEBUG,
+        pipeline=commit.session.pipeline,
+        batch=commit.batch,
+        session=commit.session.name,
+        position=position,
+        rows=commit.counts.loaded,
+    )
 
 
 def one_view(engine: Engine) -> Connection:

@@ -4,10 +4,13 @@ What a session holds when its epoch ends waits again. The functions that take a 
 transaction of their caller.
 """
 
+import logging
+
 from sqlalchemy import Connection
 
 from dedup_core.delivery import Mode, Rules
 from dedup_core.errors import SettingRefused
+from dedup_core.events import event
 from dedup_core.names import Batch, SessionName
 from dedup_core.ports import Session, check_name
 from dedup_core.postgres.connection import Record, array
@@ -46,6 +49,12 @@ def open_session(
     if rules.mode is Mode.KEY_SHARED and not is_alive:
         connection.execute(SQL["share_out_again"], binds)
     return row
+
+
+def log_opened(session: Session) -> None:
+    """Log a new epoch, once it is committed."""
+    level = logging.DEBUG
+    event("session_opened", level=level, pipeline=session.pipeline, session=session.name, epoch=session.epoch)
 
 
 def lock_if_latest(connection: Connection, pipeline_id: int, session: Session) -> bool:

@@ -33,6 +33,7 @@ from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.files.notes import Note
 from spark_jobs.load.context import LoadContext
+from spark_jobs.load.load_events import LoadEvents
 from spark_jobs.load.offering import Offering
 from spark_jobs.load.report import Report, report_of
 from spark_jobs.load.sessions import Sessions
@@ -139,13 +140,22 @@ class _Load:
 
     def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
         self._started = time.monotonic()
-        self._context = context
+        self._context, self._events = context, LoadEvents(context)
         self._sessions = Sessions(context, tasks=tasks, running=running)
         self._staged_batch = StagedBatch(context, self._sessions)
         self._offering = Offering(context, self._sessions)
         self._others = OtherLoads(context, self._sessions)
 
     def report(self) -> Report:
+        try:
+            report = self._report()
+        except BaseException as error:
+            self._events.failed(error)
+            raise
+        self._events.ended(report)
+        return report
+
+    def _report(self) -> Report:
         context, name = self._context, self._context.declared.name
         try:
             notes = self._load()
@@ -188,6 +198,7 @@ class _Load:
         """Plan, claim what is new, and hand it out to all sessions, or stage and publish it."""
         for left in reversed(range(_PLANS_MAX)):
             plan = self._offering.plan(notes)
+            self._events.planned(plan)
             if not plan.to_read:
                 return _Offered(plan=plan)
             try:

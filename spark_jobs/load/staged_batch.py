@@ -1,11 +1,13 @@
 """A batch that is published as a whole: staged, retried if rows are lost, and published in one commit or kept."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dedup_core.errors import DatabaseLost, RowsRefused
+from dedup_core.events import event
 from dedup_core.names import ProducerId
 from dedup_core.ports import Claim
 from dedup_core.postgres.connection import translated
@@ -119,12 +121,14 @@ class StagedBatch:
         self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
     ) -> _Staged | None:
         """Stage in a new stage, and publish if nothing must be left out; None if the server lost the stage."""
+        started = time.monotonic()
         with ExitStack() as staging, suppress(StageLost):
             # After a crash, old connections fail only now; their locks are gone with their stages.
             stage = until_answered(partial(self._open_stage, staging, job))
             early = self._begin_to_copy(staging, job, stage)
             staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
             if staged.is_to_be_published:
+                _log_staged(job, staged.pieces, seconds=time.monotonic() - started)
                 notes = [*left_out, *staged.notes]
                 self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes, early=early)
             return staged
@@ -226,6 +230,18 @@ class StagedBatch:
             sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
             self.kept = sum(piece.rows for piece in pieces)
+
+
+def _log_staged(job: Job, pieces: Sequence[StagedPiece], *, seconds: float) -> None:
+    event(
+        "batch_staged",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        rows=sum(piece.rows for piece in pieces),
+        pieces=len(pieces),
+        quarantined=sum(len(piece.quarantined) for piece in pieces),
+        seconds=round(seconds, 3),
+    )
 
 
 def _why_half(name: str, notes: Sequence[Note]) -> list[Note]:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dedup_core.errors import NeedsAPerson, SettingRefused
+from dedup_core.events import event
 from dedup_core.names import Batch
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.batches import Audit, Finding, PostgresBatches
@@ -79,7 +80,22 @@ def audit_stage(
         batch=job.batch, stage=stage.name, suite=suite.name, asked=suite.digest, rows=new.count, findings=findings
     )
     PostgresBatches(engine, job.declared.name).record(audit, kept_s=suite.kept_s)
+    _log_audited(job, audit)
     return audit
+
+
+def _log_audited(job: Job, audit: Audit) -> None:
+    """Log the counts only: findings have values of records."""
+    event(
+        "batch_audited",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        suite=audit.suite,
+        passed=audit.passed,
+        rows=audit.rows,
+        expectations=len(audit.findings),
+        unmet=sum(not finding.success for finding in audit.findings),
+    )
 
 
 def check(audit: Audit, job: Job, stage: Stage) -> None:

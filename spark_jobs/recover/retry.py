@@ -23,6 +23,7 @@ from dedup_core.errors import (
     RowsRefused,
     SettingRefused,
 )
+from dedup_core.events import event
 from dedup_core.names import Batch, Position, ProducerId
 from dedup_core.ports import Session, Settlement
 from dedup_core.postgres import PostgresLedger
@@ -101,7 +102,22 @@ def retry(
     with _open_target(job) as target:
         refusals = _settle(job, target, tuple(record.quarantine_id for record in asked))
     note_reasons(engine, declared.name, refusals)
-    return _report(job, refusals, asked=len(asked), after=before)
+    report = _report(job, refusals, asked=len(asked), after=before)
+    _log_retried(report, asked=len(asked))
+    return report
+
+
+def _log_retried(report: RetryReport, *, asked: int) -> None:
+    event(
+        "records_retried",
+        pipeline=report.pipeline,
+        batch=report.batch,
+        position=report.position,
+        records=asked,
+        loaded=report.retried,
+        still_bad=len(report.still_bad),
+        settled_elsewhere=report.settled_elsewhere,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

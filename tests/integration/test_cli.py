@@ -211,7 +211,7 @@ def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
         f"pipeline: p\nsource: {{path: '{tmp_path}/*.jsonl', format: jsonl}}\ncolumns: {{n: bigint}}\n"
         "target: {table: public.p}\npublish: direct\n"
     )
-    environment = {"ONCELOAD_DSN": dsn, "ONCELOAD_LOG": "info"}
+    environment = {"ONCELOAD_DSN": dsn, "ONCELOAD_LOG": "debug"}
 
     done = onceload("consume", str(tmp_path / "p.yaml"), "--session", "s", "--log-format", "json", **environment)
 
@@ -219,6 +219,11 @@ def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     (committed,) = [each for each in events if each.get("event") == "chunk_committed"]
     assert (committed["level"], committed["pipeline"], committed["position"], committed["rows"]) == ("info", "p", 1, 1)
+    levels = {each["event"]: each["level"] for each in events if "event" in each}
+    assert levels == {
+        **dict.fromkeys(("load_started", "chunk_committed", "load_ended"), "info"),
+        **dict.fromkeys(("session_opened", "work_planned", "delivery_taken", "committed"), "debug"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOADS = "tests/loads/test_load.py"
+OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
 OF_VERIFY = "tests/loads/test_verify.py"
@@ -2581,6 +2582,30 @@ ENGINE_BUGS = (
 
 OF_SPOOLS = "tests/loads/test_spool.py"
 
+EVENT_BUGS = (
+    Bug(
+        name="the message of an error, and with it values of records, is logged at the end of a load",
+        file="spark_jobs/load/load_events.py",
+        correct="reason=type(error).__name__",
+        wrong="reason=str(error)",
+        tests=(f"{OF_EVENTS}::test_a_load_that_fails_logs_the_kind_of_its_error",),
+    ),
+    Bug(
+        name="what an audit found, and with it values of records, is logged",
+        file="spark_jobs/quality/audit.py",
+        correct="unmet=sum(not finding.success for finding in audit.findings),",
+        wrong="unmet=[in_words(each) for each in audit.findings],",
+        tests=(f"{OF_EVENTS}::test_a_kept_batch_is_staged_and_its_audit_is_logged_once",),
+    ),
+    Bug(
+        name="a consumer that finds nothing logs each look",
+        file="spark_jobs/load/load_events.py",
+        correct="logging.INFO if plan.to_read else logging.DEBUG",
+        wrong="logging.INFO",
+        tests=(f"{OF_EVENTS}::test_a_load_that_finds_nothing_logs_nothing_at_info",),
+    ),
+)
+
 SPOOL_BUGS = (
     Bug(
         name="the rollback of a lost connection ends the load",
@@ -2666,4 +2691,5 @@ BUGS = (
     *FAILOVER_BUGS,
     *ENGINE_BUGS,
     *SPOOL_BUGS,
+    *EVENT_BUGS,
 )

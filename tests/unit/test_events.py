@@ -2,11 +2,17 @@
 
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from dedup_core.errors import SettingRefused
 from dedup_core.events import event, show_events
+
+ROOT = Path(__file__).parents[2]
+_LOGGED = re.compile(r"(?:\bevent|_warn)\(\s*\"(\w+)\"")
+_LISTED = re.compile(r"^\| `(\w+)` \| (?:debug|info|warning) \|", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +61,12 @@ def test_events_are_not_shown_unless_they_are_asked_for(capsys):
 def test_a_setting_that_is_none_is_refused(name):
     with pytest.raises(SettingRefused, match=name):
         show_events({name: "loud"})
+
+
+def test_the_docs_list_the_events_that_are_logged():
+    sources = [file for folder in ("dedup_core", "spark_jobs") for file in (ROOT / folder).rglob("*.py")]
+    logged = {name for file in sources for name in _LOGGED.findall(file.read_text(encoding="utf-8"))}
+
+    listed = _LISTED.findall((ROOT / "docs/how-to/monitoring.md").read_text(encoding="utf-8"))
+
+    assert sorted(logged) == sorted(listed)

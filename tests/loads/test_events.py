@@ -1,0 +1,156 @@
+"""The events of real loads: each once, with its counts, and without values of records."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from dedup_core.errors import PipelineBusy
+from dedup_core.names import Batch
+from dedup_core.postgres.quarantine import Selection, find_records
+from spark_jobs.load.kept_batch import audit_batch
+from spark_jobs.load.load import load
+from spark_jobs.pipeline.declared import Publish, Suite
+from spark_jobs.quality.audit import AuditFailed
+from spark_jobs.recover.retry import retry
+from tests.loads.conftest import InThisProcess, line
+from tests.loads.test_audit import POSITIVE, UNIQUE
+from tests.loads.test_kept import settings_of, stage
+
+#: A value of good records, and one of bad records.
+GOOD, BAD = "value-8317", "value-2946"
+
+
+class Seen:
+    """The events since the test began."""
+
+    def __init__(self, caplog):
+        self._caplog = caplog
+
+    def all(self, *, level=logging.DEBUG):
+        return [(each.event, each.fields) for each in self._caplog.records if each.levelno >= level]
+
+    def names(self, *, level=logging.DEBUG):
+        return [name for name, _ in self.all(level=level)]
+
+    def one(self, name):
+        """The fields of an event that is logged once; seconds differ, but are never negative."""
+        (fields,) = [fields for each, fields in self.all() if each == name]
+        return {key: value >= 0 if key == "seconds" else value for key, value in fields.items()}
+
+
+@pytest.fixture
+def seen(caplog):
+    caplog.set_level(logging.DEBUG, logger="onceload")
+    return Seen(caplog)
+
+
+def test_a_load_logs_its_start_its_commit_and_its_end(loads, seen):
+    size = loads.write("a.jsonl", line(1) + line(2) + "no json\n").stat().st_size
+
+    loads.load(batch="one")
+
+    is_direct = loads.declared.is_direct
+    commits = ["chunk_committed"] if is_direct else ["batch_staged", "batch_published"]
+    assert seen.names(level=logging.INFO) == ["load_started", *commits, "load_ended"]
+    of_load = {"pipeline": "events", "batch": "one"}
+    assert seen.one("load_started") == {**of_load, "files": 1, "bytes": size}
+    assert seen.one("load_ended") == {
+        **of_load, "outcome": "loaded", "rows": 2, "quarantined": 1, "noted": 0, "seconds": True,
+    }  # fmt: skip
+    if not is_direct:
+        assert seen.one("batch_staged") == {**of_load, "rows": 2, "pieces": 1, "quarantined": 1, "seconds": True}
+
+
+def test_at_debug_each_plan_session_delivery_and_commit_is_seen(loads, seen):
+    loads.write("a.jsonl", line(1))
+
+    loads.load(batch="one")
+
+    of_load = {"pipeline": "events", "batch": "one"}
+    sessions = [fields["session"] for name, fields in seen.all() if name == "session_opened"]
+    assert len(sessions) == len(set(sessions)) == 2
+    taken = seen.one("delivery_taken")
+    assert taken.keys() == {*of_load, "session", "epoch", "delivery", "tries"}
+    assert (taken["batch"], taken["session"], taken["tries"]) == ("one", "one/1", 1)
+    assert seen.one("committed") == {**of_load, "session": seen.one("committed")["session"], "position": 1, "rows": 1}
+    planned = [fields for name, fields in seen.all() if name == "work_planned"]
+    assert [(fields["files"], fields["done"]) for fields in planned] == [(1, 0)]
+
+
+def test_a_load_that_finds_nothing_logs_nothing_at_info(loads, seen):
+    loads.load()
+
+    assert seen.names(level=logging.INFO) == []
+    assert seen.one("load_ended")["outcome"] == "nothing_loaded"
+
+
+def test_a_load_that_is_stopped_reports_that_at_its_end(loads, seen):
+    loads.write("a.jsonl", line(1))
+    settings = replace(settings_of(loads), is_stopped=lambda: "load_started" in seen.names())
+
+    load(loads.declared, settings, batch=Batch("one"), tasks=InThisProcess())
+
+    assert seen.one("load_ended")["outcome"] == "stopped"
+
+
+def test_a_load_that_fails_logs_the_kind_of_its_error(loads, seen):
+    class Failing(InThisProcess):
+        def run(self, job, sessions):
+            raise PipelineBusy("events", GOOD)
+
+    loads.write("a.jsonl", line(1))
+
+    with pytest.raises(PipelineBusy):
+        load(loads.declared, settings_of(loads), batch=Batch("one"), tasks=Failing())
+
+    assert seen.names(level=logging.INFO) == ["load_started", "load_ended"]
+    assert seen.one("load_ended") == {
+        "pipeline": "events", "batch": "one", "outcome": "failed", "reason": "PipelineBusy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_kept_batch_is_staged_and_its_audit_is_logged_once(loads, seen):
+    suite = Suite(name="events", path="quality/events.yaml", expectations=(POSITIVE, UNIQUE))
+    loads.declared = replace(loads.declared, suite=suite)
+    loads.write("a.jsonl", line(1) + line(2, amount="-9317"))
+
+    stage(loads)
+    with pytest.raises(AuditFailed):
+        audit_batch(loads.declared, settings_of(loads), batch=Batch("one"))
+
+    assert seen.names(level=logging.INFO) == ["load_started", "batch_staged", "load_ended", "batch_audited"]
+    assert (seen.one("load_ended")["outcome"], seen.one("load_ended")["rows"]) == ("staged", 2)
+    assert seen.one("batch_audited") == {
+        "pipeline": "events", "batch": "one", "suite": "events", "passed": False, "rows": 2, "expectations": 2,
+        "unmet": 1,
+    }  # fmt: skip
+    assert "9317" not in str(seen.all())
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_retry_logs_how_many_records_failed_again(loads, seen):
+    loads.write("a.jsonl", "".join(line(number) for number in range(9)) + line(9, BAD) + line(10, BAD))
+    loads.load()
+    asked = tuple(find_records(loads.engine, Selection(pipeline="events")))
+
+    fixed = {asked[0].quarantine_id: line(9).encode()}
+    retry(loads.engine, loads.ledger, loads.declared, asked, batch=Batch("two"), fixed=fixed)
+
+    assert seen.one("records_retried") == {
+        "pipeline": "events", "batch": "two", "position": 2, "records": 2, "loaded": 1, "still_bad": 1,
+        "settled_elsewhere": 0,
+    }  # fmt: skip
+
+
+def test_no_event_holds_a_value_of_a_record(loads, seen, caplog):
+    good = "".join(line(number, note=GOOD) for number in range(9))
+    loads.write("a.jsonl", good + line(9, BAD, note=GOOD) + f"{BAD}\n")
+
+    loads.load()
+    retry(loads.engine, loads.ledger, loads.declared, tuple(find_records(loads.engine, Selection(pipeline="events"))),
+          batch=Batch("two"))  # fmt: skip
+
+    assert seen.one("records_retried")["still_bad"] == 2
+    assert not any(value in text for value in (GOOD, BAD) for text in (caplog.text, str(seen.all())))
