@@ -74,9 +74,10 @@ class OnceloadHook(BaseHook):
             yield dsn
 
     def environment(self, dsn: str) -> Mapping[str, str]:
-        """The environment for a process that loads for us."""
+        """The environment for a process that loads for us; its events reach the log of the task."""
         home = self.settings.home.absolute()
-        return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home)}
+        level = os.environ.get("ONCELOAD_LOG") or "info"
+        return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home), "ONCELOAD_LOG": level}
 
 
 def access_of(path: str) -> Mapping[str, str]:

@@ -86,6 +86,8 @@ def states(airflow):
 
 
 STEPS = ("plan", "load", "audit", "publish", "report")
+#: The first three are logged by the task load, the others by audit and publish.
+EVENTS = ("load_started", "batch_staged", "load_ended", "batch_audited", "batch_published")
 
 
 @pytest.mark.smoke
@@ -108,6 +110,7 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     ]
     assert_lineage(airflow, tmp_path)
     shown = [each.stdout + each.stderr for each in said]
+    assert all(shown[0].count(f"{each} pipeline=readings ") == 1 for each in EVENTS), shown[0]
     assert not any(SECRET in each for each in shown)
     everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
@@ -395,6 +398,22 @@ def test_a_task_of_another_database_leads_no_later_one_of_its_process_there(airf
     said = airflow.python(_ONE_PROCESS, ONCELOAD_DSN="", FILE=file, **connections)
 
     assert said.stdout.splitlines()[-2:] == ["postgresql://three:5432/c", "postgresql://two:5432/b"], said.stderr
+
+
+_WHICH_LEVEL = """
+import os
+from onceload_airflow.hook import OnceloadHook
+
+for level in ("", "warning", "debug"):
+    os.environ["ONCELOAD_LOG"] = level
+    print(OnceloadHook().environment(os.environ["ONCELOAD_DSN"])["ONCELOAD_LOG"])
+"""
+
+
+def test_a_load_under_airflow_logs_at_info_unless_another_level_is_set(airflow):
+    said = airflow.python(_WHICH_LEVEL)
+
+    assert said.stdout.splitlines()[-3:] == ["info", "warning", "debug"], said.stderr
 
 
 _WHICH_DATABASE = """
