@@ -19,6 +19,8 @@ from dedup_core.spans import SpanSet
 SQL = statements("audit.sql")
 _FILES_PER_READ = 1_000
 _IDS_PER_READ = 100_000
+#: The target of a version that writes rows without lineage, as its declaration describes it.
+_WITHOUT_LINEAGE = ", lineage False(, newer_file [a-z_]+)?$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,8 @@ class RowCounts:
     expected: int
     rows: int
     sequences: int
+    #: None of its records may be several rows; a transform may make several of one.
+    is_one_row_each: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,22 @@ class RowsFound:
     differing: tuple[RowCounts, ...]
     #: Producers that were loaded more than once, as `at_least_once` allows.
     repeated: int
+
+    @property
+    def without_producer(self) -> int:
+        """The rows in the target that name no producer."""
+        return sum(counts.rows for counts in self.differing if counts.producer_id is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsOfNoRecord:
+    """The rows without a producer in a table, by the ledger: a transform made them of several records."""
+
+    rows: int
+    #: Those that the pipeline itself loaded; the others are of pipelines that share the table.
+    ours: int
+    #: A pipeline merges into the table, which may replace some of them.
+    is_merged: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +171,9 @@ class AuditView:
         """The columns of a table, none if it does not exist. Names of tables are quoted as in SQL."""
         return frozenset(self.connection.execute(SQL["columns_of"], {"table": table}).scalars())
 
-    def count_rows(self, table: str, *, one_row_each: bool) -> RowsFound:
+    def count_rows(self, table: str) -> RowsFound:
         """Compare every receipt with its rows, in one pass over the table."""
-        binds = {"pipeline_id": self.pipeline_id, "one_row_each": one_row_each}
+        binds = {"pipeline_id": self.pipeline_id, "without_lineage": _WITHOUT_LINEAGE}
         rows = self.connection.execute(on_table(SQL["rows_that_differ"], table), binds).all()
         return RowsFound(
             expected=int(rows[0].rows_expected),
@@ -165,11 +185,18 @@ class AuditView:
                     expected=row.expected,
                     rows=row.rows,
                     sequences=row.sequences,
+                    is_one_row_each=row.is_one_row_each,
                 )
                 for row in rows
                 if row.rows is not None
             ),
         )
+
+    def rows_of_no_record(self, table: str) -> RowsOfNoRecord:
+        """The number of rows in a table that should name no producer."""
+        binds = {"pipeline_id": self.pipeline_id, "table": table, "without_lineage": _WITHOUT_LINEAGE}
+        row = self.connection.execute(SQL["rows_of_no_record"], binds).one()
+        return RowsOfNoRecord(rows=row.rows, ours=row.ours, is_merged=row.is_merged)
 
     def loaded_again(self) -> tuple[LoadedAgain, ...]:
         """Producers with records that were loaded more than once without `at_least_once`."""

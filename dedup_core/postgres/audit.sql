@@ -12,9 +12,17 @@ SET LOCAL work_mem = '256MB';
 -- Each receipt whose rows are not all in the target exactly once, and the rows that no receipt covers, in one pass.
 -- Overlapping receipts of a producer, as at_least_once allows, do not determine how often a row should exist.
 -- Receipts that a later generation replaced or a rewind undid are ignored: that commit deleted their rows.
+-- The version of the pipeline file at the time of a commit decides whether a record may become several rows, and
+-- whether its rows have a lineage.
 WITH receipt AS (
-    SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans, ledger_span.rows
+    SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans,
+           CASE WHEN declared.rest ->> 'target' ~ :without_lineage THEN 0
+                ELSE ledger_span.rows END AS rows,
+           coalesce(declared.rest ->> 'transform', '') = '' AS is_one_row_each
       FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
+      JOIN onceload.ledger AS entry USING (pipeline_id, position)
+      LEFT JOIN onceload.declaration AS declared
+           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
      WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind = 'load'
        AND ledger_span.producer_id NOT IN (
            SELECT producer_id FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND condition = 'replaced')
@@ -37,21 +45,28 @@ WITH receipt AS (
            count(*) AS rows, count(DISTINCT sequence_id) AS sequences
       FROM placed GROUP BY 1, 2
 ), retried AS (
-    SELECT producer_id, position, count(*) AS rows
-      FROM onceload.quarantine WHERE pipeline_id = :pipeline_id AND state = 'retried' GROUP BY producer_id, position
+    SELECT record.producer_id, record.position, count(*) AS rows
+      FROM onceload.quarantine AS record
+      LEFT JOIN onceload.ledger AS entry
+           ON entry.pipeline_id = record.pipeline_id AND entry.position = record.settled_position
+      LEFT JOIN onceload.declaration AS declared
+           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
+     WHERE record.pipeline_id = :pipeline_id AND record.state = 'retried'
+       AND (declared.rest ->> 'target' ~ :without_lineage) IS NOT TRUE
+     GROUP BY record.producer_id, record.position
 ), expected AS (
-    SELECT producer_id, position, receipt.rows + coalesce(retried.rows, 0) AS rows
+    SELECT producer_id, position, receipt.rows + coalesce(retried.rows, 0) AS rows, is_one_row_each
       FROM receipt JOIN edge USING (producer_id) LEFT JOIN retried USING (producer_id, position)
      WHERE NOT edge.is_repeated
 ), differing AS (
     SELECT producer_id, position, coalesce(expected.rows, 0) AS expected,
-           coalesce(found.rows, 0) AS rows, coalesce(found.sequences, 0) AS sequences
+           coalesce(found.rows, 0) AS rows, coalesce(found.sequences, 0) AS sequences, is_one_row_each
       FROM expected FULL JOIN (SELECT * FROM found WHERE position IS NOT NULL) AS found USING (producer_id, position)
      WHERE coalesce(expected.rows, 0) <> coalesce(found.rows, 0)
-        OR (:one_row_each AND found.rows <> found.sequences)
+        OR (is_one_row_each AND found.rows <> found.sequences)
     UNION ALL
     -- Rows of another pipeline that shares the table are checked with its own receipts.
-    SELECT producer_id, NULL, 0, rows, sequences
+    SELECT producer_id, NULL, 0, rows, sequences, true
       FROM found
      WHERE position IS NULL
        AND NOT EXISTS (SELECT FROM onceload.producer AS other
@@ -64,6 +79,36 @@ SELECT total.rows AS rows_expected, total.repeated, differing.*
                (SELECT count(*) FROM edge WHERE is_repeated) AS repeated) AS total
   LEFT JOIN differing ON true
  ORDER BY differing.producer_id, differing.position;
+
+-- name: rows_of_no_record
+-- The rows without a producer that commits in force loaded into a table: those that a transform made of several records,
+-- and those of versions without lineage. Pipelines that share the table are added up, because such rows look alike.
+WITH load AS (
+    SELECT entry.pipeline_id, entry.position, entry.loaded, coalesce(declared.rest ->> 'transform', '') <> '' AS is_transformed,
+           coalesce(declared.rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
+           entry.loaded > 0 AND declared.rest ->> 'target' LIKE 'merge, %' AS is_merged
+      FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger AS entry USING (pipeline_id, position)
+      JOIN onceload.declaration AS declared
+           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
+      JOIN onceload.pipeline ON pipeline.pipeline_id = entry.pipeline_id
+      -- A pipeline's rows are in the table of its current version, by which name they were loaded into it too.
+      JOIN onceload.declaration AS current
+           ON current.pipeline_id = pipeline.pipeline_id AND current.version = pipeline.version
+     WHERE ledger.kind IN ('load', 'retry')
+       AND (entry.pipeline_id = :pipeline_id OR current.terms ->> 'target.table' = :table)
+), attributed AS (
+    -- Rows that a later generation replaced count too: a replacement deletes only rows with a producer.
+    SELECT pipeline_id, position, sum(rows) AS rows
+      FROM load JOIN onceload.ledger_span USING (pipeline_id, position)
+     WHERE is_transformed AND NOT is_without_lineage GROUP BY pipeline_id, position
+), made AS (
+    SELECT pipeline_id, is_merged, loaded - coalesce(attributed.rows, 0) AS rows
+      FROM load LEFT JOIN attributed USING (pipeline_id, position) WHERE is_transformed OR is_without_lineage
+)
+SELECT CAST(coalesce(sum(rows), 0) AS bigint) AS rows,
+       CAST(coalesce(sum(rows) FILTER (WHERE pipeline_id = :pipeline_id), 0) AS bigint) AS ours,
+       coalesce((SELECT bool_or(is_merged) FROM load), false) AS is_merged
+  FROM made;
 
 -- name: loaded_again
 -- Records that a commit consumed although an earlier one had, and although its version of the pipeline file did not

@@ -132,7 +132,10 @@ _MEANING = {
     "row duplicated": (
         "rows were duplicated outside Onceload, which writes each row once. Delete all but one of each _sequence"
     ),
-    "row from nowhere": "rows were written outside Onceload. Delete them, or move them to another table",
+    "row from nowhere": (
+        "rows were written outside Onceload. Delete them, or move them to another table. Rows without _producer_id "
+        "that are only counted look like those that loads wrote: find out which were added before you delete any"
+    ),
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "
         "way. Correct the values, or see `onceload recover --help`"

@@ -57,6 +57,7 @@ def compare_values(
         if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
             return 0
         comparison = _Comparison(declared, view, findings, differing=differing)
+        comparison.note_rows_of_no_record()
         others = _of_other_versions(declared, view)
         for file in view.files():
             if others and not others.isdisjoint(position for position, _ in file.spans):
@@ -184,6 +185,7 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
+        self._is_of_records = not self.view.rows_of_no_record(table_name(self._target)).rows
         listed = f"{copy_columns(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
         self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
 
@@ -198,6 +200,11 @@ class _Comparison:
     @property
     def _is_merge(self) -> bool:
         return self._target.write is Write.MERGE
+
+    def note_rows_of_no_record(self) -> None:
+        if self._is_merge and self._target.lineage and not self._is_of_records:
+            reason = f"its rows without {PRODUCER_ID} are not compared: no record of a file is known to have made them"
+            self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
 
     def leave_out(self, file: FileReceipts) -> None:
         self._left_out.add(file.producer_id)
@@ -223,12 +230,14 @@ class _Comparison:
     def settle(self) -> None:
         """Compare the collected rows, and free their space."""
         self._connection.exec_driver_sql("ANALYZE reread")
-        questions = _Questions(self.declared, self._columns)
+        questions = _Questions(self.declared, self._columns, is_of_records=self._is_of_records)
         self._find(questions.values, kind=Kind.VALUE_CHANGED)
         # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
             self._find(questions.missing, kind=Kind.ROW_MISSING)
-        self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
+        # Without lineage, any row may be of a file that was left out.
+        if self._target.lineage or not self._left_out:
+            self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
         self._connection.exec_driver_sql("TRUNCATE reread")
         self._held_bytes = 0
         self._names = {}
@@ -273,8 +282,10 @@ def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -
 class _Questions:
     """The SQL that compares the rows that were read again (expected) with the existing ones (found)."""
 
-    def __init__(self, declared: Declared, columns: tuple[Column, ...]) -> None:
+    def __init__(self, declared: Declared, columns: tuple[Column, ...], *, is_of_records: bool) -> None:
         target = declared.target
+        #: No load wrote rows without a producer.
+        self._is_of_records = is_of_records
         self._columns = columns
         self._is_merge = target.write is Write.MERGE
         self._has_lineage = target.lineage
@@ -322,11 +333,12 @@ class _Questions:
 
     @property
     def _is_ours(self) -> str:
-        """Exclude rows that prove nothing: merged from changed files, retried, or of another pipeline."""
+        """Exclude rows that prove nothing: of no record, merged from changed files, retried, or of another pipeline."""
         if not self._has_lineage:
             return "true"
         return (
-            f"(found.{PRODUCER_ID} = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE"
+            f"{'true' if self._is_of_records else f'found.{PRODUCER_ID} IS NOT NULL'}"
+            f" AND (found.{PRODUCER_ID} = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE"
             " AND NOT EXISTS (SELECT FROM onceload.quarantine AS record WHERE record.state = 'retried'"
             f" AND record.producer_id = found.{PRODUCER_ID} AND record.sequence_id = found.{SEQUENCE})"
             " AND NOT EXISTS (SELECT FROM onceload.producer AS other"

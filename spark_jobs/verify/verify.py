@@ -22,6 +22,7 @@ from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.pipeline.declared import Declared, Write
 from spark_jobs.verify.files import compare_files
 from spark_jobs.verify.findings import Difference, Findings, Kind
+from spark_jobs.verify.no_record import compare_rows_of_no_record
 from spark_jobs.write.sql import table_name
 
 
@@ -127,15 +128,17 @@ def _count_rows(
         findings.notes.append(Note(name=table, reason=reason))
     if reason or not columns:
         return None, set()
-    # A transform may make several rows of one record.
-    found = view.count_rows(table, one_row_each=declared.transform is None)
+    found, of_no_record = view.count_rows(table), view.rows_of_no_record(table)
     if found.repeated > again:
         allowed = found.repeated - again
         reason = f"not counted: {allowed} producers were loaded more than once, as at_least_once allows"
         findings.notes.append(Note(name=table, reason=reason))
+    if of_no_record.rows:
+        compare_rows_of_no_record(table, of_no_record, findings, found=found.without_producer)
     for counts in found.differing:
-        _Rows(declared, view, findings, counts).compare()
-    return found.expected, {counts.producer_id for counts in found.differing}
+        if counts.producer_id is not None or not of_no_record.rows:
+            _Rows(declared, view, findings, counts).compare()
+    return found.expected + of_no_record.ours, {counts.producer_id for counts in found.differing}
 
 
 def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
@@ -162,7 +165,7 @@ class _Rows:
             self._name_uncovered()
             return
         # If one record may become several rows, none of them is a duplicate.
-        distinct = counts.sequences if self._declared.transform is None else counts.rows
+        distinct = counts.sequences if counts.is_one_row_each else counts.rows
         all_wanted = {
             Kind.ROW_MISSING: counts.expected - distinct,
             Kind.ROW_DUPLICATED: counts.rows - distinct,
@@ -236,7 +239,7 @@ class _Rows:
         if left.count == self._counts.expected:
             # Every id is a row, as where ids count rows.
             return (sequence_id for span in left for sequence_id in range(span.first, span.end))
-        if not receipt.is_of_file or self._declared.transform is not None:
+        if not receipt.is_of_file or not self._counts.is_one_row_each:
             return None
         return self._reread(receipt, producer_id)
 

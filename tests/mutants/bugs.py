@@ -35,6 +35,7 @@ OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
 OF_VERIFY = "tests/loads/test_verify.py"
+OF_TRANSFORMS = "tests/loads/test_verify_transforms.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
 OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
 OF_REPLACED_BY_NOTHING = "tests/loads/test_replaced_by_nothing.py"
@@ -1307,6 +1308,34 @@ BATCH_BUGS = (
         correct="        again = _compare_receipts(view, findings)\n",
         wrong="        again = 0\n",
         tests=(f"{OF_VERIFY}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
+    ),
+    Bug(
+        name="verify takes rows of no record for rows from nowhere",
+        file="spark_jobs/verify/verify.py",
+        correct="        if counts.producer_id is not None or not of_no_record.rows:\n",
+        wrong="        if counts.producer_id is not None or of_no_record is not None:\n",
+        tests=(f"{OF_TRANSFORMS}::test_rows_that_were_loaded_without_lineage_are_expected_after_it_was_declared",),
+    ),
+    Bug(
+        name="verify counts no rows of no record that are missing",
+        file="spark_jobs/verify/no_record.py",
+        correct="    elif found < expected.rows:\n",
+        wrong="    elif found < 0:\n",
+        tests=(f"{OF_TRANSFORMS}::test_more_or_fewer_rows_of_no_record_than_were_loaded_are_differences",),
+    ),
+    Bug(
+        name="verify counts no rows of no record that are too many",
+        file="spark_jobs/verify/no_record.py",
+        correct="    if found > expected.rows:\n",
+        wrong="    if found > 2**62:\n",
+        tests=(f"{OF_TRANSFORMS}::test_more_or_fewer_rows_of_no_record_than_were_loaded_are_differences",),
+    ),
+    Bug(
+        name="verify expects rows of no record that were loaded into another table",
+        file="dedup_core/postgres/audit.sql",
+        correct="current.terms ->> 'target.table' = :table)\n",
+        wrong="current.terms ->> 'target.table' <> :table || 'x')\n",
+        tests=(f"{OF_TRANSFORMS}::test_rows_of_no_record_in_another_table_are_not_expected",),
     ),
     Bug(
         name="replace deletes without counting",

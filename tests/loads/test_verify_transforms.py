@@ -1,0 +1,250 @@
+"""Verification of rows that name no record: those that a transform makes of several records."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import LedgerSettings
+from spark_jobs.load.load import load
+from spark_jobs.load.settings import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Publish, Target, Write
+from spark_jobs.recover.rewind import rewind
+from spark_jobs.verify.findings import Kind
+from spark_jobs.verify.verify import Verification, verify
+from spark_jobs.work.spark.tasks import SparkTasks
+from tests.loads.conftest import Loads, line
+
+#: One row for each note, of no record.
+GROUPED = "SELECT max(id) AS id, CAST(sum(amount) AS decimal(12,2)) AS amount, note FROM records GROUP BY note"
+#: The same, and a row for each record of the first note.
+MIXED = f"""
+SELECT id, amount, note, _producer_id, _sequence FROM records WHERE note = 'a'
+UNION ALL SELECT id, amount, note, CAST(NULL AS bigint), CAST(NULL AS bigint) FROM ({GROUPED})
+"""
+DOUBLED = "SELECT * FROM records UNION ALL SELECT * FROM records"
+WITHOUT_LINEAGE = Target(schema="public", table="target", lineage=False)
+
+
+@pytest.fixture
+def publish() -> Publish:
+    return Publish.STAGED
+
+
+@pytest.fixture(autouse=True)
+def table(loads: Loads) -> None:
+    """A target with lineage columns, which a transform may leave empty."""
+    change(
+        loads,
+        "CREATE TABLE target (id bigint, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint)",
+    )
+
+
+def change(loads: Loads, statement: str) -> None:
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
+def write(loads: Loads, name: str, *notes: str) -> None:
+    loads.write(name, "".join(line(number, note=note) for number, note in enumerate(notes)))
+
+
+def load_by_spark(loads: Loads, tasks: SparkTasks, **changes: Any) -> None:
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    load(replace(loads.declared, **changes), settings, batch=Batch(new_batch()), tasks=tasks)
+
+
+def verified(loads: Loads, *, deep: bool = False, **changes: Any) -> Verification:
+    return verify(replace(loads.declared, **changes), loads.engine, deep=deep)
+
+
+def another(loads: Loads, name: str = "others") -> dict[str, Any]:
+    """A pipeline that loads other files into the same table."""
+    source = replace(loads.declared.source, path=str(loads.folder / "others" / "*.jsonl"))
+    return {"pipeline": replace(loads.declared.pipeline, name=name), "source": source}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("transform", "rows"), [(GROUPED, 3), (MIXED, 5)])
+def test_rows_that_a_transform_makes_of_several_records_are_no_differences(loads, tasks, transform, rows, deep):
+    write(loads, "a.jsonl", "a", "a", "b", "b")
+    load_by_spark(loads, tasks, transform=transform)
+    write(loads, "b.jsonl", "b", "b")
+    load_by_spark(loads, tasks, transform=transform)
+
+    verification = verified(loads, transform=transform, deep=deep)
+
+    assert (verification.differences, verification.rows) == ((), rows)
+
+
+@pytest.mark.parametrize("transform", [GROUPED, MIXED])
+def test_more_or_fewer_rows_of_no_record_than_were_loaded_are_differences(loads, tasks, transform):
+    write(loads, "a.jsonl", "a", "b", "c")
+    load_by_spark(loads, tasks, transform=transform)
+
+    change(loads, "INSERT INTO target (id) VALUES (8), (9)")
+    (surplus,) = verified(loads, transform=transform).differences
+    assert (surplus.producer, surplus.kind) == ("(rows without _producer_id)", Kind.ROW_FROM_NOWHERE)
+    assert (surplus.expected, surplus.found) == ("3 rows, which the ledger counts", "5 rows")
+    assert verified(loads, transform=transform).counts == {Kind.ROW_FROM_NOWHERE: 2}
+    change(loads, "DELETE FROM target WHERE _producer_id IS NULL AND id <> 9")
+
+    verification = verified(loads, transform=transform)
+
+    assert verification.counts == {Kind.ROW_MISSING: 2}
+    assert [each.found for each in verification.differences] == ["1 rows"]
+    change(loads, "DELETE FROM target WHERE _producer_id IS NULL")
+    assert verified(loads, transform=transform).counts == {Kind.ROW_MISSING: 3}
+
+
+def test_rows_of_no_record_are_expected_of_the_versions_that_had_a_transform(loads, tasks):
+    """Whether the transform was added or removed since."""
+    write(loads, "a.jsonl", "a", "b")
+    loads.load()
+    write(loads, "b.jsonl", "a", "b", "b")
+    load_by_spark(loads, tasks, transform=GROUPED)
+    write(loads, "c.jsonl", "a", "b")
+    assert verified(loads, transform=GROUPED).differences == ()
+    loads.load()
+
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (verification.differences, verification.rows) == ((), 6)
+    change(loads, "INSERT INTO target (id) VALUES (8)")
+    assert verified(loads).counts == {Kind.ROW_FROM_NOWHERE: 1}
+
+
+def test_a_pipeline_without_a_transform_expects_no_row_of_no_record(loads):
+    write(loads, "a.jsonl", "a", "b")
+    loads.load()
+    change(loads, "UPDATE target SET _producer_id = NULL WHERE id = 1")
+
+    assert verified(loads).counts == {Kind.ROW_MISSING: 1, Kind.ROW_FROM_NOWHERE: 1}
+
+
+def test_several_rows_of_one_record_are_no_duplicates_once_their_transform_is_removed(loads, tasks):
+    write(loads, "a.jsonl", "a", "b")
+    load_by_spark(loads, tasks, transform=DOUBLED)
+    write(loads, "b.jsonl", "a", "b")
+    loads.load()
+
+    assert verified(loads).differences == ()
+    change(loads, "INSERT INTO target SELECT DISTINCT * FROM target")
+    # The surplus of the transform's records cannot be told from the rows that it made.
+    assert verified(loads).counts == {Kind.ROW_FROM_NOWHERE: 2, Kind.ROW_DUPLICATED: 2}
+
+
+def test_a_duplicated_row_is_found_although_a_transform_was_added_since(loads, tasks):
+    write(loads, "a.jsonl", "a", "b")
+    loads.load()
+    write(loads, "b.jsonl", "a", "b")
+    load_by_spark(loads, tasks, transform=DOUBLED)
+    change(loads, "INSERT INTO target SELECT DISTINCT * FROM target WHERE _sequence = 0 AND _producer_id = 1")
+
+    found = [(each.kind, each.sequence_id) for each in verified(loads, transform=DOUBLED).differences]
+
+    assert found == [(Kind.ROW_DUPLICATED, 0)]
+
+
+def test_rows_of_no_record_of_pipelines_that_share_a_table_are_counted_together(loads, tasks):
+    others = another(loads)
+    write(loads, "a.jsonl", "a", "b")
+    loads.load(source=replace(loads.declared.source, path=str(loads.folder / "*.jsonl")))
+    write(loads, "others/a.jsonl", "a", "b", "c")
+    load_by_spark(loads, tasks, transform=GROUPED, **others)
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, path=str(loads.folder / "*.jsonl")))
+
+    mine, theirs = verified(loads), verified(loads, transform=GROUPED, **others)
+
+    assert (mine.differences, mine.rows) == ((), 2)
+    assert (theirs.differences, theirs.rows) == ((), 3)
+    change(loads, "DELETE FROM target WHERE note = 'c'")
+    assert verified(loads).counts == verified(loads, transform=GROUPED, **others).counts == {Kind.ROW_MISSING: 1}
+
+
+def test_rows_of_no_record_in_another_table_are_not_expected(loads, tasks):
+    others = another(loads)
+    write(loads, "others/a.jsonl", "a", "b", "c")
+    elsewhere = Target(schema="public", table="elsewhere")
+    load_by_spark(loads, tasks, transform=GROUPED, target=elsewhere, **others)
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, path=str(loads.folder / "*.jsonl")))
+    write(loads, "a.jsonl", "a")
+    loads.load()
+    change(loads, "INSERT INTO target (id) VALUES (8)")
+
+    assert verified(loads).counts == {Kind.ROW_FROM_NOWHERE: 1}
+
+
+def test_rows_of_no_record_are_still_expected_after_a_rewind_of_later_commits(loads, tasks):
+    write(loads, "a.jsonl", "a", "b")
+    load_by_spark(loads, tasks, transform=GROUPED)
+    kept = "SELECT * FROM records"
+    write(loads, "b.jsonl", "a", "b", "b")
+    load_by_spark(loads, tasks, transform=kept)
+    rewind(replace(loads.declared, transform=kept), loads.engine, to=Position(1), dry_run=False)
+
+    verification = verified(loads, transform=kept)
+
+    assert (verification.differences, verification.rows) == ((), 2)
+    load_by_spark(loads, tasks, transform=kept)
+    assert (verified(loads, transform=kept).differences, verified(loads, transform=kept).rows) == ((), 5)
+
+
+def test_rewound_rows_of_no_record_are_no_longer_expected(loads, tasks):
+    """A rewind refuses rows of no record, so another pipeline's rewind is noted by hand."""
+    write(loads, "a.jsonl", "a", "b")
+    load_by_spark(loads, tasks, transform=GROUPED)
+    change(
+        loads,
+        "INSERT INTO onceload.ledger (pipeline_id, position, kind, batch, rewound_to)"
+        " SELECT pipeline_id, 2, 'rewind', 'by hand', 0 FROM onceload.pipeline",
+    )
+
+    assert verified(loads, transform=GROUPED).counts == {Kind.ROW_FROM_NOWHERE: 2}
+
+
+def test_rows_that_were_loaded_without_lineage_are_expected_after_it_was_declared(loads):
+    write(loads, "a.jsonl", "a", "b")
+    loads.load(target=WITHOUT_LINEAGE)
+    write(loads, "b.jsonl", "a", "b")
+    loads.load()
+
+    for deep in (False, True):
+        verification = verified(loads, deep=deep)
+        assert (verification.differences, verification.rows) == ((), 4)
+    change(loads, "DELETE FROM target WHERE _producer_id IS NULL AND id = 0")
+    assert verified(loads).counts == {Kind.ROW_MISSING: 1}
+    assert "have no lineage" in verified(loads, target=WITHOUT_LINEAGE).not_compared[0].reason
+
+
+@pytest.mark.parametrize("lineage", [True, False])
+def test_merged_rows_of_a_removed_transform_are_not_from_nowhere(loads, tasks, lineage):
+    change(loads, "CREATE UNIQUE INDEX ON target (id)")
+    merged = Target(schema="public", table="target", write=Write.MERGE, key=("id",), lineage=lineage)
+    loads.declared = replace(loads.declared, target=merged)
+    write(loads, "a.jsonl", "a", "a", "b")
+    load_by_spark(loads, tasks, transform=GROUPED.replace("max(id)", "max(id) + 100"))
+    write(loads, "b.jsonl", "a", "b")
+    loads.load()
+
+    verification = verified(loads, deep=True)
+
+    assert (loads.rows(), verification.differences) == ([0, 1, 101, 102], ())
+
+
+def test_a_merge_into_a_shared_table_may_replace_rows_of_no_record(loads, tasks):
+    change(loads, "CREATE UNIQUE INDEX ON target (id)")
+    write(loads, "a.jsonl", "a", "b")
+    mine = replace(loads.declared.source, path=str(loads.folder / "*.jsonl"))
+    load_by_spark(loads, tasks, transform=GROUPED, source=mine)
+    merged = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
+    write(loads, "others/a.jsonl", "a")
+    loads.load(target=merged, **another(loads))
+
+    verification = verified(loads, transform=GROUPED, source=mine)
+
+    assert (loads.rows(), verification.differences) == ([0, 1], ())
+    assert "a merge may have replaced" in verification.not_compared[0].reason
+    change(loads, "INSERT INTO target (id) VALUES (7), (8)")
+    assert verified(loads, transform=GROUPED, source=mine).counts == {Kind.ROW_FROM_NOWHERE: 1}
