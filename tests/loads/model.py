@@ -358,7 +358,7 @@ class Model:
         self._replaced_by[commit.batch] |= {life.file for life in commit.replaced}
 
     def _is_one_of(self, found: Way, ways: Set[Way]) -> bool:
-        """A merge numbers new files in order. Of two at once, one may number a file again that is not loaded yet."""
+        """A merge numbers new files in order. One of two at once may number a file again that is not loaded yet."""
         begins_later = (
             self.kind.write is Write.MERGE
             and found.life not in self.taken

@@ -219,7 +219,10 @@ def test_a_late_piece_of_an_earlier_try_is_refused(loads, monkeypatch):
 
 
 @STAGED
-def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, monkeypatch):
+@pytest.mark.parametrize("spools", [True, False])
+def test_a_piece_is_staged_once_though_the_answer_was_lost(loads, spools, monkeypatch):
+    if not spools:
+        monkeypatch.setattr(StagedBatch, "_may_spool", lambda *_: False)
     numbers = list(range(200))
     loads.write("a.jsonl.gz", packed(numbers))
     lost: list[object] = []

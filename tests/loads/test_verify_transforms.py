@@ -67,7 +67,7 @@ def another(loads: Loads, name: str = "others") -> dict[str, Any]:
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize(("transform", "rows"), [(GROUPED, 3), (MIXED, 5)])
-def test_rows_that_a_transform_makes_of_several_records_are_no_differences(loads, tasks, transform, rows, deep):
+def test_rows_that_a_transform_makes_of_several_records_are_not_reported(loads, tasks, transform, rows, deep):
     write(loads, "a.jsonl", "a", "a", "b", "b")
     load_by_spark(loads, tasks, transform=transform)
     write(loads, "b.jsonl", "b", "b")
@@ -123,7 +123,7 @@ def test_a_pipeline_without_a_transform_expects_no_row_of_no_record(loads):
     assert verified(loads).counts == {Kind.ROW_MISSING: 1, Kind.ROW_FROM_NOWHERE: 1}
 
 
-def test_several_rows_of_one_record_are_no_duplicates_once_their_transform_is_removed(loads, tasks):
+def test_several_rows_of_one_record_are_not_duplicates_once_their_transform_is_removed(loads, tasks):
     write(loads, "a.jsonl", "a", "b")
     load_by_spark(loads, tasks, transform=DOUBLED)
     write(loads, "b.jsonl", "a", "b")
@@ -131,7 +131,7 @@ def test_several_rows_of_one_record_are_no_duplicates_once_their_transform_is_re
 
     assert verified(loads).differences == ()
     change(loads, "INSERT INTO target SELECT DISTINCT * FROM target")
-    # The surplus of the transform's records cannot be told from the rows that it made.
+    # The surplus rows of the transform look like those that it made.
     assert verified(loads).counts == {Kind.ROW_FROM_NOWHERE: 2, Kind.ROW_DUPLICATED: 2}
 
 
