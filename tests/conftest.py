@@ -61,6 +61,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("postgres_version", versions, scope="session")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests come first, so that none is left for the end, and those with Spark next, in one process.
+
+    Each process begins with its own part of the list. One that has nothing left takes from the end of another's part.
+    """
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.get_closest_marker("smoke"):
+        return 0
+    return 1 if "tasks" in getattr(item, "fixturenames", ()) else 2
+
+
 @pytest.fixture(scope="session")
 def postgres_version() -> PostgresVersion:
     return 18
