@@ -1,0 +1,1 @@
+"""The parts of `python -m bench loads`, each a section of its page."""

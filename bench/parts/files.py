@@ -1,0 +1,99 @@
+"""Many small files beside one file of the same events, and a load that finds nothing new."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench.events import COLUMNS, Events
+from bench.measured import Figure, Measured, check_equal
+from bench.parts.section import section
+from bench.parts.stand import Stand, Way, declared_as
+from dedup_core.postgres import LedgerSettings
+from spark_jobs.load.load import load
+from spark_jobs.load.report import Report
+from spark_jobs.load.settings import LoadSettings, new_batch
+from spark_jobs.pipeline.declared import Declared, Format, Publish, Source
+
+SMALL, ONE, AGAIN, COMMAND = "small files", "one file", "nothing new", "nothing new, the whole command"
+SMALL_ROWS = 100
+
+
+def files(stand: Stand) -> str:
+    files = stand.sizes.files
+    events = Events(rows=files * SMALL_ROWS, devices=max(1, files // 10))
+    again: dict[str, list[float]] = {AGAIN: [], COMMAND: []}
+    with stand.folder() as folder:
+        small = folder / "small"
+        small.mkdir()
+        amount = events.write_small(small, rows_each=SMALL_ROWS)
+        check_equal("sum of amounts", found=events.write_jsonl(folder / "events.jsonl"), expected=amount)
+        many = declared_as(small / "*.jsonl", publish=Publish.STAGED)
+        file = _pipeline_file(folder / "events.yaml", many)
+
+        def load_many(dsn: str) -> float:
+            seconds = stand.load(dsn, many).seconds
+            # Without tasks, a load that finds something would start Spark.
+            settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
+            again[AGAIN].append(_of_nothing(load(many, settings, batch=new_batch())))
+            again[COMMAND].append(_command_seconds(dsn, file))
+            return seconds
+
+        loads = {SMALL: load_many, ONE: stand.ours(replace(many, source=_source(folder / "events.jsonl")))}
+        ways = {name: Way(rows=events.rows, amount=amount, load=each) for name, each in loads.items()}
+        taken = stand.alternate(ways)
+    figures = [
+        Figure(name="small files ÷ one file, staged", must=0.3, aim=0.7, measured=taken[SMALL].per(taken[ONE])),
+        *(
+            Figure(name=name, must=3, aim=1, measured=Measured(tuple(seconds)), unit=" s", is_less_better=True)
+            for name, seconds in again.items()
+        ),
+    ]
+    data = (
+        f"Data: {files:,} files of {SMALL_ROWS} events each, and one file of the same events."
+        "\nThe whole command keeps its bytecode, as Python does by default."
+    )
+    return section(data, figures, taken)
+
+
+def _source(path: Path) -> Source:
+    return Source(path=str(path), format=Format.JSONL)
+
+
+def _of_nothing(report: Report) -> float:
+    found = (report.loaded, report.duplicates, report.engine)
+    check_equal("rows loaded again, and the engine that was started", found=found, expected=(0, 0, None))
+    return report.seconds
+
+
+def _pipeline_file(path: Path, declared: Declared) -> Path:
+    # All JSON is YAML too.
+    content = {
+        "pipeline": declared.name,
+        "source": {"path": declared.source.path, "format": "jsonl"},
+        "columns": COLUMNS,
+        "target": {"table": "public.target"},
+        "publish": "staged",
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _command_seconds(dsn: str, file: Path) -> float:
+    # By default Python keeps what it has compiled; the shell of a bench may forbid that.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "onceload", "load", file, "--json"],
+        env={**environment, "ONCELOAD_DSN": dsn},
+        check=True,
+        capture_output=True,
+    )
+    seconds = time.perf_counter() - started
+    report = json.loads(done.stdout)
+    found = (report["loaded"], report["engine"])
+    check_equal("rows loaded by the command, and the engine that was started", found=found, expected=(0, None))
+    return seconds

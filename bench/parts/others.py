@@ -1,0 +1,120 @@
+"""Loads beside others that load the same rows."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bench import limit, peers
+from bench.events import COLUMNS, Events
+from bench.measured import Figure, Measured, Taken, check_equal
+from bench.parts.section import section
+from bench.parts.stand import Stand, Way, declared_as
+from dedup_core.pipeline import Guarantee
+from spark_jobs.pipeline.declared import Publish
+
+COPY = "two COPY streams of CSV"
+DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"
+AT_LEAST_ONCE = "direct, at_least_once"
+LIMIT = "two processes that parse and COPY, and nothing else"
+JDBC, DLT = "Spark's JDBC writer", "dlt"
+_TRANSFORM = (
+    "SELECT device, happened_at, sequence, upper(kind) AS kind, amount, trim(note) AS note, _producer_id, _sequence"
+    " FROM records WHERE amount >= 0"
+)
+_TIMES_OF_PAIR = 3
+
+
+def beside_others(stand: Stand) -> str:
+    sizes = stand.sizes
+    events = Events(rows=sizes.rows, devices=max(1, sizes.rows // 10))
+    missing = [] if stand.has_jdbc else ["Spark's JDBC writer (install Debian's `libpostgresql-jdbc-java`)"]
+    with stand.folder() as folder:
+        ways, data = _main_ways(stand, events, folder)
+        direct = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
+        transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
+        careless = replace(direct.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
+        at_least_once = replace(ways[DIRECT], load=stand.ours(replace(direct, pipeline=careless)))
+        alone = partial(limit.parse_and_copy, file=folder / "events.jsonl")
+        ways[LIMIT] = replace(ways[DIRECT], load=alone, is_ours=False)
+        ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))
+        if stand.has_jdbc:
+            ways[JDBC] = replace(
+                ways[DIRECT], load=partial(peers.spark_jdbc, file=folder / "events.jsonl"), is_ours=False
+            )
+        dlt = peers.Dlt.installed(folder / "dlt")
+        if isinstance(dlt, peers.Dlt):
+            ways[DLT] = _dlt_way(dlt, folder, rows=sizes.rows_dlt)
+            data += f" dlt {dlt.version} loads a file of {sizes.rows_dlt:,} of them."
+        else:
+            missing.append(dlt)
+        taken = stand.alternate(ways)
+        # The guarantee costs less than the machine's mood changes, so the two stand side by side, and more often.
+        pair = stand.alternate({AT_LEAST_ONCE: at_least_once, DIRECT: ways[DIRECT]}, times=_TIMES_OF_PAIR)
+    figures = [*_main_figures(taken), *_other_figures(taken), _cost_of_guarantee(pair)]
+    data += f"\nThe cost of the guarantee comes from {_TIMES_OF_PAIR} times as many repetitions of just these two ways."
+    data += (
+        f"\nThe limit of the libraries: {LIMIT}, reach {taken[LIMIT].per(taken[COPY])} of COPY,"
+        f" and direct reaches {taken[DIRECT].per(taken[LIMIT])} of that."
+    )
+    return section(data, figures, taken | {AT_LEAST_ONCE: pair[AT_LEAST_ONCE]}, missing=missing)
+
+
+def _cost_of_guarantee(pair: Mapping[str, Taken]) -> Figure:
+    cost = (100 * (1 / ratio - 1) for ratio in pair[DIRECT].per(pair[AT_LEAST_ONCE]).values)
+    return Figure(
+        name="cost of exactly_once, against at_least_once",
+        must=5,
+        aim=2,
+        measured=Measured(tuple(cost)),
+        unit=" %",
+        is_less_better=True,
+    )
+
+
+def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
+    yield Figure(name="with a transform ÷ COPY", must=0.4, aim=0.6, measured=taken[TRANSFORM].per(taken[COPY]))
+    for name, must, aim in ((JDBC, 3, 5), (DLT, 30, 60)):
+        if name in taken:
+            yield Figure(name=f"direct ÷ {name}", must=must, aim=aim, measured=taken[DIRECT].per(taken[name]))
+
+
+def large(stand: Stand) -> str:
+    rows = stand.sizes.rows_large
+    with stand.folder() as folder:
+        ways, data = _main_ways(stand, Events(rows=rows, devices=max(1, rows // 10)), folder)
+        taken = stand.alternate(ways)
+    return section(data, _main_figures(taken), taken)
+
+
+def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Way], str]:
+    json_lines, halves = folder / "events.jsonl", [folder / "first.csv", folder / "second.csv"]
+    amount = events.write_jsonl(json_lines)
+    check_equal("sum of amounts as CSV", found=events.write_csv(halves), expected=amount)
+    direct, staged = (declared_as(json_lines, publish=publish) for publish in (Publish.DIRECT, Publish.STAGED))
+    loads: dict[str, Callable[[str], float]] = {
+        COPY: partial(peers.copy_streams, files=halves),
+        DIRECT: stand.ours(direct),
+        STAGED: stand.ours(staged),
+    }
+    json_bytes, csv_bytes = json_lines.stat().st_size, sum(half.stat().st_size for half in halves)
+    data = (
+        f"Data: {events.rows:,} events of six columns ({', '.join(COLUMNS.values())}),"
+        f" {json_bytes / 1e6:,.0f} MB of JSON lines; the same rows as CSV are {csv_bytes / 1e6:,.0f} MB.\n"
+        f"The {COPY}: a connection and a file for each, into a plain logged table without lineage."
+    )
+    ways = {name: Way(rows=events.rows, amount=amount, load=each, is_ours=name != COPY) for name, each in loads.items()}
+    return ways, data
+
+
+def _main_figures(taken: Mapping[str, Taken]) -> list[Figure]:
+    return [
+        Figure(name="JSON lines, direct ÷ COPY", must=0.85, aim=1, measured=taken[DIRECT].per(taken[COPY])),
+        Figure(name="JSON lines, staged ÷ COPY", must=0.5, aim=0.8, measured=taken[STAGED].per(taken[COPY])),
+    ]
+
+
+def _dlt_way(dlt: peers.Dlt, folder: Path, *, rows: int) -> Way:
+    file = folder / "some.jsonl"
+    amount = Events(rows=rows, devices=max(1, rows // 10)).write_jsonl(file)
+    return Way(rows=rows, amount=amount, load=partial(dlt.load, file=file), is_ours=False)

@@ -1,0 +1,30 @@
+"""Records that name their producer, beside files that are their own producers."""
+
+from dataclasses import replace
+
+from bench.events import Events
+from bench.measured import Figure
+from bench.parts.section import section
+from bench.parts.stand import Stand, Way, declared_as
+from spark_jobs.pipeline.declared import Publish, RecordProducer
+
+DIRECT, PRODUCERS = "direct", "staged, record producers"
+
+
+def producers(stand: Stand) -> str:
+    rows = stand.sizes.rows_large
+    devices = max(1, rows // 10)
+    with stand.folder() as folder:
+        amount = Events(rows=rows, devices=devices).write_jsonl(folder / "events.jsonl")
+        direct = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
+        producer = RecordProducer(name="device", sequence="sequence")
+        named = replace(direct, publish=Publish.STAGED, producer=producer)
+        ways = {
+            name: Way(rows=rows, amount=amount, load=stand.ours(declared))
+            for name, declared in ((DIRECT, direct), (PRODUCERS, named))
+        }
+        taken = stand.alternate(ways)
+    ratio = taken[PRODUCERS].per(taken[DIRECT])
+    figures = [Figure(name="record producers, staged ÷ direct", must=0.25, aim=0.5, measured=ratio)]
+    data = f"Data: {rows:,} events of {devices:,} devices that take turns; the ledger knows each device and its ids."
+    return section(data, figures, taken)
