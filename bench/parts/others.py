@@ -16,7 +16,7 @@ from spark_jobs.pipeline.declared import Publish
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"
 AT_LEAST_ONCE = "direct, at_least_once"
-LIMIT = "two processes that parse and COPY, and nothing else"
+LIMIT = "two bare processes"
 JDBC, DLT = "Spark's JDBC writer", "dlt"
 _TRANSFORM = (
     "SELECT device, happened_at, sequence, upper(kind) AS kind, amount, trim(note) AS note, _producer_id, _sequence"
@@ -35,13 +35,9 @@ def beside_others(stand: Stand) -> str:
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
         careless = replace(direct.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
         at_least_once = replace(ways[DIRECT], load=stand.ours(replace(direct, pipeline=careless)))
-        alone = partial(limit.parse_and_copy, file=folder / "events.jsonl")
-        ways[LIMIT] = replace(ways[DIRECT], load=alone, is_ours=False)
         ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))
         if stand.has_jdbc:
-            ways[JDBC] = replace(
-                ways[DIRECT], load=partial(peers.spark_jdbc, file=folder / "events.jsonl"), is_ours=False
-            )
+            ways[JDBC] = replace(ways[LIMIT], load=partial(peers.spark_jdbc, file=folder / "events.jsonl"))
         dlt = peers.Dlt.installed(folder / "dlt")
         if isinstance(dlt, peers.Dlt):
             ways[DLT] = _dlt_way(dlt, folder, rows=sizes.rows_dlt)
@@ -49,14 +45,11 @@ def beside_others(stand: Stand) -> str:
         else:
             missing.append(dlt)
         taken = stand.alternate(ways)
-        # The guarantee costs less than the machine's mood changes, so the two stand side by side, and more often.
+        # The guarantee costs less than the machine's mood changes, so they are measured side by side, and more often.
         pair = stand.alternate({AT_LEAST_ONCE: at_least_once, DIRECT: ways[DIRECT]}, times=_TIMES_OF_PAIR)
     figures = [*_main_figures(taken), *_other_figures(taken), _cost_of_guarantee(pair)]
     data += f"\nThe cost of the guarantee comes from {_TIMES_OF_PAIR} times as many repetitions of just these two ways."
-    data += (
-        f"\nThe limit of the libraries: {LIMIT}, reach {taken[LIMIT].per(taken[COPY])} of COPY,"
-        f" and direct reaches {taken[DIRECT].per(taken[LIMIT])} of that."
-    )
+    data += _beside_copy(taken)
     return section(data, figures, taken | {AT_LEAST_ONCE: pair[AT_LEAST_ONCE]}, missing=missing)
 
 
@@ -73,8 +66,9 @@ def _cost_of_guarantee(pair: Mapping[str, Taken]) -> Figure:
 
 
 def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
-    yield Figure(name="with a transform ÷ COPY", must=0.4, aim=0.6, measured=taken[TRANSFORM].per(taken[COPY]))
-    for name, must, aim in ((JDBC, 3, 5), (DLT, 30, 60)):
+    transformed = taken[TRANSFORM].per(taken[DIRECT])
+    yield Figure(name="Spark SQL transform ÷ direct", must=0.4, aim=0.5, measured=transformed)
+    for name, must, aim in ((JDBC, 4, 5), (DLT, 30, 60)):
         if name in taken:
             yield Figure(name=f"direct ÷ {name}", must=must, aim=aim, measured=taken[DIRECT].per(taken[name]))
 
@@ -84,7 +78,7 @@ def large(stand: Stand) -> str:
     with stand.folder() as folder:
         ways, data = _main_ways(stand, Events(rows=rows, devices=max(1, rows // 10)), folder)
         taken = stand.alternate(ways)
-    return section(data, _main_figures(taken), taken)
+    return section(data + _beside_copy(taken), _main_figures(taken), taken)
 
 
 def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Way], str]:
@@ -94,6 +88,7 @@ def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Wa
     direct, staged = (declared_as(json_lines, publish=publish) for publish in (Publish.DIRECT, Publish.STAGED))
     loads: dict[str, Callable[[str], float]] = {
         COPY: partial(peers.copy_streams, files=halves),
+        LIMIT: partial(limit.parse_and_copy, file=json_lines),
         DIRECT: stand.ours(direct),
         STAGED: stand.ours(staged),
     }
@@ -101,17 +96,25 @@ def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Wa
     data = (
         f"Data: {events.rows:,} events of six columns ({', '.join(COLUMNS.values())}),"
         f" {json_bytes / 1e6:,.0f} MB of JSON lines; the same rows as CSV are {csv_bytes / 1e6:,.0f} MB.\n"
+        f"The {LIMIT} (L) parse the lines and COPY them, with lineage and a digest for each chunk, but without a"
+        " ledger or any check of a value; their start is in no number.\n"
         f"The {COPY}: a connection and a file for each, into a plain logged table without lineage."
     )
-    ways = {name: Way(rows=events.rows, amount=amount, load=each, is_ours=name != COPY) for name, each in loads.items()}
+    ours = (DIRECT, STAGED)
+    ways = {name: Way(rows=events.rows, amount=amount, load=each, is_ours=name in ours) for name, each in loads.items()}
     return ways, data
 
 
 def _main_figures(taken: Mapping[str, Taken]) -> list[Figure]:
     return [
-        Figure(name="JSON lines, direct ÷ COPY", must=0.85, aim=1, measured=taken[DIRECT].per(taken[COPY])),
-        Figure(name="JSON lines, staged ÷ COPY", must=0.5, aim=0.8, measured=taken[STAGED].per(taken[COPY])),
+        Figure(name="direct, warm ÷ L", must=0.85, aim=0.95, measured=taken[DIRECT].per(taken[LIMIT])),
+        Figure(name="staged ÷ direct", must=0.85, aim=1, measured=taken[STAGED].per(taken[DIRECT])),
     ]
+
+
+def _beside_copy(taken: Mapping[str, Taken]) -> str:
+    each = ", ".join(f"{name} {taken[name].per(taken[COPY])}" for name in (LIMIT, DIRECT, STAGED))
+    return f"\nOf the {COPY}: {each}."
 
 
 def _dlt_way(dlt: peers.Dlt, folder: Path, *, rows: int) -> Way:
