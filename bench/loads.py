@@ -1,14 +1,14 @@
 """Loads beside others that load the same rows, and beside themselves in other circumstances.
 
-The ways of a part take turns within a repetition, each into a database of its own, on one Spark session; a figure is
-the ratio of two ways within a repetition, so that they share whatever else the machine does.
+The ways of a part take turns within a repetition, each into a database of its own; a figure is the ratio of two ways
+within a repetition, so that they share whatever else the machine does.
 """
 
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,6 @@ from bench.parts.producers import producers
 from bench.parts.sessions import shared_pipeline
 from bench.parts.stand import QUICK, Sizes, Stand
 from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.work.spark.tasks import SparkTasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wanted.add_argument("--files", type=int, help=f"small files, of {SMALL_ROWS} rows each (10 000)")
     wanted.add_argument("--memory-bytes", type=int, help="of the file that memory is measured with (5 000 000 000)")
     wanted.add_argument("--deliveries", type=int, help="of tiny chunks, to sessions (5 000)")
-    wanted.add_argument("--repetitions", type=int, help="of each way (3)")
+    wanted.add_argument("--repetitions", type=int, help="of each way (5)")
     wanted.add_argument("--jdbc", type=Path, default=peers.JDBC_DRIVER, help="the driver's jar (%(default)s)")
 
 
@@ -57,38 +56,40 @@ def page(found: str, title: str, text: str) -> str:
 _INTRODUCTION = """# Benchmarks of loads
 
 Command: `python -m bench loads`; `--only` and the name of a part rewrite one section.
-Rows and the sum of their amounts were checked before each number was taken down.
+Rows and the sum of their amounts were checked before each number was taken down, and each load of ours by \
+`onceload verify --deep`, outside the measured time.
 A ratio compares two ways within a repetition, in which all ways take turns; its median is what is judged.
 They are measurements of one machine and no tests: compare them with your own run only.
 """
 
 
 def measure(home: Path, dsn: str, arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """One part after the other, on one Spark session: its title and its text."""
+    """One part after the other: its title and its text."""
     peers.open_port(home)
     engine = connect(LedgerSettings(dsn=dsn))
     machine = describe(engine)
     engine.dispose()
-    has_jdbc = arguments.jdbc.exists()
-    options = {"spark.jars": str(arguments.jdbc)} if has_jdbc else {}
-    starting = time.monotonic()
-    with SparkTasks.started("bench", None, options) as tasks:
-        started_s = time.monotonic() - starting
-        stand = Stand(home=home, dsn=dsn, tasks=tasks, sizes=sizes_of(arguments), has_jdbc=has_jdbc)
+    jdbc = arguments.jdbc if arguments.jdbc.exists() else None
+    with ExitStack() as running:
+        stand = Stand(home=home, dsn=dsn, sizes=sizes_of(arguments), jdbc=jdbc, running=running)
         for name in arguments.only:
-            about = _about(machine, sizes=stand.sizes, session_start_s=started_s)
-            yield TITLES[name], f"{about}\n{PARTS[name](stand)}"
+            load_before = os.getloadavg()[0]
+            text = PARTS[name](stand)
+            yield TITLES[name], f"{_about(machine, stand, load_before=load_before)}\n{text}"
 
 
-def _about(machine: Machine, *, sizes: Sizes, session_start_s: float) -> str:
+def _about(machine: Machine, stand: Stand, *, load_before: float) -> str:
+    started_s = stand.session_start_s
+    session = (
+        f"Spark's session took {started_s:.1f} s to start and was warmed up by a load, but not its SQL; "
+        "neither is in any other number.\n"
+    )
     return f"""Command: `{" ".join(["python -m bench", *sys.argv[1:]])}`, run on {datetime.now(UTC):%Y-%m-%d}, \
-at a load of {os.getloadavg()[0]:.1f} before this part.
+at a load of {load_before:.1f} before this part and {os.getloadavg()[0]:.1f} after it.
 {machine.processors}, {machine.memory} of memory, {machine.system}; Python {machine.python}, \
 Postgres {machine.postgres} (embedded, same machine); {machine.settings}.
-A number is the median of {sizes.repetitions} repetitions, with the lowest and the highest in brackets; \
-the first of them is cold.
-Spark's session took {session_start_s:.1f} s to start, once and before all of them; it is in no other number.
-"""
+A number is the median of {stand.sizes.repetitions} repetitions, with the lowest and the highest in brackets.
+{session if started_s is not None else ""}"""
 
 
 PARTS: dict[str, Callable[[Stand], str]] = {

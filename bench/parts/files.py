@@ -42,8 +42,11 @@ def files(stand: Stand) -> str:
             again[COMMAND].append(_command_seconds(dsn, file))
             return seconds
 
-        loads = {SMALL: load_many, ONE: stand.ours(replace(many, source=_source(folder / "events.jsonl")))}
-        ways = {name: Way(rows=events.rows, amount=amount, load=each) for name, each in loads.items()}
+        one = replace(many, source=_source(folder / "events.jsonl"))
+        ways = {
+            SMALL: Way(rows=events.rows, amount=amount, load=load_many, declared=many),
+            ONE: stand.ours(one, rows=events.rows, amount=amount),
+        }
         taken = stand.alternate(ways)
     figures = [
         Figure(name="small files ÷ one file, staged", must=0.3, aim=0.7, measured=taken[SMALL].per(taken[ONE])),

@@ -3,7 +3,7 @@
 from bench.events import Events
 from bench.measured import table
 from bench.parts.section import mb
-from bench.parts.stand import Stand, Way, declared_as
+from bench.parts.stand import Stand, declared_as
 from spark_jobs.pipeline.declared import Publish
 
 _WORKER_BYTES_MAX = 10**9
@@ -19,8 +19,7 @@ def memory(stand: Stand) -> str:
         count = 10_000 * wanted // file.stat().st_size
         amount = Events(rows=count, devices=max(1, count // 10)).write_jsonl(file)
         for publish in (Publish.DIRECT, Publish.STAGED):
-            way = Way(rows=count, amount=amount, load=stand.ours(declared_as(file, publish=publish)))
-            seconds, peak = stand.once(way)
+            seconds, peak = stand.once(stand.ours(declared_as(file, publish=publish), rows=count, amount=amount))
             workers = peak.of("worker")
             row = [f"{count / seconds:,.0f}", *map(mb, (peak.of("driver")[0], peak.of("jvm")[0]))]
             rows.append([publish, *row, ", ".join(map(mb, workers))])

@@ -28,15 +28,16 @@ _TIMES_OF_PAIR = 3
 def beside_others(stand: Stand) -> str:
     sizes = stand.sizes
     events = Events(rows=sizes.rows, devices=max(1, sizes.rows // 10))
-    missing = [] if stand.has_jdbc else ["Spark's JDBC writer (install Debian's `libpostgresql-jdbc-java`)"]
+    missing = [] if stand.jdbc else ["Spark's JDBC writer (install Debian's `libpostgresql-jdbc-java`)"]
     with stand.folder() as folder:
         ways, data = _main_ways(stand, events, folder)
         direct = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
         careless = replace(direct.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
-        at_least_once = replace(ways[DIRECT], load=stand.ours(replace(direct, pipeline=careless)))
-        ways[TRANSFORM] = replace(ways[DIRECT], load=stand.ours(transform))
-        if stand.has_jdbc:
+        rows, amount = events.rows, ways[DIRECT].amount
+        at_least_once = stand.ours(replace(direct, pipeline=careless), rows=rows, amount=amount)
+        ways[TRANSFORM] = stand.ours(transform, rows=rows, amount=amount)
+        if stand.jdbc:
             ways[JDBC] = replace(ways[LIMIT], load=partial(peers.spark_jdbc, file=folder / "events.jsonl"))
         dlt = peers.Dlt.installed(folder / "dlt")
         if isinstance(dlt, peers.Dlt):
@@ -85,12 +86,9 @@ def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Wa
     json_lines, halves = folder / "events.jsonl", [folder / "first.csv", folder / "second.csv"]
     amount = events.write_jsonl(json_lines)
     check_equal("sum of amounts as CSV", found=events.write_csv(halves), expected=amount)
-    direct, staged = (declared_as(json_lines, publish=publish) for publish in (Publish.DIRECT, Publish.STAGED))
-    loads: dict[str, Callable[[str], float]] = {
+    of_others: dict[str, Callable[[str], float]] = {
         COPY: partial(peers.copy_streams, files=halves),
         LIMIT: partial(limit.parse_and_copy, file=json_lines),
-        DIRECT: stand.ours(direct),
-        STAGED: stand.ours(staged),
     }
     json_bytes, csv_bytes = json_lines.stat().st_size, sum(half.stat().st_size for half in halves)
     data = (
@@ -100,8 +98,9 @@ def _main_ways(stand: Stand, events: Events, folder: Path) -> tuple[dict[str, Wa
         " ledger or any check of a value; their start is in no number.\n"
         f"The {COPY}: a connection and a file for each, into a plain logged table without lineage."
     )
-    ours = (DIRECT, STAGED)
-    ways = {name: Way(rows=events.rows, amount=amount, load=each, is_ours=name in ours) for name, each in loads.items()}
+    ways = {name: Way(rows=events.rows, amount=amount, load=each) for name, each in of_others.items()}
+    for name, publish in ((DIRECT, Publish.DIRECT), (STAGED, Publish.STAGED)):
+        ways[name] = stand.ours(declared_as(json_lines, publish=publish), rows=events.rows, amount=amount)
     return ways, data
 
 
@@ -120,4 +119,4 @@ def _beside_copy(taken: Mapping[str, Taken]) -> str:
 def _dlt_way(dlt: peers.Dlt, folder: Path, *, rows: int) -> Way:
     file = folder / "some.jsonl"
     amount = Events(rows=rows, devices=max(1, rows // 10)).write_jsonl(file)
-    return Way(rows=rows, amount=amount, load=partial(dlt.load, file=file), is_ours=False)
+    return Way(rows=rows, amount=amount, load=partial(dlt.load, file=file))

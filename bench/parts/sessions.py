@@ -3,8 +3,9 @@
 from bench import sessions
 from bench.events import COLUMNS, Events, check_rows
 from bench.measured import Figure, Measured, table
-from bench.parts.stand import Stand, declared_as
+from bench.parts.stand import Stand, check_deep, declared_as
 from dedup_core.delivery import Mode
+from onceload.pipeline_file import read_pipeline
 from spark_jobs.pipeline.declared import Publish
 
 _SESSIONS = (1, 2, 4, 8)
@@ -46,6 +47,7 @@ def shared_pipeline(stand: Stand) -> str:
                     with stand.database() as (dsn, engine):
                         seconds, commits = sessions.consume_at_once(dsn, engine, file, sessions=count)
                         check_rows(engine, "target", rows=events.rows, amount=amount)
+                        check_deep(read_pipeline(file), engine, rows=events.rows)
                     found[count].append((commits if found is handed else events.rows) / seconds)
             with stand.database() as (dsn, engine):
                 takeovers.append(sessions.takeover_seconds(dsn, engine, files[2]))
@@ -53,6 +55,7 @@ def shared_pipeline(stand: Stand) -> str:
                 declared = declared_as(folder / f"{large.rows}.jsonl", publish=Publish.DIRECT)
                 shares.append(100 * sessions.share_of_handing_out(dsn, declared))
                 check_rows(engine, "target", rows=large.rows, amount=amounts[1])
+                check_deep(declared, engine, rows=large.rows)
     best = max(handed.values(), key=lambda values: Measured(tuple(values)).median)
     until = sessions.LEASE_S + 1
     figures = [

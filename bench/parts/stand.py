@@ -2,17 +2,19 @@
 
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from bench.events import COLUMNS, check_rows
-from bench.measured import PeakMemory, Taken
+from bench.events import COLUMNS, Events, check_rows
+from bench.measured import PeakMemory, Taken, check_equal
 from dedup_core.pipeline import Pipeline
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
@@ -21,7 +23,11 @@ from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
+from spark_jobs.verify.verify import verify
+from spark_jobs.work.session import Tasks
 from spark_jobs.work.spark.tasks import SparkTasks
+
+_WARMING_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +38,7 @@ class Sizes:
     files: int = 10_000
     memory_bytes: int = 5 * 10**9
     deliveries: int = 5_000
-    repetitions: int = 3
+    repetitions: int = 5
 
 
 QUICK = Sizes(
@@ -47,19 +53,38 @@ class Way:
     rows: int
     amount: Decimal
     load: Callable[[str], float]
-    #: Whether Spark's Python workers do it; for other loaders, the memory of these workers means nothing.
-    is_ours: bool = True
+    #: The pipeline to verify; None for other loaders, which have no ledger and no Python workers.
+    declared: Declared | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Stand:
     """What all parts share."""
 
     home: Path
     dsn: str
-    tasks: SparkTasks
     sizes: Sizes
-    has_jdbc: bool
+    #: The driver's jar, if it is installed.
+    jdbc: Path | None
+    #: Ends with the last part.
+    running: ExitStack
+    #: How long Spark's session took to start, once it has.
+    session_start_s: float | None = None
+
+    @cached_property
+    def tasks(self) -> SparkTasks:
+        """Spark's session: started by the first part that needs it, and warmed up before anything is measured."""
+        started = time.monotonic()
+        options = {"spark.jars": str(self.jdbc)} if self.jdbc else {}
+        tasks = self.running.enter_context(SparkTasks.started("bench", None, options))
+        self.session_start_s = time.monotonic() - started
+        with self.folder() as folder, self.database() as (dsn, _):
+            Events(rows=_WARMING_ROWS, devices=100).write_jsonl(folder / "events.jsonl")
+            declared = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
+            # Enough chunks for all workers.
+            source = replace(declared.source, chunk_bytes=2**18)
+            self.load(dsn, replace(declared, source=source), tasks=tasks)
+        return tasks
 
     def alternate(self, ways: Mapping[str, Way], *, times: int = 1) -> dict[str, Taken]:
         """Each way once in every repetition, forwards and backwards in turns, so that none is always behind another."""
@@ -68,7 +93,7 @@ class Stand:
             for name, way in list(ways.items())[:: -1 if number % 2 else 1]:
                 seconds, peak = self.once(way)
                 taken[name].seconds.append(seconds)
-                taken[name].workers_bytes += peak.of("worker") if way.is_ours else ()
+                taken[name].workers_bytes += peak.of("worker") if way.declared else ()
                 print(f"{number + 1}, {name}: {way.rows / seconds:,.0f} rows/s", file=sys.stderr, flush=True)
         return taken
 
@@ -77,6 +102,8 @@ class Stand:
             with PeakMemory().watching() as peak:
                 seconds = way.load(dsn)
             check_rows(engine, "target", rows=way.rows, amount=way.amount)
+            if way.declared is not None:
+                check_deep(way.declared, engine, rows=way.rows)
         return seconds, peak
 
     @contextmanager
@@ -108,12 +135,30 @@ class Stand:
         yield folder
         subprocess.run(["rm", "-r", folder], check=True)
 
-    def ours(self, declared: Declared) -> Callable[[str], float]:
-        return lambda dsn: self.load(dsn, declared).seconds
+    def ours(self, declared: Declared, *, rows: int, amount: Decimal, tasks: Tasks | None = None) -> Way:
+        """A load in Spark's session, unless other tasks are given."""
+        chosen = tasks or self.tasks
+        return Way(
+            rows=rows,
+            amount=amount,
+            load=lambda dsn: self.load(dsn, declared, tasks=chosen).seconds,
+            declared=declared,
+        )
 
-    def load(self, dsn: str, declared: Declared) -> Report:
+    def load(self, dsn: str, declared: Declared, *, tasks: Tasks | None = None) -> Report:
         settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
-        return load(declared, settings, batch=new_batch(), tasks=self.tasks)
+        return load(declared, settings, batch=new_batch(), tasks=tasks or self.tasks)
+
+
+def check_deep(declared: Declared, engine: Engine, *, rows: int) -> None:
+    """What `onceload verify --deep` finds: no difference, and as many rows as were loaded."""
+    found = verify(declared, engine, deep=True)
+    has_values = declared.transform is None and declared.producer is None
+    check_equal(
+        "differences, counted rows and compared rows of verify --deep",
+        found=(found.counts, found.rows, found.rows_compared),
+        expected=({}, rows, rows if has_values else 0),
+    )
 
 
 def declared_as(path: Path, *, publish: Publish) -> Declared:
