@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,8 +13,11 @@ from urllib.parse import urlsplit
 
 import psycopg2
 
-from bench.events import DDL
+from bench.events import COLUMNS, DDL
+from bench.measured import check_equal
 from onceload.embedded import binaries
+from spark_jobs.pipeline.columns import arrow_schema, parse_column
+from spark_jobs.read.cuts import cuts
 
 #: From Debian's package libpostgresql-jdbc-java; nothing but this comparison needs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
@@ -78,43 +81,46 @@ def spark_jdbc(dsn: str, file: Path) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dlt:
-    """dlt with its defaults, in an environment of its own."""
+class Environment:
+    """A Python of its own, with the packages of one other loader."""
 
-    folder: Path
+    python: Path
+    #: The version of its first package.
     version: str
 
     @classmethod
-    def installed(cls, folder: Path) -> "Dlt | str":
-        """Install it below the folder, or say why it cannot be."""
-        python = str(folder / "bin" / "python")
+    def installed(cls, folder: Path, package: str, *more: str) -> "Environment | str":
+        """Install packages below the folder; if that fails, return the reason."""
+        python = folder / "bin" / "python"
+        name = package.partition("[")[0]
         uv = [sys.executable, "-m", "uv"]
-        pip = [*uv, "pip", "install", "--quiet", "--python", python, "dlt[postgres,filesystem]"]
-        asked = [python, "-c", "import dlt; print(dlt.__version__)"]
+        asked = [str(python), "-c", f"from importlib.metadata import version; print(version({name!r}))"]
         try:
-            subprocess.run([*uv, "venv", "--quiet", str(folder)], check=True)
-            subprocess.run(pip, check=True)
+            subprocess.run([*uv, "venv", "--quiet", folder], check=True)
+            subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, package, *more], check=True)
             version = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         except (OSError, subprocess.CalledProcessError) as error:
-            return f"dlt could not be installed ({error})"
-        return cls(folder=folder, version=version)
+            return f"{name} could not be installed ({error})"
+        return cls(python=python, version=version)
 
-    def load(self, dsn: str, file: Path) -> float:
-        environment = {
-            **os.environ,
-            "DLT_DATA_DIR": str(self.folder / _database(dsn)),
-            "RUNTIME__DLTHUB_TELEMETRY": "false",
-            # It asks for a password, which the server does not.
-            "DESTINATION__POSTGRES__CREDENTIALS": f"postgresql://postgres:none@{_LISTENING}:{_PORT}/{_database(dsn)}",
-        }
-        done = subprocess.run(
-            [self.folder / "bin" / "python", "-c", _DLT, file.parent.as_uri(), file.name],
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return float(done.stdout.split()[-1])
+
+def dlt(dsn: str, file: Path, *, environment: Environment) -> float:
+    """Dlt with its defaults."""
+    variables = {
+        **os.environ,
+        "DLT_DATA_DIR": str(environment.python.parents[1] / _database(dsn)),
+        "RUNTIME__DLTHUB_TELEMETRY": "false",
+        # It asks for a password, which the server does not.
+        "DESTINATION__POSTGRES__CREDENTIALS": f"postgresql://postgres:none@{_LISTENING}:{_PORT}/{_database(dsn)}",
+    }
+    done = subprocess.run(
+        [environment.python, "-c", _DLT, file.parent.as_uri(), file.name],
+        env=variables,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout.split()[-1])
 
 
 #: What dlt's documentation shows for files of JSON lines.
@@ -131,6 +137,60 @@ started = perf_counter()
 files = filesystem(bucket_url=folder, file_glob=name) | read_jsonl()
 pipeline.run(files.with_name("target")).raise_on_failed_jobs()
 print(perf_counter() - started)
+"""
+
+
+def adbc(dsn: str, file: Path, *, environment: Environment) -> float:
+    """ADBC from two processes, half of the file for each; answers with the seconds from when both are ready."""
+    _run(dsn, f"CREATE TABLE target ({DDL})")
+    schema = arrow_schema(tuple(parse_column(*each) for each in COLUMNS.items())).serialize().to_pybytes().hex()
+    size = file.stat().st_size
+    halves = cuts(str(file), first=0, end=size, chunk_bytes=(size + 1) // 2, record_bytes_max=size)
+    with ExitStack() as running:
+        processes = [
+            running.enter_context(
+                subprocess.Popen(
+                    [environment.python, "-c", _ADBC, dsn, file, str(first), str(end), schema],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for first, end in halves
+        ]
+        _expect("ready", processes)
+        started = perf_counter()
+        for process in processes:
+            print("go", file=process.stdin, flush=True)
+        _expect("done", processes)
+        return perf_counter() - started
+
+
+def _expect(word: str, processes: Sequence["subprocess.Popen[str]"]) -> None:
+    for process in processes:
+        check_equal("line from ADBC", found=process.stdout and process.stdout.readline().strip(), expected=word)
+
+
+#: Arrow's reader parses the next batch while the driver sends the last one.
+_ADBC = """
+import sys
+
+import pyarrow as pa
+import pyarrow.json as pj
+from adbc_driver_postgresql import dbapi
+
+address, path, first, end, schema = sys.argv[1:]
+parsing = pj.ParseOptions(explicit_schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))))
+reading = pj.ReadOptions(block_size=2**24)
+with dbapi.connect(address) as connection, connection.cursor() as cursor, pa.memory_map(path) as file:
+    print("ready", flush=True)
+    input()
+    file.seek(int(first))
+    half = pa.BufferReader(file.read_buffer(int(end) - int(first)))
+    rows = pj.open_json(half, read_options=reading, parse_options=parsing)
+    cursor.adbc_ingest("target", rows, mode="append")
+    connection.commit()
+    print("done", flush=True)
 """
 
 

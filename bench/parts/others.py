@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
 from bench import limit, peers
 from bench.events import COLUMNS, Events
 from bench.measured import Figure, Measured, Taken, check_equal
@@ -17,7 +19,7 @@ COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"
 AT_LEAST_ONCE = "direct, at_least_once"
 LIMIT = "two bare processes"
-JDBC, DLT = "Spark's JDBC writer", "dlt"
+JDBC, ADBC, DLT = "Spark's JDBC writer", "ADBC from two processes", "dlt"
 _TRANSFORM = (
     "SELECT device, happened_at, sequence, upper(kind) AS kind, amount, trim(note) AS note, _producer_id, _sequence"
     " FROM records WHERE amount >= 0"
@@ -31,18 +33,25 @@ def beside_others(stand: Stand) -> str:
     missing = [] if stand.jdbc else ["Spark's JDBC writer (install Debian's `libpostgresql-jdbc-java`)"]
     with stand.folder() as folder:
         ways, data = _main_ways(stand, events, folder)
-        direct = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
+        json_lines = folder / "events.jsonl"
+        direct = declared_as(json_lines, publish=Publish.DIRECT)
         transform = replace(direct, publish=Publish.STAGED, transform=_TRANSFORM)
         careless = replace(direct.pipeline, guarantee=Guarantee.AT_LEAST_ONCE)
         rows, amount = events.rows, ways[DIRECT].amount
         at_least_once = stand.ours(replace(direct, pipeline=careless), rows=rows, amount=amount)
         ways[TRANSFORM] = stand.ours(transform, rows=rows, amount=amount)
         if stand.jdbc:
-            ways[JDBC] = replace(ways[LIMIT], load=partial(peers.spark_jdbc, file=folder / "events.jsonl"))
-        dlt = peers.Dlt.installed(folder / "dlt")
-        if isinstance(dlt, peers.Dlt):
+            ways[JDBC] = replace(ways[LIMIT], load=partial(peers.spark_jdbc, file=json_lines))
+        adbc = peers.Environment.installed(folder / "adbc", "adbc-driver-postgresql", f"pyarrow=={pa.__version__}")
+        if isinstance(adbc, peers.Environment):
+            ways[ADBC] = replace(ways[LIMIT], load=partial(peers.adbc, file=json_lines, environment=adbc))
+            data += f"\n{ADBC} ({adbc.version}): each parses half of the lines with pyarrow, in one transaction."
+        else:
+            missing.append(adbc)
+        dlt = peers.Environment.installed(folder / "dlt", "dlt[postgres,filesystem]")
+        if isinstance(dlt, peers.Environment):
             ways[DLT] = _dlt_way(dlt, folder, rows=sizes.rows_dlt)
-            data += f" dlt {dlt.version} loads a file of {sizes.rows_dlt:,} of them."
+            data += f"\ndlt {dlt.version} loads a file of {sizes.rows_dlt:,} of them."
         else:
             missing.append(dlt)
         taken = stand.alternate(ways)
@@ -69,7 +78,7 @@ def _cost_of_guarantee(pair: Mapping[str, Taken]) -> Figure:
 def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
     transformed = taken[TRANSFORM].per(taken[DIRECT])
     yield Figure(name="Spark SQL transform ÷ direct", must=0.4, aim=0.5, measured=transformed)
-    for name, must, aim in ((JDBC, 4, 5), (DLT, 30, 60)):
+    for name, must, aim in ((JDBC, 4, 5), (ADBC, 1, 1.2), (DLT, 30, 60)):
         if name in taken:
             yield Figure(name=f"direct ÷ {name}", must=must, aim=aim, measured=taken[DIRECT].per(taken[name]))
 
@@ -116,7 +125,7 @@ def _beside_copy(taken: Mapping[str, Taken]) -> str:
     return f"\nOf the {COPY}: {each}."
 
 
-def _dlt_way(dlt: peers.Dlt, folder: Path, *, rows: int) -> Way:
+def _dlt_way(environment: peers.Environment, folder: Path, *, rows: int) -> Way:
     file = folder / "some.jsonl"
     amount = Events(rows=rows, devices=max(1, rows // 10)).write_jsonl(file)
-    return Way(rows=rows, amount=amount, load=partial(dlt.load, file=file))
+    return Way(rows=rows, amount=amount, load=partial(peers.dlt, file=file, environment=environment))
