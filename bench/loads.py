@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import peers
 from bench.machine import Machine, describe
+from bench.parts.commands import commands
 from bench.parts.files import SMALL_ROWS, files
 from bench.parts.memory import memory
 from bench.parts.others import beside_others, large
@@ -79,23 +80,25 @@ def measure(home: Path, dsn: str, arguments: argparse.Namespace) -> Iterator[tup
 
 
 def _about(machine: Machine, stand: Stand, *, load_before: float) -> str:
-    started_s = stand.session_start_s
-    session = (
-        f"Spark's session took {started_s:.1f} s to start and was warmed up by a load, but not its SQL; "
-        "neither is in any other number.\n"
-    )
+    session = ""
+    if stand.session_start_s is not None:
+        session = (
+            f"Spark's session took {stand.session_start_s:.1f} s to start and was warmed up by a load, but not its SQL;"
+            " neither is in any other number.\n"
+        )
     return f"""Command: `{" ".join(["python -m bench", *sys.argv[1:]])}`, run on {datetime.now(UTC):%Y-%m-%d}, \
 at a load of {load_before:.1f} before this part and {os.getloadavg()[0]:.1f} after it.
 {machine.processors}, {machine.memory} of memory, {machine.system}; Python {machine.python}, \
 Postgres {machine.postgres} (embedded, same machine); {machine.settings}.
 A number is the median of {stand.sizes.repetitions} repetitions, with the lowest and the highest in brackets.
-{session if started_s is not None else ""}"""
+{session}"""
 
 
 PARTS: dict[str, Callable[[Stand], str]] = {
     "events": beside_others,
     "large": large,
     "producers": producers,
+    "commands": commands,
     "files": files,
     "memory": memory,
     "sessions": shared_pipeline,
@@ -104,6 +107,7 @@ TITLES = {
     "events": "Beside others",
     "large": "A larger file",
     "producers": "Record producers",
+    "commands": "Whole commands",
     "files": "Many small files",
     "memory": "Memory",
     "sessions": "Sessions",

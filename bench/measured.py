@@ -97,7 +97,7 @@ class Stopwatch:
 
 
 class PeakMemory:
-    """The largest resident size of this process, of the JVM and of each Python worker, while the block runs."""
+    """The largest resident size of each process below this one, while the block runs."""
 
     def __init__(self) -> None:
         self._peaks: dict[tuple[str, int], int] = {}
@@ -143,7 +143,12 @@ def _kind(process: psutil.Process) -> str:
     if process.name() == "java":
         return "jvm"
     parent = process.parent()
-    return "worker" if parent and "pyspark.daemon" in parent.cmdline() else "other"
+    begun_by = " ".join(parent.cmdline()) if parent else ""
+    return "worker" if any(each in begun_by for each in _BEGINS_WORKERS) else "other"
+
+
+#: In the command lines of the processes that Python workers are forked from: Spark's, and those of local sessions.
+_BEGINS_WORKERS = ("pyspark.daemon", "multiprocessing.forkserver")
 
 
 def peak_bytes(process: psutil.Process) -> int:

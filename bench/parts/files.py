@@ -1,22 +1,18 @@
 """Many small files beside one file of the same events, and a load that finds nothing new."""
 
-import json
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench.events import COLUMNS, Events
+from bench.events import Events
 from bench.measured import Figure, Measured, check_equal
+from bench.parts.outside import pipeline_file, run_load
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way, declared_as
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.load.load import load
 from spark_jobs.load.report import Report
 from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Declared, Format, Publish, Source
+from spark_jobs.pipeline.declared import Format, Publish, Source
 
 SMALL, ONE, AGAIN, COMMAND = "small files", "one file", "nothing new", "nothing new, the whole command"
 SMALL_ROWS = 100
@@ -32,7 +28,7 @@ def files(stand: Stand) -> str:
         amount = events.write_small(small, rows_each=SMALL_ROWS)
         check_equal("sum of amounts", found=events.write_jsonl(folder / "events.jsonl"), expected=amount)
         many = declared_as(small / "*.jsonl", publish=Publish.STAGED)
-        file = _pipeline_file(folder / "events.yaml", many)
+        file = pipeline_file(folder / "events.yaml", small / "*.jsonl", publish=Publish.STAGED)
 
         def load_many(dsn: str) -> float:
             seconds = stand.load(dsn, many).seconds
@@ -72,31 +68,8 @@ def _of_nothing(report: Report) -> float:
     return report.seconds
 
 
-def _pipeline_file(path: Path, declared: Declared) -> Path:
-    # All JSON is YAML too.
-    content = {
-        "pipeline": declared.name,
-        "source": {"path": declared.source.path, "format": "jsonl"},
-        "columns": COLUMNS,
-        "target": {"table": "public.target"},
-        "publish": "staged",
-    }
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
 def _command_seconds(dsn: str, file: Path) -> float:
-    # By default Python keeps what it has compiled; the shell of a bench may forbid that.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "onceload", "load", file, "--json"],
-        env={**environment, "ONCELOAD_DSN": dsn},
-        check=True,
-        capture_output=True,
-    )
-    seconds = time.perf_counter() - started
-    report = json.loads(done.stdout)
+    seconds, report = run_load(dsn, file)
     found = (report["loaded"], report["engine"])
     check_equal("rows loaded by the command, and the engine that was started", found=found, expected=(0, None))
     return seconds

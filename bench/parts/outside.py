@@ -1,0 +1,50 @@
+"""`onceload load` as a user calls it, from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.events import COLUMNS
+from spark_jobs.pipeline.declared import Publish
+
+
+def pipeline_file(path: Path, source: Path, *, publish: Publish) -> Path:
+    # All JSON is YAML too.
+    content = {
+        "pipeline": "events",
+        "source": {"path": str(source), "format": "jsonl"},
+        "columns": COLUMNS,
+        "target": {"table": "public.target"},
+        "publish": publish,
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def run_load(dsn: str, pipeline: Path, *options: str) -> tuple[float, Mapping[str, Any]]:
+    """The seconds of `onceload load`, and its report."""
+    started = time.perf_counter()
+    with start_load(dsn, pipeline, *options) as process:
+        output, messages = process.communicate()
+    seconds = time.perf_counter() - started
+    if process.returncode:
+        raise SystemExit(f"onceload load {pipeline}: exit code {process.returncode}. Nothing was measured\n{messages}")
+    return seconds, json.loads(output)
+
+
+def start_load(dsn: str, pipeline: Path, *options: str) -> "subprocess.Popen[str]":
+    # By default Python keeps what it has compiled; the shell of a bench may forbid that.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "onceload", "load", pipeline, "--json", *options],
+        env={**environment, "ONCELOAD_DSN": dsn},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
