@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from sqlalchemy import Engine, text
 
 from bench.measured import check_equal
+from spark_jobs.pipeline.columns import arrow_schema, parse_column
 
 #: Six columns, by the types that a pipeline declares and that a plain table has.
 COLUMNS = {
@@ -29,6 +31,7 @@ _SEED = 20260101
 _BLOCK_ROWS = 500_000
 _CENTS_MAX = 1_000_000
 _FIRST_US = 1_767_225_600_000_000  # 2026-01-01, in microseconds.
+_ARROW = arrow_schema(tuple(parse_column(*each) for each in COLUMNS.items()))
 _KINDS = pa.array(["created", "opened", "viewed", "changed", "paid", "shipped", "returned", "closed"])
 
 
@@ -45,6 +48,17 @@ class Events:
     def write_csv(self, paths: list[Path]) -> Decimal:
         """In as many files of the same size as there are paths."""
         return self._write(paths, _csv_lines)
+
+    def write_parquet(self, path: Path, *, groups: int) -> Decimal:
+        """In one file with a number of row groups of the same size."""
+        cents = 0
+        with pq.ParquetWriter(path, _ARROW) as writer:
+            for numbers, devices in self._blocks(rows_max=-(-self.rows // groups)):
+                *values, block_cents = _values(numbers, devices)
+                columns = [each.cast(field.type) for each, field in zip(values, _ARROW, strict=True)]
+                writer.write_table(pa.table(columns, schema=_ARROW), row_group_size=len(numbers))
+                cents += block_cents
+        return _amount(cents)
 
     def write_small(self, folder: Path, *, rows_each: int) -> Decimal:
         """JSON lines, in files of so many rows."""

@@ -19,6 +19,7 @@ from bench.parts.commands import commands
 from bench.parts.files import SMALL_ROWS, files
 from bench.parts.memory import memory
 from bench.parts.others import beside_others, large
+from bench.parts.parquet import parquet
 from bench.parts.producers import producers
 from bench.parts.sessions import shared_pipeline
 from bench.parts.stand import QUICK, Sizes, Stand
@@ -99,6 +100,7 @@ PARTS: dict[str, Callable[[Stand], str]] = {
     "large": large,
     "producers": producers,
     "commands": commands,
+    "parquet": parquet,
     "files": files,
     "memory": memory,
     "sessions": shared_pipeline,
@@ -108,6 +110,7 @@ TITLES = {
     "large": "A larger file",
     "producers": "Record producers",
     "commands": "Whole commands",
+    "parquet": "Parquet",
     "files": "Many small files",
     "memory": "Memory",
     "sessions": "Sessions",

@@ -11,7 +11,6 @@ from bench.parts.section import section
 from bench.parts.stand import Stand, Way
 from onceload.pipeline_file import read_pipeline
 from spark_jobs.pipeline.declared import Publish
-from spark_jobs.work.local.tasks import LocalTasks
 
 _LIMIT = "two bare processes"
 _DIRECT, _STAGED, _SPARK = "direct", "staged", "direct, --engine spark"
@@ -82,7 +81,7 @@ def _appended(stand: Stand, folder: Path) -> Way:
 
     def load(dsn: str) -> float:
         file.write_bytes(loaded)
-        stand.load(dsn, declared, tasks=LocalTasks())
+        stand.load(dsn, declared, tasks=stand.local_tasks())
         with file.open("ab") as growing:
             growing.write(appended)
         return _load(dsn, pipeline=pipeline, rows=_APPENDED_ROWS)

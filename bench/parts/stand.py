@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from spark_jobs.load.settings import LoadSettings, new_batch
 from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
 from spark_jobs.verify.verify import verify
+from spark_jobs.work.local.tasks import LocalTasks
 from spark_jobs.work.session import Tasks
 from spark_jobs.work.spark.tasks import SparkTasks
 
@@ -76,6 +77,7 @@ class Stand:
     running: ExitStack
     #: How long Spark's session took to start, once it has.
     session_start_s: float | None = None
+    _are_local_warm: bool = field(default=False, init=False)
 
     @cached_property
     def tasks(self) -> SparkTasks:
@@ -84,13 +86,23 @@ class Stand:
         options = {"spark.jars": str(self.jdbc)} if self.jdbc else {}
         tasks = self.running.enter_context(SparkTasks.started("bench", None, options))
         self.session_start_s = time.monotonic() - started
+        self._warm_up(tasks)
+        return tasks
+
+    def local_tasks(self, slots: int = 2) -> LocalTasks:
+        """Sessions in processes of this machine; the process that they are forked from is warmed up too."""
+        if not self._are_local_warm:
+            self._warm_up(LocalTasks())
+            self._are_local_warm = True
+        return LocalTasks(slots=slots)
+
+    def _warm_up(self, tasks: Tasks) -> None:
         with self.folder() as folder, self.database() as (dsn, _):
             Events(rows=_WARMING_ROWS, devices=100).write_jsonl(folder / "events.jsonl")
             declared = declared_as(folder / "events.jsonl", publish=Publish.DIRECT)
             # Enough chunks for all workers.
             source = replace(declared.source, chunk_bytes=2**18)
             self.load(dsn, replace(declared, source=source), tasks=tasks)
-        return tasks
 
     def alternate(self, ways: Mapping[str, Way], *, times: int = 1) -> dict[str, Taken]:
         """Each way once in every repetition, forwards and backwards in turns, so that none is always behind another."""
