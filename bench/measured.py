@@ -1,5 +1,6 @@
 """Numbers of several repetitions, and the check without which none is printed."""
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -97,19 +98,24 @@ class Stopwatch:
 
 
 class PeakMemory:
-    """The largest resident size of each process below this one, while the block runs."""
+    """The largest resident size of some processes (left out: this one) and all below them, while the block runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *pids: int, every_s: float = 0.5) -> None:
+        self._pids, self._every_s = pids or (os.getpid(),), every_s
         self._peaks: dict[tuple[str, int], int] = {}
         self._ended = threading.Event()
 
     def of(self, kind: str) -> tuple[int, ...]:
-        """Bytes, the largest first; `driver`, `jvm` or `worker`."""
+        """Bytes, the largest first; `driver`, `jvm`, `worker`, `postgres` or `other`."""
         return tuple(sorted((peak for (of_kind, _), peak in self._peaks.items() if of_kind == kind), reverse=True))
+
+    @property
+    def largest(self) -> int:
+        return max(self._peaks.values())
 
     @contextmanager
     def watching(self) -> Iterator["PeakMemory"]:
-        for process in _family():
+        for process in self._family():
             with suppress(OSError):
                 Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # Forget the peak so far.
         watch = threading.Thread(target=self._watch, name="peak memory", daemon=True)
@@ -122,29 +128,31 @@ class PeakMemory:
             self._look()
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(self._every_s):
             self._look()
 
     def _look(self) -> None:
-        for process in _family():
+        for process in self._family():
             with suppress(psutil.Error, OSError):
-                place = (_kind(process), process.pid)
+                place = (self._kind(process), process.pid)
                 self._peaks[place] = max(self._peaks.get(place, 0), peak_bytes(process))
 
+    def _family(self) -> list[psutil.Process]:
+        found = []
+        for pid in self._pids:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                found += [process, *process.children(recursive=True)]
+        return found
 
-def _family() -> list[psutil.Process]:
-    this = psutil.Process()
-    return [this, *this.children(recursive=True)]
-
-
-def _kind(process: psutil.Process) -> str:
-    if process.pid == psutil.Process().pid:
-        return "driver"
-    if process.name() == "java":
-        return "jvm"
-    parent = process.parent()
-    begun_by = " ".join(parent.cmdline()) if parent else ""
-    return "worker" if any(each in begun_by for each in _BEGINS_WORKERS) else "other"
+    def _kind(self, process: psutil.Process) -> str:
+        if process.name() in ("java", "postgres"):
+            return "jvm" if process.name() == "java" else "postgres"
+        if process.pid in self._pids:
+            return "driver"
+        parent = process.parent()
+        begun_by = " ".join(parent.cmdline()) if parent else ""
+        return "worker" if any(each in begun_by for each in _BEGINS_WORKERS) else "other"
 
 
 #: In the command lines of the processes that Python workers are forked from: Spark's, and those of local sessions.

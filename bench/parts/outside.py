@@ -30,11 +30,8 @@ def run_load(dsn: str, pipeline: Path, *options: str) -> tuple[float, Mapping[st
     """The seconds of `onceload load`, and its report."""
     started = time.perf_counter()
     with start_load(dsn, pipeline, *options) as process:
-        output, messages = process.communicate()
-    seconds = time.perf_counter() - started
-    if process.returncode:
-        raise SystemExit(f"onceload load {pipeline}: exit code {process.returncode}. Nothing was measured\n{messages}")
-    return seconds, json.loads(output)
+        report = finished(process)
+    return time.perf_counter() - started, report
 
 
 def start_load(dsn: str, pipeline: Path, *options: str) -> "subprocess.Popen[str]":
@@ -48,3 +45,12 @@ def start_load(dsn: str, pipeline: Path, *options: str) -> "subprocess.Popen[str
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def finished(process: "subprocess.Popen[str]") -> Mapping[str, Any]:
+    """Wait for the end of the command, and return its report."""
+    output, messages = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"onceload load: exit code {process.returncode}. Nothing was measured\n{messages}")
+    report: Mapping[str, Any] = json.loads(output)
+    return report

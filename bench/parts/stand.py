@@ -79,6 +79,11 @@ class Stand:
     session_start_s: float | None = None
     _are_local_warm: bool = field(default=False, init=False)
 
+    @property
+    def server(self) -> int:
+        """The process of Postgres that its backends are below."""
+        return int((self.home / "postgres-18" / "data" / "postmaster.pid").read_text().split()[0])
+
     @cached_property
     def tasks(self) -> SparkTasks:
         """Spark's session: started by the first part that needs it, and warmed up before anything is measured."""
