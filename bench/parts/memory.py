@@ -32,7 +32,9 @@ def memory(stand: Stand) -> str:
             seconds, _ = stand.once(Way(rows=count, amount=amount, load=load, declared=read_pipeline(pipeline)))
             (peak,) = peaks
             figures.append(_figure(publish, peak))
-            each = (", ".join(map(mb, peak.of(kind))) or "-" for kind in ("driver", "jvm", "worker", "other"))
+            each = (
+                ", ".join(map(mb, filter(None, peak.of(kind)))) or "-" for kind in ("driver", "jvm", "worker", "other")
+            )
             rows.append([publish, f"{count / seconds:,.0f}", *each, mb(peak.of("postgres")[0])])
     header = ["route", "rows/s", "command", "JVM", "Python workers", "other processes", "largest backend of Postgres"]
     return f"""Data: one file of {size / 1e9:.1f} GB, {count:,} events, loaded once by `onceload load`.
@@ -53,6 +55,11 @@ def _load(dsn: str, *, pipeline: Path, server: int, rows: int, peaks: list[PeakM
             report = finished(process)
     check_equal("rows loaded by the command", found=report["loaded"], expected=rows)
     return float(report["seconds"])
+
+
+def _sizes(peak: PeakMemory, kind: str) -> str:
+    # A process that has just ended has no size.
+    return ", ".join(map(mb, filter(None, peak.of(kind)))) or "-"
 
 
 def _figure(publish: Publish, peak: PeakMemory) -> Figure:
