@@ -23,7 +23,7 @@ MIXED = f"""
 SELECT id, amount, note, _producer_id, _sequence FROM records WHERE note = 'a'
 UNION ALL SELECT id, amount, note, CAST(NULL AS bigint), CAST(NULL AS bigint) FROM ({GROUPED})
 """
-DOUBLED = "SELECT * FROM records UNION ALL SELECT * FROM records"
+TWO_ROWS_EACH = "SELECT * FROM records UNION ALL SELECT * FROM records"
 WITHOUT_LINEAGE = Target(schema="public", table="target", lineage=False)
 
 
@@ -125,7 +125,7 @@ def test_a_pipeline_without_a_transform_expects_no_row_of_no_record(loads):
 
 def test_several_rows_of_one_record_are_not_duplicates_once_their_transform_is_removed(loads, tasks):
     write(loads, "a.jsonl", "a", "b")
-    load_by_spark(loads, tasks, transform=DOUBLED)
+    load_by_spark(loads, tasks, transform=TWO_ROWS_EACH)
     write(loads, "b.jsonl", "a", "b")
     loads.load()
 
@@ -139,10 +139,10 @@ def test_a_duplicated_row_is_found_although_a_transform_was_added_since(loads, t
     write(loads, "a.jsonl", "a", "b")
     loads.load()
     write(loads, "b.jsonl", "a", "b")
-    load_by_spark(loads, tasks, transform=DOUBLED)
+    load_by_spark(loads, tasks, transform=TWO_ROWS_EACH)
     change(loads, "INSERT INTO target SELECT DISTINCT * FROM target WHERE _sequence = 0 AND _producer_id = 1")
 
-    found = [(each.kind, each.sequence_id) for each in verified(loads, transform=DOUBLED).differences]
+    found = [(each.kind, each.sequence_id) for each in verified(loads, transform=TWO_ROWS_EACH).differences]
 
     assert found == [(Kind.ROW_DUPLICATED, 0)]
 
