@@ -2,11 +2,14 @@
 
 from random import Random
 
+import pytest
+
 from dedup_core.delivery import Mode
 from tests.fault.sizes import CROWD_IN_CI, chosen_seed
 from tests.loads.crowd import Strike, Way, run_crowd
 
 
+@pytest.mark.long
 def test_a_crowd_that_is_struck_loads_each_message_once_and_in_the_order_of_its_mode():
     seed = chosen_seed()
     mode = Random(seed).choice(list(Mode))
