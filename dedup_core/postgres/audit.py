@@ -104,12 +104,16 @@ class RowsFound:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOfNoRecord:
-    """The rows without a producer in a table, by the ledger: a transform made them of several records."""
+    """The number of rows without a producer that should be in a table, by the ledger.
 
-    rows: int
+    A transform made them of several records, or a version without lineage loaded them.
+    """
+
+    at_least: int
+    at_most: int
     #: Those that the pipeline itself loaded; the others are of pipelines that share the table.
     ours: int
-    #: A pipeline merges into the table, which may replace some of them.
+    #: The pipeline has merged rows, so later ones may have replaced earlier ones.
     is_merged: bool
 
 
@@ -196,7 +200,11 @@ class AuditView:
         """The number of rows in a table that should name no producer."""
         binds = {"pipeline_id": self.pipeline_id, "table": table, "without_lineage": _WITHOUT_LINEAGE}
         row = self.connection.execute(SQL["rows_of_no_record"], binds).one()
-        return RowsOfNoRecord(rows=row.rows, ours=row.ours, is_merged=row.is_merged)
+        return RowsOfNoRecord(at_least=row.at_least, at_most=row.at_most, ours=row.ours, is_merged=row.is_merged)
+
+    def count_without_producer(self, table: str) -> int:
+        """The number of rows in a table that name no producer."""
+        return int(self.connection.execute(on_table(SQL["count_without_producer"], table)).scalar_one())
 
     def loaded_again(self) -> tuple[LoadedAgain, ...]:
         """Producers with records that were loaded more than once without `at_least_once`."""

@@ -14,15 +14,16 @@ SET LOCAL work_mem = '256MB';
 -- Receipts that a later generation replaced or a rewind undid are ignored: that commit deleted their rows.
 -- The version of the pipeline file at the time of a commit decides whether a record may become several rows, and
 -- whether its rows have a lineage.
-WITH receipt AS (
+WITH version AS MATERIALIZED (
+    SELECT version, coalesce(rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
+           coalesce(rest ->> 'transform', '') = '' AS is_one_row_each
+      FROM onceload.declaration WHERE pipeline_id = :pipeline_id
+), receipt AS (
     SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans,
-           CASE WHEN declared.rest ->> 'target' ~ :without_lineage THEN 0
-                ELSE ledger_span.rows END AS rows,
-           coalesce(declared.rest ->> 'transform', '') = '' AS is_one_row_each
+           CASE WHEN version.is_without_lineage THEN 0 ELSE ledger_span.rows END AS rows,
+           coalesce(version.is_one_row_each, true) AS is_one_row_each
       FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
-      JOIN onceload.ledger AS entry USING (pipeline_id, position)
-      LEFT JOIN onceload.declaration AS declared
-           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
+      JOIN onceload.ledger AS entry USING (pipeline_id, position) LEFT JOIN version ON version.version = entry.version
      WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind = 'load'
        AND ledger_span.producer_id NOT IN (
            SELECT producer_id FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND condition = 'replaced')
@@ -49,10 +50,8 @@ WITH receipt AS (
       FROM onceload.quarantine AS record
       LEFT JOIN onceload.ledger AS entry
            ON entry.pipeline_id = record.pipeline_id AND entry.position = record.settled_position
-      LEFT JOIN onceload.declaration AS declared
-           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
-     WHERE record.pipeline_id = :pipeline_id AND record.state = 'retried'
-       AND (declared.rest ->> 'target' ~ :without_lineage) IS NOT TRUE
+      LEFT JOIN version ON version.version = entry.version
+     WHERE record.pipeline_id = :pipeline_id AND record.state = 'retried' AND version.is_without_lineage IS NOT TRUE
      GROUP BY record.producer_id, record.position
 ), expected AS (
     SELECT producer_id, position, receipt.rows + coalesce(retried.rows, 0) AS rows, is_one_row_each
@@ -81,34 +80,58 @@ SELECT total.rows AS rows_expected, total.repeated, differing.*
  ORDER BY differing.producer_id, differing.position;
 
 -- name: rows_of_no_record
--- The rows without a producer that commits in force loaded into a table: those that a transform made of several records,
--- and those of versions without lineage. Pipelines that share the table are added up, because such rows look alike.
-WITH load AS (
-    SELECT entry.pipeline_id, entry.position, entry.loaded, coalesce(declared.rest ->> 'transform', '') <> '' AS is_transformed,
-           coalesce(declared.rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
-           entry.loaded > 0 AND declared.rest ->> 'target' LIKE 'merge, %' AS is_merged
-      FROM onceload.ledger_in_force AS ledger JOIN onceload.ledger AS entry USING (pipeline_id, position)
-      JOIN onceload.declaration AS declared
-           ON declared.pipeline_id = entry.pipeline_id AND declared.version = entry.version
-      JOIN onceload.pipeline ON pipeline.pipeline_id = entry.pipeline_id
-      -- A pipeline's rows are in the table of its current version, by which name they were loaded into it too.
-      JOIN onceload.declaration AS current
-           ON current.pipeline_id = pipeline.pipeline_id AND current.version = pipeline.version
-     WHERE ledger.kind IN ('load', 'retry')
-       AND (entry.pipeline_id = :pipeline_id OR current.terms ->> 'target.table' = :table)
-), attributed AS (
-    -- Rows that a later generation replaced count too: a replacement deletes only rows with a producer.
-    SELECT pipeline_id, position, sum(rows) AS rows
-      FROM load JOIN onceload.ledger_span USING (pipeline_id, position)
-     WHERE is_transformed AND NOT is_without_lineage GROUP BY pipeline_id, position
+-- The rows without a producer that should be in a table, by the commits in force: those that a transform made of several
+-- records, and those of versions without lineage. Only their number is known, and in some cases only its limits:
+-- such rows of all pipelines that ever named one of the pipeline's tables look alike, but those of others may be gone,
+-- and so may those of a file that was replaced.
+WITH version AS MATERIALIZED (
+    SELECT pipeline_id, version, coalesce(rest ->> 'transform', '') <> '' AS is_transformed,
+           coalesce(rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
+           coalesce(rest ->> 'target' LIKE 'merge, %', false) AS is_merge,
+           pipeline_id = :pipeline_id AS is_ours,
+           pipeline_id = :pipeline_id AND terms ->> 'target.table' = :table AS is_certain
+      FROM onceload.declaration
+     WHERE pipeline_id = :pipeline_id
+        OR pipeline_id IN (
+           SELECT other.pipeline_id FROM onceload.declaration AS other
+            WHERE other.terms ->> 'target.table' = :table
+               OR other.terms ->> 'target.table' IN (
+                  SELECT own.terms ->> 'target.table' FROM onceload.declaration AS own
+                   WHERE own.pipeline_id = :pipeline_id))
+), entry AS MATERIALIZED (
+    SELECT version.*, ledger.position, ledger.loaded
+      FROM version JOIN onceload.ledger USING (pipeline_id, version)
+      JOIN onceload.ledger_in_force USING (pipeline_id, position)
+     WHERE ledger.kind IN ('load', 'retry') AND ledger.loaded > 0
+       AND (version.is_transformed OR version.is_without_lineage OR version.is_merge)
 ), made AS (
-    SELECT pipeline_id, is_merged, loaded - coalesce(attributed.rows, 0) AS rows
-      FROM load LEFT JOIN attributed USING (pipeline_id, position) WHERE is_transformed OR is_without_lineage
+    -- A replacement deletes only rows that name their producer. The others stay, and the receipts of files count those
+    -- that no transform made.
+    SELECT entry.is_ours, entry.is_merge, entry.is_certain AND NOT (is_transformed AND is_replaced) AS is_certain,
+           greatest(0, CASE WHEN NOT is_transformed AND NOT is_without_lineage THEN 0
+                            WHEN is_transformed AND is_without_lineage THEN loaded
+                            WHEN is_transformed THEN loaded - receipts.rows
+                            ELSE loaded - receipts.rows_replaced END) AS rows
+      FROM entry CROSS JOIN LATERAL (
+           SELECT coalesce(sum(rows), 0) AS rows,
+                  coalesce(sum(rows) FILTER (WHERE is_replaced), 0) AS rows_replaced,
+                  coalesce(bool_or(is_replaced), false) AS is_replaced
+             FROM (SELECT rows, producer_id IN (
+                          SELECT producer_id FROM onceload.ledger_span WHERE condition = 'replaced') AS is_replaced
+                     FROM onceload.ledger_span
+                    WHERE ledger_span.pipeline_id = entry.pipeline_id AND ledger_span.position = entry.position
+                  ) AS receipt
+           ) AS receipts
 )
-SELECT CAST(coalesce(sum(rows), 0) AS bigint) AS rows,
-       CAST(coalesce(sum(rows) FILTER (WHERE pipeline_id = :pipeline_id), 0) AS bigint) AS ours,
-       coalesce((SELECT bool_or(is_merged) FROM load), false) AS is_merged
+SELECT CASE WHEN bool_or(is_merge) THEN 0
+            ELSE CAST(coalesce(sum(rows) FILTER (WHERE is_certain), 0) AS bigint) END AS at_least,
+       CAST(coalesce(sum(rows), 0) AS bigint) AS at_most,
+       CAST(coalesce(sum(rows) FILTER (WHERE is_ours), 0) AS bigint) AS ours,
+       coalesce(bool_or(is_merge AND is_ours), false) AS is_merged
   FROM made;
+
+-- name: count_without_producer
+SELECT count(*) FROM {table} WHERE _producer_id IS NULL;
 
 -- name: loaded_again
 -- Records that a commit consumed although an earlier one had, and although its version of the pipeline file did not

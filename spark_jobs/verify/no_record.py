@@ -1,6 +1,6 @@
-"""Compare the rows that a transform made of several records.
+"""Compare the rows that name no record and no producer.
 
-They name no record and no producer, so only their number is known: the ledger states how many of them were loaded.
+A transform made them of several records, or a version without lineage loaded them. So only their number is known.
 """
 
 from dedup_core.postgres.audit import RowsOfNoRecord
@@ -11,20 +11,25 @@ from spark_jobs.verify.findings import Difference, Findings, Kind
 
 def compare_rows_of_no_record(table: str, expected: RowsOfNoRecord, findings: Findings, *, found: int) -> None:
     """Compare the number of rows without a producer with the ledger."""
-    if expected.is_merged:
-        reason = f"its rows without {PRODUCER_ID} are not counted exactly: a merge may have replaced some of them"
+    is_exact = expected.at_least == expected.at_most
+    if not is_exact:
+        reason = (
+            f"its rows without {PRODUCER_ID} are not counted exactly: it should have {expected.at_least:,} to "
+            f"{expected.at_most:,} of them, because a merge, a replacement or another pipeline may have removed some"
+        )
         findings.notes.append(Note(name=table, reason=reason))
-    elif found < expected.rows:
-        _add(findings, Kind.ROW_MISSING, expected.rows, found)
-    if found > expected.rows:
-        _add(findings, Kind.ROW_FROM_NOWHERE, expected.rows, found)
+    if found < expected.at_least:
+        _add(findings, Kind.ROW_MISSING, ("" if is_exact else "at least ", expected.at_least), found)
+    if found > expected.at_most:
+        _add(findings, Kind.ROW_FROM_NOWHERE, ("" if is_exact else "at most ", expected.at_most), found)
 
 
-def _add(findings: Findings, kind: Kind, expected: int, found: int) -> None:
+def _add(findings: Findings, kind: Kind, limit: tuple[str, int], found: int) -> None:
+    words, expected = limit
     difference = Difference(
         producer=f"(rows without {PRODUCER_ID})",
         kind=kind,
-        expected=f"{expected:,} rows, which the ledger counts",
+        expected=f"{words}{expected:,} rows, which the ledger counts",
         found=f"{found:,} rows",
     )
     findings.add(difference, count=abs(expected - found))

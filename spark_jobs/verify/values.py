@@ -29,6 +29,7 @@ from spark_jobs.read.parts import is_stream, parts_of
 from spark_jobs.read.rows import read_records
 from spark_jobs.verify.files import size_of, url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
+from spark_jobs.verify.no_record import compare_rows_of_no_record
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
 from spark_jobs.write.target import added_columns, differing_columns
@@ -57,7 +58,7 @@ def compare_values(
         if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
             return 0
         comparison = _Comparison(declared, view, findings, differing=differing)
-        comparison.note_rows_of_no_record()
+        comparison.compare_rows_of_no_record()
         others = _of_other_versions(declared, view)
         for file in view.files():
             if others and not others.isdisjoint(position for position, _ in file.spans):
@@ -185,7 +186,7 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
-        self._is_of_records = not self.view.rows_of_no_record(table_name(self._target)).rows
+        self._of_no_record = self.view.rows_of_no_record(table_name(self._target))
         listed = f"{copy_columns(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
         self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
 
@@ -201,10 +202,12 @@ class _Comparison:
     def _is_merge(self) -> bool:
         return self._target.write is Write.MERGE
 
-    def note_rows_of_no_record(self) -> None:
-        if self._is_merge and self._target.lineage and not self._is_of_records:
-            reason = f"its rows without {PRODUCER_ID} are not compared: no record of a file is known to have made them"
-            self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
+    def compare_rows_of_no_record(self) -> None:
+        """Where no row was counted, because rows are merged."""
+        if self._is_merge and self._target.lineage and self._of_no_record.at_most:
+            table = table_name(self._target)
+            found = self.view.count_without_producer(table)
+            compare_rows_of_no_record(table, self._of_no_record, self.findings, found=found)
 
     def leave_out(self, file: FileReceipts) -> None:
         self._left_out.add(file.producer_id)
@@ -230,14 +233,19 @@ class _Comparison:
     def settle(self) -> None:
         """Compare the collected rows, and free their space."""
         self._connection.exec_driver_sql("ANALYZE reread")
-        questions = _Questions(self.declared, self._columns, is_of_records=self._is_of_records)
+        questions = _Questions(self.declared, self._columns, is_of_records=not self._of_no_record.at_most)
         self._find(questions.values, kind=Kind.VALUE_CHANGED)
         # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
             self._find(questions.missing, kind=Kind.ROW_MISSING)
-        # Without lineage, any row may be of a file that was left out.
         if self._target.lineage or not self._left_out:
             self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
+        else:
+            reason = (
+                "rows that no record makes are not searched for: without lineage, any row may be of a file whose "
+                "values were not compared"
+            )
+            self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
         self._connection.exec_driver_sql("TRUNCATE reread")
         self._held_bytes = 0
         self._names = {}
