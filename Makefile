@@ -15,7 +15,8 @@ check: setup ## Lint, check the format, the types, the import contracts, the wor
 	.venv/bin/python -m tests.words
 	bash requirements/audit
 
-PYTEST = .venv/bin/pytest --durations 15
+# The tests start hundreds of processes. Without bytecode, each of them would compile the modules again.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
 
 test: setup ## Run all but the long tests, three at a time (ARGS=... goes to pytest)
 	$(PYTEST) --numprocesses 3 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
