@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from math import ceil
 
 from tests.loads.storm.drawing import Theme, draw
 from tests.loads.storm.stand import open_stand
@@ -36,7 +37,7 @@ class Outcome:
 
 def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
     """Run a number of sequences, shared out among the themes; each has the seed behind that of the one before."""
-    each = max(1, sequences // len(Theme))
+    each = ceil(sequences / len(Theme))
     for number, theme in enumerate(Theme):
         first, started = seed + number * each, time.monotonic()
         shares = [range(first + lane, first + each, _LANES) for lane in range(_LANES)]
