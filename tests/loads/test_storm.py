@@ -56,6 +56,12 @@ def _dies(after: int) -> Load:
     return Load(fault=Fault.KILLED, at=after, counts_commits=True)
 
 
+def _published_twice(at: int) -> Publishing:
+    """A publisher stops and loses its lock, and another one stops at the same point, until the first has ended."""
+    stopped = Publishing(_KEPT, fault=Fault.STOPPED, at=at, counts_commits=True, keeps_lease=True)
+    return replace(stopped, loses_lock=True, then=(Load(), replace(stopped, gives_way=True)))
+
+
 #: Each was once loaded wrongly, without a word; behind which commit it has to be struck changes with the code.
 _FOUND_STRUCK: dict[str, tuple[range, Callable[[int], Drawn]]] = {
     "pieces of two tries, cut by an edit": (
@@ -89,6 +95,10 @@ _FOUND_STRUCK: dict[str, tuple[range, Callable[[int], Drawn]]] = {
             replace(_CONTENT, form=Form.PARQUET, on_rewrite=OnRewrite.NEW_GENERATION, **_AT_ONCE),
             (Append(_PARQUET, 12), _killed(at), Rotate(_PARQUET, "day/z.parquet", 1)),
         ),
+    ),
+    "two publishers of one batch": (
+        range(8, 14),
+        lambda at: Drawn(_RECORDS, (Append(_PLAIN, 8), _ONLY_KEPT, Append(_OTHER, 8, again=3), _published_twice(at))),
     ),
     "other names while a first load waits": (
         range(10, 26),

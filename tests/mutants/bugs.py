@@ -53,6 +53,8 @@ KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
 )
+OF_STORMS = "tests/loads/test_storm.py"
+_BEHIND_ANY_COMMIT = "test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
@@ -1757,7 +1759,7 @@ RECORD_BUGS = (
         wrong="    return True\n",
         tests=(
             f"{OF_CONTENT}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
-            "tests/loads/test_storm.py::test_a_fault_that_was_found_once_is_not_found_again",
+            f"{OF_STORMS}::test_a_fault_that_was_found_once_is_not_found_again",
         ),
     ),
     Bug(
@@ -1786,7 +1788,7 @@ RECORD_BUGS = (
         file="spark_jobs/content/copies.py",
         correct="    return _End.OF_FILE if loaded == all_of_it else _End.LATER\n",
         wrong="    return _End.OF_FILE\n",
-        tests=("tests/loads/test_storm.py::test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit",),
+        tests=(f"{OF_STORMS}::{_BEHIND_ANY_COMMIT}",),
     ),
     Bug(
         name="a file that its disk does not show is refused for good",
@@ -1905,7 +1907,10 @@ RECORD_BUGS = (
         file="spark_jobs/publish/new_rows.py",
         correct="        token = token_hex(8)\n",
         wrong='        token = ""\n',
-        tests=(f"{OF_RECORD_PRODUCERS}::test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself",),
+        tests=(
+            f"{OF_STORMS}::{_BEHIND_ANY_COMMIT}[two publishers of one batch]",
+            f"{OF_RECORD_PRODUCERS}::test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself",
+        ),
     ),
     Bug(
         name="a late record undoes a later one of its own producer",

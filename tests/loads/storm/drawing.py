@@ -70,6 +70,8 @@ def as_code(value: object) -> str:
 
 _CHUNK_BYTES = (1, 60, 200, 400, 400, 700, 700, 1500, 1500, 4000, 2**20)
 Maker = Callable[[], Operation]
+#: The commits of a publisher in which it decides what is new.
+_DECIDED_BEHIND = (7, 12)
 #: What a pipeline may do with what is rewritten, besides taking its rows back.
 _LIVING_ON = (OnRewrite.STOP, OnRewrite.NEW_GENERATION)
 
@@ -89,6 +91,7 @@ class Theme(StrEnum):
     MADE = "records that a transform makes"
     ROTATED = "a merge of files that are rotated"
     LATE = "a merge of records that come late"
+    TOGETHER = "two publishers of one batch"
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -110,6 +113,7 @@ class _Drawing:
         self._brings_new = theme is Theme.TRIES
         self._most = 3 if self._brings_new else self._most
         self._keeps = theme in (Theme.KEPT, Theme.NAMED)
+        self._publishes_twice = theme is Theme.TOGETHER
         self._sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20)
         self._words = self._kind()
         of_theme: list[Maker] = self._begin(theme)
@@ -145,6 +149,7 @@ class _Drawing:
             Theme.MADE: self._of_transforms,
             Theme.ROTATED: self._of_rotations,
             Theme.LATE: self._of_late_records,
+            Theme.TOGETHER: self._of_two_publishers,
         }
         return ways[theme](bare)
 
@@ -215,6 +220,14 @@ class _Drawing:
 
     def _of_late_records(self, bare: Words) -> list[Maker]:
         self._words = replace(bare, write=Write.MERGE, producer=("dev", "seq"))
+        return [self._append, self._load]
+
+    def _of_two_publishers(self, bare: Words) -> list[Maker]:
+        declare: Callable[[Words], Words] = self._rng.choice(
+            (self._of_producers, self._of_producers, self._of_messages)
+        )
+        self._words = replace(declare(bare), order=Order.ANY)
+        self._sizes, self._most = (4, 5, 8), 3
         return [self._append, self._load]
 
     # The pipeline file.
@@ -371,6 +384,8 @@ class _Drawing:
     def _operations(self) -> tuple[Operation, ...]:
         if self._keeps and self._rng.random() < 0.5:
             return self._kept_meanwhile()
+        if self._publishes_twice and self._rng.random() < 0.5:
+            return self._published_twice()
         made = self._rng.choice(self._makers)()
         # Loaded records cannot differ in a second try.
         return (self._append(), made) if self._brings_new else (made,)
@@ -390,6 +405,19 @@ class _Drawing:
             between += [self._edit_of_identity, self._edit_of_identity]
         some = [rng.choice(between)() for _ in range(rng.randint(1, 3))]
         return (Load(batch="kept 1", publishes=False), *some, Publishing("kept 1"))
+
+    def _published_twice(self) -> tuple[Operation, ...]:
+        """A publisher stops and loses its lock; another load brings a part of its batch, and a second one publishes."""
+        rng = self._rng
+        at = rng.randint(*_DECIDED_BEHIND)
+        of_second = rng.choice((at, at, at, rng.randint(0, _DECIDED_BEHIND[1])))
+        stopped = Publishing("kept 1", fault=Fault.STOPPED, counts_commits=True, keeps_lease=True)
+        second = replace(stopped, at=of_second, gives_way=True)
+        first = replace(stopped, at=at, loses_lock=True, then=(Load(), second))
+        # All of the batch is new at first.
+        new = replace(self._append(), again=0, late=0, percent=100)
+        again = replace(self._append(), again=rng.choice((1, 2, 4)), percent=100)
+        return (new, Load(batch="kept 1", publishes=False), again, first)
 
     def _edit(self) -> Edit:
         rng, words = self._rng, self._words

@@ -269,7 +269,14 @@ class Publishing:
     gives_up: bool = False
     fault: Fault | None = None
     at: int = 0
+    counts_commits: bool = False
     then: "tuple[Operation, ...]" = ()
+    #: Stopped no longer than its lease.
+    keeps_lease: bool = False
+    #: While it is stopped, the server ends the idle connection that locks the batch for it.
+    loses_lock: bool = False
+    #: It is stopped until the load that it runs beside has ended.
+    gives_way: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ from tests.loads.storm.strikes import Killed, Strike, TaskKilled, struck
 
 #: How long others may go on while a load is stopped; then they wait for it, as it may hold what they need.
 _ASIDE_S = 1.0
+_LOOKS_EVERY_S = 0.005
 _PATIENCE_S = 60.0
 _TRIES = 5
 #: In the end, until one finds nothing new.
@@ -139,6 +140,9 @@ class World:
     _before: Counted = field(default_factory=lambda: Counted(Counter(), Counter()))
     _batches: Iterator[int] = field(default_factory=lambda: count(1))
     _aside: list[threading.Thread] = field(default_factory=list)
+    #: Set when what runs beside a stopped load lets it go on, and when that load has ended.
+    _gave_way: threading.Event = field(default_factory=threading.Event)
+    _went_on: threading.Event = field(default_factory=threading.Event)
     #: What went wrong in what was carried out aside.
     _strange: list[BaseException] = field(default_factory=list)
     #: Whether anything that happened since may have taken rows away.
@@ -342,12 +346,13 @@ class World:
             fault=asked.fault,
             at=asked.at,
             server_dsn=self.server_dsn,
-            stopped=lambda: self._meanwhile(asked.then, of=who),
+            stopped=lambda: self._stopped(asked, of=who),
             counts_commits=counts,
             in_task=in_task,
         )
         with struck(strike):
             ended = self._tried(lambda: run(strike))
+        self._went_on.set()
         if isinstance(ended.error, Killed | TaskKilled):
             self._dead += (f"{batch}/", f"of {batch}.")
         self.outcomes[f"{type(asked).__name__} {asked.fault or 'whole'}: {ended.words}"] += 1
@@ -359,12 +364,26 @@ class World:
         except (Killed, TaskKilled, OnceloadError) as error:
             return Ended(error=error)
 
+    def _stopped(self, asked: Load | Consume | Publishing | Retry, *, of: str) -> None:
+        if isinstance(asked, Publishing) and asked.loses_lock:
+            self._cut_locks()
+        if isinstance(asked, Publishing) and asked.gives_way:
+            self._went_on.clear()
+            self._gave_way.set()
+            # The other one may wait for what this one locks.
+            self._went_on.wait(_ASIDE_S)
+        else:
+            self._meanwhile(asked.then, of=of)
+
     def _meanwhile(self, operations: Sequence[Operation], *, of: str) -> None:
         """Others go on while a load is stopped: by its lease, it is gone."""
+        self._gave_way.clear()
         thread = threading.Thread(target=self._all_aside, args=(operations,), kwargs={"of": of}, daemon=True)
         self._aside.append(thread)
         thread.start()
-        thread.join(_ASIDE_S)
+        until = time.monotonic() + _ASIDE_S
+        while thread.is_alive() and not self._gave_way.is_set() and time.monotonic() < until:
+            thread.join(_LOOKS_EVERY_S)
 
     def _all_aside(self, operations: Sequence[Operation], *, of: str) -> None:
         try:
@@ -411,6 +430,13 @@ class World:
             " WHERE pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline"
             "   AND starts_with(session.name, :prefix)",
             prefix=prefix,
+        )
+
+    def _cut_locks(self) -> None:
+        """The server ends each connection that holds an advisory lock, as of a batch."""
+        self._execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+            " WHERE locktype = 'advisory' AND datname = current_database() AND pid <> pg_backend_pid()"
         )
 
     # The end.
