@@ -6,13 +6,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import psycopg2
 
+from onceload import embedded
 from onceload.embedded import PostgresVersion, running
 
 _IN_MEMORY = Path("/dev/shm")
+_DEBIAN = Path("/usr/lib/postgresql")
+#: The oldest Postgres that is supported.
+_VERSION_MIN = 14
 #: A container may have 64 MB there.
 _MEMORY_BYTES_MIN = 4 * 2**30
 
@@ -41,6 +46,24 @@ def temporary_server(version: PostgresVersion) -> Iterator[str]:
         for setting in ("fsync", "full_page_writes"):
             execute(dsn, f"ALTER SYSTEM SET {setting} = off")
         execute(dsn, "SELECT pg_reload_conf()")
+        yield dsn
+
+
+def version_with_icu() -> int | None:
+    """The newest Postgres of Debian's packages here, which are built with ICU; ours has none."""
+    versions = [int(found.parent.parent.name) for found in _DEBIAN.glob("[0-9]*/bin/postgres")]
+    return max((each for each in versions if each >= _VERSION_MIN), default=None)
+
+
+@contextmanager
+def temporary_server_with_icu(version: int) -> Iterator[str]:
+    """The same with a Postgres of Debian's packages."""
+    of_version = embedded.binaries
+
+    def binaries(asked: PostgresVersion) -> Path:
+        return _DEBIAN / str(version) / "bin" if asked == version else of_version(asked)
+
+    with patch.object(embedded, "binaries", binaries), temporary_server(cast("PostgresVersion", version)) as dsn:
         yield dsn
 
 

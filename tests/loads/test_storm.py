@@ -12,7 +12,7 @@ import pytest
 
 from dedup_core.verdicts import Order
 from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
-from tests.loads.storm.drawing import Drawn, draw
+from tests.loads.storm.drawing import Drawn, Theme, draw
 from tests.loads.storm.operations import (
     Append,
     Copy,
@@ -34,7 +34,7 @@ from tests.loads.storm.operations import (
     Words,
 )
 from tests.loads.storm.records import Form
-from tests.loads.storm.stand import Stand, open_stand
+from tests.loads.storm.stand import Stand, open_server, open_stand
 
 #: So that several processes share them: as many as a minute or two has room for. `make faults` runs ten thousand.
 _SHARES, _SEQUENCES = 8, 10
@@ -232,6 +232,36 @@ def test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit(
     for at in commits:
         if fault := stand.fault_of(found(at)):
             fault.add_note(f"struck behind commit {at}")
+            raise fault
+
+
+@pytest.fixture(scope="module")
+def stand_with_icu():
+    with open_server(Theme.CASES) as dsn, open_stand(dsn) as opened:
+        if opened.caseless is None:
+            pytest.skip("no server with ICU: apt-get install postgresql brings one")
+        yield opened
+
+
+_CASES = replace(_RECORDS, ignores_case=True)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_names_that_differ_only_in_case_are_two_where_the_target_takes_them_for_one(
+    stand_with_icu: Stand, order: Order
+):
+    """The embedded Postgres has no such collation."""
+    found = Drawn(replace(_CASES, order=order), (Append(_PLAIN, 5), Load(), Append(_OTHER, 5), Load()))
+    if fault := stand_with_icu.fault_of(found):
+        raise fault
+
+
+@pytest.mark.long
+def test_names_that_differ_only_in_case_are_two_whatever_happens(stand_with_icu: Stand):
+    for seed in range(1, 41):
+        drawn = draw(seed, Theme.CASES)
+        if fault := stand_with_icu.fault_of(drawn):
+            fault.add_note(f"seed {seed}: {drawn.as_code()}")
             raise fault
 
 

@@ -1900,7 +1900,10 @@ RECORD_BUGS = (
         file="spark_jobs/publish/register_named.py",
         correct='AS text) {_BY_BYTES}"\n',
         wrong='AS text)"\n',
-        tests=(f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",),
+        tests=(
+            f"{OF_STORMS}::test_names_that_differ_only_in_case_are_two_where_the_target_takes_them_for_one",
+            f"{OF_RECORD_PRODUCERS}::test_names_and_business_ids_are_the_same_only_byte_by_byte",
+        ),
     ),
     Bug(
         name="two who publish one batch share the tables of what is new",

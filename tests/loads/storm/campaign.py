@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from tests.loads.storm.drawing import Theme, draw
-from tests.loads.storm.stand import open_stand
+from tests.loads.storm.stand import open_server, open_stand
 from tests.loads.storm.world import Broken, Law
-from tests.servers import temporary_server
 
 #: Each waits for its server half of the time, so that two cores have room for three.
 _LANES = 3
@@ -56,7 +55,7 @@ def run(sequences: int, *, seed: int) -> Iterator[Outcome]:
 def _faults(theme: Theme, seeds: Sequence[int]) -> list[tuple[Law, str]]:
     logging.disable(logging.CRITICAL)
     found = []
-    with temporary_server(18) as server_dsn, open_stand(server_dsn) as stand:
+    with open_server(theme) as server_dsn, open_stand(server_dsn) as stand:
         for seed in seeds:
             fault = stand.fault_of(draw(seed, theme))
             if fault is not None:

@@ -92,6 +92,7 @@ class Theme(StrEnum):
     ROTATED = "a merge of files that are rotated"
     LATE = "a merge of records that come late"
     TOGETHER = "two publishers of one batch"
+    CASES = "producers whose names differ only in case"
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -150,6 +151,7 @@ class _Drawing:
             Theme.ROTATED: self._of_rotations,
             Theme.LATE: self._of_late_records,
             Theme.TOGETHER: self._of_two_publishers,
+            Theme.CASES: self._of_cases,
         }
         return ways[theme](bare)
 
@@ -229,6 +231,13 @@ class _Drawing:
         self._words = replace(declare(bare), order=Order.ANY)
         self._sizes, self._most = (4, 5, 8), 3
         return [self._append, self._load]
+
+    def _of_cases(self, bare: Words) -> list[Maker]:
+        write = self._rng.choice((Write.APPEND, Write.APPEND, Write.MERGE))
+        words = self._of_producers(bare)
+        transform = None if write is Write.MERGE else words.transform
+        self._words = replace(words, write=write, transform=transform, ignores_case=True)
+        return [self._append, self._load, self._kept]
 
     # The pipeline file.
 

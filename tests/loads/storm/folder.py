@@ -150,7 +150,7 @@ class Folder:
 
     def _record(self, path: str, words: Words, *, is_again: bool, is_late: bool) -> Record:
         uid = self._numbers.uid
-        dev = f"d{uid % 2}"
+        dev = "dD"[uid % 2]
         seq = self._sequence_of(dev, is_late=is_late)
         line = self._lines.setdefault(path, len(self._lines))
         k = uid % 3 if words.producer else 10 * line + uid % 3

@@ -66,6 +66,8 @@ class Words:
     guarantee: Guarantee | None = None
     #: A column that is not declared.
     without: str = ""
+    #: The target's texts have a collation in which `d` and `D` are equal, if the server has one.
+    ignores_case: bool = False
 
     @property
     def key(self) -> str:

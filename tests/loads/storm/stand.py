@@ -4,21 +4,28 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import psycopg2
 from sqlalchemy import Engine
 
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from spark_jobs.write import patience as loading
-from tests.loads.storm.drawing import Drawn
+from tests.loads.storm.drawing import Drawn, Theme
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.strikes import listening
 from tests.loads.storm.world import World
-from tests.servers import execute, temporary_database
+from tests.servers import (
+    execute,
+    temporary_database,
+    temporary_server,
+    temporary_server_with_icu,
+    version_with_icu,
+)
 
 
 @dataclass
@@ -28,6 +35,8 @@ class Stand:
     dsn: str
     server_dsn: str
     engine: Engine
+    #: A collation in which case makes no difference, if the server has one.
+    caseless: str | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -43,6 +52,7 @@ class Stand:
             server_dsn=self.server_dsn,
             engine=self.engine,
             words=sequence.words,
+            caseless=self.caseless,
         )
         try:
             for operation in sequence.operations:
@@ -55,6 +65,22 @@ class Stand:
             world.drop()
             shutil.rmtree(root)
         return None
+
+
+@contextmanager
+def open_server(theme: Theme | None) -> Iterator[str]:
+    """A server that has what the theme is about, if there is one here."""
+    version = version_with_icu() if theme is Theme.CASES else None
+    with temporary_server(18) if version is None else temporary_server_with_icu(version) as server_dsn:
+        yield server_dsn
+
+
+def _caseless(dsn: str) -> str | None:
+    """Make a collation in which case makes no difference; a server without ICU has none."""
+    with suppress(psycopg2.errors.FeatureNotSupported):
+        execute(dsn, "CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        return "caseless"
+    return None
 
 
 @contextmanager
@@ -71,7 +97,7 @@ def open_stand(server_dsn: str) -> Iterator[Stand]:
         before, loading._PATIENCE_S = loading._PATIENCE_S, 3.0
         try:
             with listening():
-                yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine)
+                yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine, caseless=_caseless(dsn))
         finally:
             loading._PATIENCE_S = before
             engine.dispose()

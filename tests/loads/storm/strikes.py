@@ -120,6 +120,10 @@ def _commit(connection: Connection) -> None:
 
 @contextmanager
 def listening() -> Iterator[None]:
+    if event.contains(Engine, "commit", _commit):
+        # It is listening for all of this process already.
+        yield
+        return
     event.listen(Engine, "before_cursor_execute", _say)
     event.listen(Engine, "commit", _commit)
     try:

@@ -126,6 +126,8 @@ class World:
     server_dsn: str
     engine: Engine
     words: Words
+    #: A collation in which case makes no difference, if the server has one.
+    caseless: str | None = None
     declared: laws.Declared = field(default_factory=laws.Declared)
     #: How loads ended, to know whether anything was tried at all.
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -565,13 +567,20 @@ class World:
         return words.declared(pipeline=self.name, folder=str(self.folder.root), target=self.target)
 
     def _prepare_target(self, declared: Declared) -> None:
-        """A target whose key may be null was created by hand."""
-        table = declared.target.table
-        if table not in self._targets and declared.target.key == ("made",):
-            columns = ", ".join(f"{name} {of_type}" for name, of_type in COLUMNS.items())
-            added = "part bigint, made bigint UNIQUE, _producer_id bigint, _sequence bigint"
-            self._execute(f"CREATE TABLE {table} ({columns}, {added})")
-        self._targets.add(table)
+        """A target whose key may be null, or whose texts have a collation, was created by hand."""
+        target = declared.target
+        collation = self.caseless if self.words.ignores_case else None
+        if target.table not in self._targets and (collation or target.key == ("made",)):
+            collated = f" COLLATE {collation}" if collation else ""
+            types = {name: f"text{collated}" if of_type == "text" else of_type for name, of_type in COLUMNS.items()}
+            if self.words.transform is not None:
+                types |= {"part": "bigint", "made": "bigint"}
+            if target.lineage:
+                types |= {"_producer_id": "bigint", "_sequence": "bigint"}
+            columns = ", ".join(f"{name} {of_type}" for name, of_type in types.items())
+            unique = f", UNIQUE ({', '.join(target.key)})" if target.key else ""
+            self._execute(f"CREATE TABLE IF NOT EXISTS {target.table} ({columns}{unique})")
+        self._targets.add(target.table)
 
     def _exists(self, table: str) -> bool:
         return self._ask("SELECT to_regclass(:table)", table=table) != [(None,)]
