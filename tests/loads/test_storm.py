@@ -37,7 +37,7 @@ from tests.loads.storm.records import Form
 from tests.loads.storm.stand import Stand, open_server, open_stand
 
 #: So that several processes share them: as many as a minute or two has room for. `make faults` runs ten thousand.
-_SHARES, _SEQUENCES = 8, 10
+_SHARES, _SEQUENCES = 16, 5
 
 _A, _B, _PLAIN, _OTHER = "day/a.jsonl.gz", "day/b.jsonl.gz", "day/a.jsonl", "day/b.jsonl"
 _THIRD, _PARQUET = "day/c.jsonl", "day/a.parquet"
