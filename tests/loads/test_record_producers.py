@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from dedup_core.names import Position
 from dedup_core.ports import Commit
 from dedup_core.postgres import PostgresLedger
 from dedup_core.postgres.quarantine import Selection, choose
-from dedup_core.verdicts import Order
+from dedup_core.spans import SpanSet
+from dedup_core.verdicts import Order, judge, settled
 from onceload.upkeep import delete_unused
 from spark_jobs.load.settings import new_batch
 from spark_jobs.pipeline.columns import parse_column
@@ -63,6 +65,29 @@ def test_a_record_takes_effect_once_whatever_file_it_comes_in(devices):
         ("d3", 5, "1.00"),
     ]
     assert devices.load().loaded == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_server_decides_as_judge_does(devices, seed):
+    """For records that name their producer, the decision is made in SQL, for all of a batch at once."""
+    rng, order = Random(seed), devices.declared.producer.order
+    consumed: dict[str, SpanSet] = {"d1": SpanSet(), "d2": SpanSet()}
+    for number in range(4):
+        offered = {device: [rng.randrange(12) for _ in range(rng.randrange(6))] for device in consumed}
+        judged = {
+            device: judge(SpanSet.of_ids(set(ids)), consumed=consumed[device], order=order)
+            for device, ids in offered.items()
+        }
+        devices.write(f"{number}.jsonl", "".join(record(device, seq) for device, ids in offered.items() for seq in ids))
+
+        report = devices.load()
+
+        new = sum(each.new.count for each in judged.values())
+        assert (report.loaded, report.duplicates) == (new, sum(map(len, offered.values())) - new)
+        for device, each in judged.items():
+            consumed[device] = settled(consumed[device] | each.new, order=order)
+        states = {each.name: each.consumed for each in devices.ledger.states("events").states.values()}
+        assert {device: states.get(f"device={device}", SpanSet()) for device in consumed} == consumed
 
 
 def test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once(devices):

@@ -1875,6 +1875,20 @@ RECORD_BUGS = (
         tests=(f"{OF_TURNS}::test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing",),
     ),
     Bug(
+        name="the first id after those that an ordered producer consumed is a duplicate",
+        file="spark_jobs/publish/by_producer.py",
+        correct='f"coalesce({sequence} >= upper(ends.consumed), true)"',
+        wrong='f"coalesce({sequence} > upper(ends.consumed), true)"',
+        tests=("tests/loads/test_record_producers.py::test_the_server_decides_as_judge_does",),
+    ),
+    Bug(
+        name="ids in the gaps of a producer are duplicates",
+        file="spark_jobs/publish/by_producer.py",
+        correct='f"NOT ends.consumed @> {sequence}"',
+        wrong='f"coalesce({sequence} >= upper(ends.consumed), true)"',
+        tests=("tests/loads/test_record_producers.py::test_the_server_decides_as_judge_does",),
+    ),
+    Bug(
         name="of several rows that a transform makes of one record only one is kept",
         file="spark_jobs/publish/source.py",
         correct='return f"rank() OVER (PARTITION BY',
