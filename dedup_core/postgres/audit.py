@@ -113,8 +113,10 @@ class RowsOfNoRecord:
     at_most: int
     #: Those that the pipeline itself loaded; the others are of pipelines that share the table.
     ours: int
-    #: The pipeline has merged rows, so later ones may have replaced earlier ones.
-    is_merged: bool
+    #: Some of the pipeline's own are of a file that was replaced since.
+    is_replaced: bool
+    #: A merge may have replaced rows of all commits up to this one; a merge of another pipeline, of any commit.
+    merged: Position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +177,9 @@ class AuditView:
         """The columns of a table, none if it does not exist. Names of tables are quoted as in SQL."""
         return frozenset(self.connection.execute(SQL["columns_of"], {"table": table}).scalars())
 
-    def count_rows(self, table: str) -> RowsFound:
-        """Compare every receipt with its rows, in one pass over the table."""
-        binds = {"pipeline_id": self.pipeline_id, "without_lineage": _WITHOUT_LINEAGE}
+    def count_rows(self, table: str, *, merged: Position) -> RowsFound:
+        """Compare every receipt with its rows, in one pass over the table; a merge may have replaced earlier rows."""
+        binds = {"pipeline_id": self.pipeline_id, "without_lineage": _WITHOUT_LINEAGE, "merged": merged}
         rows = self.connection.execute(on_table(SQL["rows_that_differ"], table), binds).all()
         return RowsFound(
             expected=int(rows[0].rows_expected),
@@ -200,7 +202,13 @@ class AuditView:
         """The number of rows in a table that should name no producer."""
         binds = {"pipeline_id": self.pipeline_id, "table": table, "without_lineage": _WITHOUT_LINEAGE}
         row = self.connection.execute(SQL["rows_of_no_record"], binds).one()
-        return RowsOfNoRecord(at_least=row.at_least, at_most=row.at_most, ours=row.ours, is_merged=row.is_merged)
+        return RowsOfNoRecord(
+            at_least=row.at_least,
+            at_most=row.at_most,
+            ours=row.ours,
+            is_replaced=row.is_replaced,
+            merged=Position(row.merged),
+        )
 
     def count_without_producer(self, table: str) -> int:
         """The number of rows in a table that name no producer."""

@@ -22,9 +22,13 @@ WITH version AS MATERIALIZED (
     SELECT ledger_span.producer_id, ledger_span.position, ledger_span.spans,
            CASE WHEN version.is_without_lineage THEN 0 ELSE ledger_span.rows END AS rows,
            coalesce(version.is_one_row_each, true) AS is_one_row_each
-      FROM onceload.ledger_span JOIN onceload.ledger_in_force AS ledger USING (pipeline_id, position)
-      JOIN onceload.ledger AS entry USING (pipeline_id, position) LEFT JOIN version ON version.version = entry.version
-     WHERE ledger_span.pipeline_id = :pipeline_id AND ledger.kind = 'load'
+      FROM onceload.ledger_span JOIN onceload.ledger AS entry USING (pipeline_id, position)
+      LEFT JOIN version ON version.version = entry.version
+     WHERE ledger_span.pipeline_id = :pipeline_id AND entry.kind = 'load'
+       -- The view of the entries in force has no version; joined with the ledger, it is slow without statistics.
+       AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
+                        WHERE rewind.pipeline_id = entry.pipeline_id AND rewind.kind = 'rewind'
+                          AND rewind.position > entry.position AND rewind.rewound_to < entry.position)
        AND ledger_span.producer_id NOT IN (
            SELECT producer_id FROM onceload.ledger_span WHERE pipeline_id = :pipeline_id AND condition = 'replaced')
 ), span AS (
@@ -58,11 +62,17 @@ WITH version AS MATERIALIZED (
       FROM receipt JOIN edge USING (producer_id) LEFT JOIN retried USING (producer_id, position)
      WHERE NOT edge.is_repeated
 ), differing AS (
-    SELECT producer_id, position, coalesce(expected.rows, 0) AS expected,
-           coalesce(found.rows, 0) AS rows, coalesce(found.sequences, 0) AS sequences, is_one_row_each
-      FROM expected FULL JOIN (SELECT * FROM found WHERE position IS NOT NULL) AS found USING (producer_id, position)
-     WHERE coalesce(expected.rows, 0) <> coalesce(found.rows, 0)
-        OR (is_one_row_each AND found.rows <> found.sequences)
+    SELECT * FROM (
+        -- A merge may have replaced rows of earlier commits. So none of those is missing, but some may be too many.
+        SELECT producer_id, position,
+               CASE WHEN position > :merged THEN coalesce(expected.rows, 0)
+                    ELSE least(coalesce(expected.rows, 0),
+                               coalesce(CASE WHEN is_one_row_each THEN found.sequences ELSE found.rows END, 0))
+                    END AS expected,
+               coalesce(found.rows, 0) AS rows, coalesce(found.sequences, 0) AS sequences, is_one_row_each
+          FROM expected FULL JOIN (SELECT * FROM found WHERE position IS NOT NULL) AS found
+               USING (producer_id, position)) AS compared
+     WHERE expected <> rows OR (is_one_row_each AND rows <> sequences)
     UNION ALL
     -- Rows of another pipeline that shares the table are checked with its own receipts.
     SELECT producer_id, NULL, 0, rows, sequences, true
@@ -81,33 +91,30 @@ SELECT total.rows AS rows_expected, total.repeated, differing.*
 
 -- name: rows_of_no_record
 -- The rows without a producer that should be in a table, by the commits in force: those that a transform made of several
--- records, and those of versions without lineage. Only their number is known, and in some cases only its limits:
--- such rows of all pipelines that ever named one of the pipeline's tables look alike, but those of others may be gone,
--- and so may those of a file that was replaced.
+-- records, and those of versions without lineage. Only their number is known, and in some cases only its limits: such
+-- rows of other pipelines look alike and may be gone, and so may those of a replaced file and those before a merge.
 WITH version AS MATERIALIZED (
     SELECT pipeline_id, version, coalesce(rest ->> 'transform', '') <> '' AS is_transformed,
            coalesce(rest ->> 'target' ~ :without_lineage, false) AS is_without_lineage,
            coalesce(rest ->> 'target' LIKE 'merge, %', false) AS is_merge,
-           pipeline_id = :pipeline_id AS is_ours,
-           pipeline_id = :pipeline_id AND terms ->> 'target.table' = :table AS is_certain
+           pipeline_id = :pipeline_id AS is_ours
       FROM onceload.declaration
-     WHERE pipeline_id = :pipeline_id
-        OR pipeline_id IN (
-           SELECT other.pipeline_id FROM onceload.declaration AS other
-            WHERE other.terms ->> 'target.table' = :table
-               OR other.terms ->> 'target.table' IN (
-                  SELECT own.terms ->> 'target.table' FROM onceload.declaration AS own
-                   WHERE own.pipeline_id = :pipeline_id))
+     -- The table may have had other names.
+     WHERE pipeline_id = :pipeline_id OR terms ->> 'target.table' = :table
+        OR terms ->> 'target.table' IN (SELECT own.terms ->> 'target.table' FROM onceload.declaration AS own
+                                         WHERE own.pipeline_id = :pipeline_id)
 ), entry AS MATERIALIZED (
     SELECT version.*, ledger.position, ledger.loaded
       FROM version JOIN onceload.ledger USING (pipeline_id, version)
-      JOIN onceload.ledger_in_force USING (pipeline_id, position)
      WHERE ledger.kind IN ('load', 'retry') AND ledger.loaded > 0
        AND (version.is_transformed OR version.is_without_lineage OR version.is_merge)
+       AND NOT EXISTS (SELECT FROM onceload.ledger AS rewind
+                        WHERE rewind.pipeline_id = ledger.pipeline_id AND rewind.kind = 'rewind'
+                          AND rewind.position > ledger.position AND rewind.rewound_to < ledger.position)
 ), made AS (
     -- A replacement deletes only rows that name their producer. The others stay, and the receipts of files count those
     -- that no transform made.
-    SELECT entry.is_ours, entry.is_merge, entry.is_certain AND NOT (is_transformed AND is_replaced) AS is_certain,
+    SELECT is_ours, is_merge, position, is_ours AND NOT (is_transformed AND is_replaced) AS is_certain,
            greatest(0, CASE WHEN NOT is_transformed AND NOT is_without_lineage THEN 0
                             WHEN is_transformed AND is_without_lineage THEN loaded
                             WHEN is_transformed THEN loaded - receipts.rows
@@ -116,7 +123,7 @@ WITH version AS MATERIALIZED (
            SELECT coalesce(sum(rows), 0) AS rows,
                   coalesce(sum(rows) FILTER (WHERE is_replaced), 0) AS rows_replaced,
                   coalesce(bool_or(is_replaced), false) AS is_replaced
-             FROM (SELECT rows, producer_id IN (
+             FROM (SELECT rows, NOT isempty(spans) AND producer_id IN (
                           SELECT producer_id FROM onceload.ledger_span WHERE condition = 'replaced') AS is_replaced
                      FROM onceload.ledger_span
                     WHERE ledger_span.pipeline_id = entry.pipeline_id AND ledger_span.position = entry.position
@@ -127,7 +134,9 @@ SELECT CASE WHEN bool_or(is_merge) THEN 0
             ELSE CAST(coalesce(sum(rows) FILTER (WHERE is_certain), 0) AS bigint) END AS at_least,
        CAST(coalesce(sum(rows), 0) AS bigint) AS at_most,
        CAST(coalesce(sum(rows) FILTER (WHERE is_ours), 0) AS bigint) AS ours,
-       coalesce(bool_or(is_merge AND is_ours), false) AS is_merged
+       coalesce(bool_or(is_ours AND NOT is_certain), false) AS is_replaced,
+       CASE WHEN bool_or(is_merge AND NOT is_ours) THEN 9223372036854775807
+            ELSE coalesce(max(position) FILTER (WHERE is_merge), 0) END AS merged
   FROM made;
 
 -- name: count_without_producer

@@ -29,7 +29,6 @@ from spark_jobs.read.parts import is_stream, parts_of
 from spark_jobs.read.rows import read_records
 from spark_jobs.verify.files import size_of, url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
-from spark_jobs.verify.no_record import compare_rows_of_no_record
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
 from spark_jobs.write.target import added_columns, differing_columns
@@ -58,7 +57,6 @@ def compare_values(
         if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
             return 0
         comparison = _Comparison(declared, view, findings, differing=differing)
-        comparison.compare_rows_of_no_record()
         others = _of_other_versions(declared, view)
         for file in view.files():
             if others and not others.isdisjoint(position for position, _ in file.spans):
@@ -183,6 +181,8 @@ class _Comparison:
     _held_bytes: int = 0
     _names: dict[ProducerId, str] = field(default_factory=dict)
     _left_out: set[ProducerId] = field(default_factory=set)
+    #: A merge may have replaced rows of these, although rows are only appended now. Only their values are compared.
+    _lacking: set[ProducerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
@@ -202,18 +202,13 @@ class _Comparison:
     def _is_merge(self) -> bool:
         return self._target.write is Write.MERGE
 
-    def compare_rows_of_no_record(self) -> None:
-        """Where no row was counted, because rows are merged."""
-        if self._is_merge and self._target.lineage and self._of_no_record.at_most:
-            table = table_name(self._target)
-            found = self.view.count_without_producer(table)
-            compare_rows_of_no_record(table, self._of_no_record, self.findings, found=found)
-
     def leave_out(self, file: FileReceipts) -> None:
         self._left_out.add(file.producer_id)
 
     def take(self, file: FileReceipts) -> None:
         self._names[file.producer_id] = file.name
+        if not self._is_merge and any(position <= self._of_no_record.merged for position, _ in file.spans):
+            self._lacking.add(file.producer_id)
         brought = SpanSet(span for _, spans in file.spans_of_rows for span in spans)
         for rows in _reread(self.declared, self._columns, file.name, file.producer_id, brought) if brought else ():
             if rows.num_rows:
@@ -255,7 +250,7 @@ class _Comparison:
             "pipeline_id": self.view.pipeline_id,
             "taken": array(self._names),
             "left_out": array(self._left_out),
-            "differing": array(each for each in self.differing if each is not None),
+            "differing": array(each for each in self.differing | self._lacking if each is not None),
             "shown": _SHOWN_CHARACTERS,
             # The first row also contains the total count.
             "at_most": max(1, self.findings.room(kind)),

@@ -123,13 +123,20 @@ def _count_rows(
     if not columns and view.position:
         expected = "the table that rows were loaded into"
         findings.add(Difference(producer=table, kind=Kind.TABLE_MISSING, expected=expected, found="no such table"))
+    if not columns:
+        return None, set()
     of_no_record = view.rows_of_no_record(table)
-    reason = _uncountable(declared, columns, is_merged=of_no_record.is_merged)
+    reason = _uncountable(declared, columns)
     if reason:
         findings.notes.append(Note(name=table, reason=reason))
-    if reason or not columns:
+        if of_no_record.at_most and _has_lineage(declared, columns):
+            found_without = view.count_without_producer(table)
+            compare_rows_of_no_record(table, of_no_record, findings, found=found_without)
         return None, set()
-    found = view.count_rows(table)
+    if of_no_record.merged:
+        reason = "rows that a merge may have replaced are not expected"
+        findings.notes.append(Note(name=table, reason=reason))
+    found = view.count_rows(table, merged=of_no_record.merged)
     if found.repeated > again:
         allowed = found.repeated - again
         reason = f"not counted: {allowed} producers were loaded more than once, as at_least_once allows"
@@ -139,17 +146,20 @@ def _count_rows(
     for counts in found.differing:
         if counts.producer_id is not None or not of_no_record.at_most:
             _Rows(declared, view, findings, counts).compare()
-    return found.expected + of_no_record.ours, {counts.producer_id for counts in found.differing}
+    total = None if of_no_record.merged else found.expected + of_no_record.ours
+    return total, {counts.producer_id for counts in found.differing}
 
 
-def _uncountable(declared: Declared, columns: frozenset[str], *, is_merged: bool) -> str | None:
+def _uncountable(declared: Declared, columns: frozenset[str]) -> str | None:
     if declared.target.write is Write.MERGE:
         return "its rows are merged by key, so counts do not apply. `onceload verify --deep` compares them by key"
-    if is_merged:
-        return "an earlier version of the pipeline file merged rows by key, so counts do not apply"
-    if not declared.target.lineage or (columns and not columns >= {PRODUCER_ID, SEQUENCE}):
+    if not _has_lineage(declared, columns):
         return "its rows have no lineage (target.lineage), so they cannot be compared"
     return None
+
+
+def _has_lineage(declared: Declared, columns: frozenset[str]) -> bool:
+    return declared.target.lineage and columns >= {PRODUCER_ID, SEQUENCE}
 
 
 class _Rows:

@@ -326,11 +326,11 @@ def test_a_load_that_goes_on_meanwhile_is_not_a_difference(loads, monkeypatch):
     loads.load()
     count = AuditView.count_rows
 
-    def count_later(view, table):
+    def count_later(view, table, **named):
         with path.open("a") as file:
             file.write(line(3))
         loads.load()
-        return count(view, table)
+        return count(view, table, **named)
 
     monkeypatch.setattr(AuditView, "count_rows", count_later)
 
