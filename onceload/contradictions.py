@@ -229,7 +229,7 @@ def _named_columns(declared: Declared) -> Iterator[tuple[str, str]]:
         yield "producer.sequence", declared.producer.sequence
     if declared.message_id:
         yield from (("message_id.columns", name) for name in declared.message_id.columns)
-    # The columns of a transform are known only after Spark has planned it.
+    # The columns of a transform are known only after it has been planned.
     if declared.transform is None:
         yield from (("target.key", name) for name in declared.target.key)
         if declared.target.deleted:

@@ -59,6 +59,7 @@ from spark_jobs.pipeline.declared import (
     Source,
     Suite,
     Target,
+    TransformEngine,
     UnknownFields,
     Write,
 )
@@ -125,6 +126,7 @@ def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
     message_id = _message_id(root.section("message_id"))
     quality = root.section("quality")
     source = _source(root.section("source"), values)
+    transform, transform_engine = _transform(root)
     return Declared(
         pipeline=_pipeline(root, message_id),
         source=source,
@@ -132,7 +134,8 @@ def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
         unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
         producer=_producer(root.section("producer")),
         message_id=message_id,
-        transform=root.take("transform", some_text, default=None),
+        transform=transform,
+        transform_engine=transform_engine,
         target=_target(root.section("target")),
         publish=root.take("publish", one_of(Publish), default=Declared.publish),
         delivery=_delivery(root.section("delivery")),
@@ -141,6 +144,15 @@ def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
         suite=_suite(quality, beside),
         schedule=root.take("schedule", cron, default=None),
     )
+
+
+def _transform(root: Section) -> tuple[str | None, TransformEngine]:
+    """A query alone is Spark SQL."""
+    if not root.has_keys_below("transform"):
+        return root.take("transform", some_text, default=None), Declared.transform_engine
+    transform = root.section("transform")
+    sql = transform.need("sql", some_text, example="sql: SELECT * FROM records", stand_in="SELECT")
+    return sql, transform.take("engine", one_of(TransformEngine), default=Declared.transform_engine)
 
 
 def _pipeline(root: Section, message_id: MessageId | None) -> Pipeline:

@@ -136,6 +136,10 @@ class Section:
         """Whether a key has a value; does not count as reading it."""
         return key in self._nodes and not is_nothing(self._nodes[key])
 
+    def has_keys_below(self, key: str) -> bool:
+        """Whether the value of a key is a section; does not count as reading it."""
+        return isinstance(self._nodes.get(key), yaml.MappingNode)
+
     def take(self, key: str, reading: Reading[T], *, default: D) -> T | D:
         """Read an optional key."""
         node = self._ask(key)

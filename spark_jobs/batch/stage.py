@@ -14,7 +14,7 @@ These tables are attached to the first one by inheritance.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from sqlalchemy import Connection, Engine
@@ -80,6 +80,10 @@ class Stage:
     def beside(self, name: str) -> str:
         """Another table of the same stage, dropped with it."""
         return self.rows.removesuffix(' rows"') + f' {name}"'
+
+    def of_records(self, columns: tuple[Column, ...]) -> "Stage":
+        """The same stage for sessions that stage the records of a transform, and not its rows."""
+        return replace(self, rows=self.beside("records"), columns=columns, lineage=True)
 
     def transformed(self, token: str) -> str:
         """The table of one try to transform records, quoted for SQL."""

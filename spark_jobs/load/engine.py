@@ -16,7 +16,7 @@ _UNPACKED = 8
 
 
 class Engine(StrEnum):
-    #: Spark for a transform and for large loads; while it starts, local processes load.
+    #: Spark for a transform in Spark SQL and for large loads; while it starts, local processes load.
     AUTO = "auto"
     SPARK = "spark"
     LOCAL = "local"
@@ -24,7 +24,7 @@ class Engine(StrEnum):
 
 def engine_for(declared: Declared, files: Iterable[FileToRead]) -> Engine:
     """The engine of a load that asks for none."""
-    is_for_spark = declared.transform is not None or sum(map(_content_bytes, files)) > _LOCAL_BYTES_MAX
+    is_for_spark = declared.needs_spark or sum(map(_content_bytes, files)) > _LOCAL_BYTES_MAX
     return Engine.SPARK if is_for_spark else Engine.LOCAL
 
 

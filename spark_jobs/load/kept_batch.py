@@ -20,6 +20,7 @@ from dedup_core.postgres.sessions import check_own_name
 from dedup_core.replay import Run
 from spark_jobs.batch.job import Job
 from spark_jobs.batch.kept import PublishInput, publish_input_of
+from spark_jobs.batch.made_columns import with_lineage_of
 from spark_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from spark_jobs.batch.stage import Stage, StageLost, drop_stage
 from spark_jobs.load.load import snapshot_if_due
@@ -32,7 +33,6 @@ from spark_jobs.publish.publish import publish
 from spark_jobs.quality.audit import audit_stage, check
 from spark_jobs.read.limits import note_nothing_good
 from spark_jobs.work.session import renewed
-from spark_jobs.work.spark.transform import with_lineage_of
 from spark_jobs.write.codec import OtherRelease
 
 _BEATS_PER_LEASE = 60

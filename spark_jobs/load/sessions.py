@@ -16,6 +16,7 @@ from spark_jobs.load.context import LoadContext
 from spark_jobs.load.engine import LAUNCHED, Engine, engine_for
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from spark_jobs.plan.to_read import FileToRead
+from spark_jobs.publish.postgres_transform import with_made_columns
 from spark_jobs.work.local.tasks import LocalTasks
 from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from spark_jobs.work.progress import Waiting, WatchedTasks
@@ -52,7 +53,7 @@ class Sessions:
             differences_accepted=settings.differences_accepted,
             access=known_access() if is_of_s3(declared.source.path) else {},
         )
-        job = self._tasks.writing(job)
+        job = with_made_columns(context.engine, job) if declared.is_made_by_postgres else self._tasks.writing(job)
         if settings.choice.replaces and not job.has_lineage:
             found = "a transform without them, so the old rows would stay beside the new ones"
             expected = f"{PRODUCER_ID} and {SEQUENCE} among the columns of the transform"
@@ -100,7 +101,7 @@ class Sessions:
         if settings.engine is Engine.LOCAL or not (wants_spark or is_large):
             self.engine = Engine.LOCAL
             return LocalTasks()
-        if settings.engine is Engine.SPARK or declared.transform is not None or not is_large:
+        if settings.engine is Engine.SPARK or declared.needs_spark or not is_large:
             self.report_waiting("Spark to start")
             return self._running.enter_context(self._spark())
         self.engine = Engine.LOCAL
@@ -126,6 +127,6 @@ class Sessions:
 
     def _is_for_us(self, left: OpenWork) -> bool:
         """Whether our sessions may find work."""
-        if self._context.declared.transform is not None:
+        if self._context.declared.needs_spark:
             return False
         return left.of_session if self._context.has_own_line else bool(left.waiting or left.of_batch)

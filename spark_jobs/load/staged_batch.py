@@ -25,6 +25,7 @@ from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from spark_jobs.load.sessions import Sessions
 from spark_jobs.pipeline.declared import Declared, UnknownFields, Write
 from spark_jobs.publish.early_copy import EarlyCopy
+from spark_jobs.publish.postgres_transform import create_records, make_rows
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
 from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
@@ -128,9 +129,10 @@ class StagedBatch:
             early = self._begin_to_copy(staging, job, stage)
             staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
             if staged.is_to_be_published:
-                _log_staged(job, staged.pieces, seconds=time.monotonic() - started)
+                pieces = self._with_made_rows(job, stage, staged.pieces)
+                _log_staged(job, pieces, seconds=time.monotonic() - started)
                 notes = [*left_out, *staged.notes]
-                self._publish_or_keep(job, stage, staged.pieces, claim, bundles=bundles, notes=notes, early=early)
+                self._publish_or_keep(job, stage, pieces, claim, bundles=bundles, notes=notes, early=early)
             return staged
         return None
 
@@ -139,6 +141,8 @@ class StagedBatch:
             target = job.declared.target
             stage = open_stage(self._context.engine, job.written, target, lineage=job.has_lineage)
             opened = staging.enter_context(stage)
+            if self._declared.is_made_by_postgres:
+                create_records(self._context.engine, job, opened)
         if not self._may_spool(job):
             return opened
         in_files = Writer.into_target(job.declared.target, job.written).names
@@ -147,7 +151,9 @@ class StagedBatch:
     def _may_spool(self, job: Job) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
         declared = self._declared
-        needs_table = job.records_have_own_ids or declared.suite or needs_cast(job.written)
+        needs_table = (
+            declared.is_made_by_postgres or job.records_have_own_ids or declared.suite or needs_cast(job.written)
+        )
         return (
             not needs_table
             and self._context.settings.publishes
@@ -180,14 +186,22 @@ class StagedBatch:
 
     def _let_sessions_stage(self, job: Job, stage: Stage, bundles: Sequence[Bundle], claim: Claim) -> list[Note]:
         """Let all sessions stage the batch, also deliveries that come back."""
-        if self._declared.transform is not None:
+        if self._declared.needs_spark:
             # Spark SQL may read its input again, so this one session keeps all deliveries.
             deliveries = [Delivery(number=number, chunks=chunks, claim=claim) for number, chunks in enumerate(bundles)]
             return self._sessions.tasks.transform(job, deliveries)
         offers = offers_of(bundles, stage=stage.name)
         # After a crash, an old connection may fail only here. Offering again replaces what was offered.
         until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))
+        if self._declared.is_made_by_postgres:
+            job = replace(job, stage=stage.of_records(job.columns))
         return self._sessions.work(job)
+
+    def _with_made_rows(self, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> Sequence[StagedPiece]:
+        """The pieces, with the rows that Postgres makes of their records."""
+        if not self._declared.is_made_by_postgres:
+            return pieces
+        return until_answered(partial(make_rows, self._context.engine, job, stage, pieces))
 
     def _pieces(self, stage: Stage) -> tuple[StagedPiece, ...]:
         with translated(pipeline=self._declared.name, doing="looking at staged pieces"):

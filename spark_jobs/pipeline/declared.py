@@ -212,6 +212,15 @@ class Suite:
 ON_ARRIVAL = "on_arrival"
 
 
+class TransformEngine(StrEnum):
+    """What runs the query of a transform."""
+
+    #: Spark SQL: the rows are made while the files are read.
+    SPARK = "spark"
+    #: The database: the rows are made of the staged records.
+    POSTGRES = "postgres"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A complete and consistent pipeline file."""
@@ -224,8 +233,9 @@ class Declared:
     unknown_fields: UnknownFields = UnknownFields.IGNORE
     producer: RecordProducer | None = None
     message_id: MessageId | None = None
-    #: Spark SQL over the view `records`.
+    #: A query over `records`, and what runs it.
     transform: str | None = None
+    transform_engine: TransformEngine = TransformEngine.SPARK
     publish: Publish = Publish.STAGED
     delivery: Rules = field(default_factory=Rules)
     on_rewrite: OnRewrite = OnRewrite.STOP
@@ -254,6 +264,16 @@ class Declared:
         """Columns that identify rows are not null: a record without them is quarantined, and fails no batch."""
         found_by = self.found_by
         return tuple(replace(each, not_null=True) if each.name in found_by else each for each in self.columns)
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether only Spark can make its rows."""
+        return self.transform is not None and self.transform_engine is TransformEngine.SPARK
+
+    @property
+    def is_made_by_postgres(self) -> bool:
+        """Whether Postgres makes the rows of the staged records."""
+        return self.transform is not None and self.transform_engine is TransformEngine.POSTGRES
 
     @property
     def is_direct(self) -> bool:

@@ -102,7 +102,7 @@ def _rest(declared: Declared) -> dict[str, str]:
         ),
         "unknown_fields": str(declared.unknown_fields),
         "message_id.keep": str(declared.message_id.keep_days) if declared.message_id else "",
-        "transform": declared.transform or "",
+        "transform": ("postgres: " if declared.is_made_by_postgres else "") + (declared.transform or ""),
         "target": f"{target.write}, key {target.key}, deleted {target.deleted}, lineage {target.lineage}"
         + (f", newer_file {target.newer_file}" if target.newer_file else ""),
         "publish": str(declared.publish),

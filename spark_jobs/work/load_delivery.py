@@ -153,9 +153,9 @@ def _is_followed(declared: Declared, delivery: Delivery) -> bool:
         case Mode.SHARED:
             return False
         case Mode.KEY_SHARED:
-            return declared.transform is None and any(chunk.is_followed for chunk in delivery.chunks)
+            return not declared.needs_spark and any(chunk.is_followed for chunk in delivery.chunks)
         case Mode.ORDERED | Mode.SESSION:
-            return declared.transform is None and (declared.is_direct or declared.is_published_whole)
+            return not declared.needs_spark and (declared.is_direct or declared.is_published_whole)
 
 
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
@@ -251,7 +251,9 @@ def _stage_piece(
     while True:
         prepared = leave_out_consumed(parts, records, consumed={})
         staged = StagedPiece.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
-        staged = replace(staged, notes=tuple(notes) if is_last else ())
+        # The rows of a transform are made of all records, and count then.
+        rows = staged.rows if job.declared.transform is None else 0
+        staged = replace(staged, rows=rows, notes=tuple(notes) if is_last else ())
         try:
             with translated(pipeline=job.declared.name, doing="staging rows"):
                 stage_piece(engine, stage, staged, prepared.rows, writer=writer, claim=claim)

@@ -273,6 +273,8 @@ class Worker:
         if stage is None:
             return load_delivery(job, delivery, on_chunk)
         called = Stage.called(stage, job.written, job.declared.target, lineage=job.has_lineage)
+        if job.declared.is_made_by_postgres:
+            called = called.of_records(job.columns)
         if job.stage is not None and job.stage.name == called.name:
             called = job.stage
         # Its notes are staged with it, so that the publisher reports them.

@@ -35,6 +35,7 @@ OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
 OF_VERIFY = "tests/loads/test_verify.py"
+OF_POSTGRES_TRANSFORMS = "tests/loads/test_postgres_transform.py"
 OF_TRANSFORMS = "tests/loads/test_verify_transforms.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
 OF_REPLACED_ROWS = "tests/loads/test_replaced_rows.py"
@@ -1310,6 +1311,62 @@ BATCH_BUGS = (
         correct="        again = _compare_receipts(view, findings)\n",
         wrong="        again = 0\n",
         tests=(f"{OF_VERIFY}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
+    ),
+    Bug(
+        name="Postgres makes rows again although they are there",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct="        if not made:\n",
+        wrong="        if made is not None:\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_rows_are_made_once_although_the_answer_is_lost",),
+    ),
+    Bug(
+        name="Postgres may make rows of some records only",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct='any(node["Node Type"] == "Limit" and _reads(node, reading) for node in nodes)',
+        wrong="False",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
+    ),
+    Bug(
+        name="Postgres may make rows of no record",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct="    if not _reads(plan, reading) or ",
+        wrong="    if ",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
+    ),
+    Bug(
+        name="Postgres looks for a limit in the records only",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct="        reading |= more\n",
+        wrong="        reading |= more\n        reading = {records}\n        break\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_that_cannot_be_meant_is_refused",),
+    ),
+    Bug(
+        name="Postgres makes null what rows are found by",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct="    for name in _never_null(job):\n",
+        wrong="    for name in ():\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once",),
+    ),
+    Bug(
+        name="records that Postgres transforms count as rows",
+        file="spark_jobs/work/load_delivery.py",
+        correct="        rows = staged.rows if job.declared.transform is None else 0\n",
+        wrong="        rows = staged.rows\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_query_makes_its_rows_once",),
+    ),
+    Bug(
+        name="a session of another load stages records among the made rows",
+        file="spark_jobs/work/session.py",
+        correct="            called = called.of_records(job.columns)\n",
+        wrong="            pass\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_sessions_of_another_load_stage_the_records_of_a_query",),
+    ),
+    Bug(
+        name="another engine of a transform makes no new version",
+        file="spark_jobs/plan/declaration_texts.py",
+        correct='("postgres: " if declared.is_made_by_postgres else "") + (declared.transform or "")',
+        wrong='declared.transform or ""',
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_another_engine_is_another_version_of_the_pipeline_file",),
     ),
     Bug(
         name="verify takes rows of no record for rows from nowhere",

@@ -60,9 +60,9 @@ class LocalTasks:
         raise NotImplementedError
 
     def writing(self, job: Job) -> Job:
-        if job.declared.transform is not None:
-            found = "local, for a pipeline with a transform"
-            raise SettingRefused("--engine", found, "spark or auto, because a transform is Spark SQL")
+        if job.declared.needs_spark:
+            found = "local, for a pipeline with a transform in Spark SQL"
+            raise SettingRefused("--engine", found, "spark or auto, because only Spark runs it")
         return job
 
 

@@ -99,7 +99,7 @@ class SparkTasks:
 
     def writing(self, job: Job) -> Job:
         """The job, with the columns that its transform makes."""
-        if job.declared.transform is None:
+        if not job.declared.needs_spark:
             return job
         reports = TaskReports.by_tasks_of(self._context)
         with self._in_our_words(job, reports):

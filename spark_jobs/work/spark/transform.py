@@ -1,7 +1,6 @@
 """Records in the form of Spark SQL, and its output as columns of the target."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -9,12 +8,12 @@ import pyarrow as pa
 
 from dedup_core.errors import SettingRefused
 from spark_jobs.batch.job import Job, TransformRefused
+from spark_jobs.batch.made_columns import writing_columns
 from spark_jobs.formats.casts import cast_columns, one_array
 from spark_jobs.formats.records import RecordRefused
 from spark_jobs.formats.tiers import declared_value
 from spark_jobs.formats.values import from_text
 from spark_jobs.pipeline.columns import (
-    INTEGERS,
     LINEAGE,
     PRODUCER_ID,
     SEQUENCE,
@@ -24,7 +23,6 @@ from spark_jobs.pipeline.columns import (
     arrow_schema,
     arrow_type,
 )
-from spark_jobs.pipeline.declared import Declared, OnRewrite
 
 _TEXTS = {Kind.UUID, Kind.TIME}
 
@@ -76,58 +74,8 @@ def with_output(job: Job, made: pa.Schema) -> Job:
         if name in made.names and not pa.types.is_int64(made.field(name).type):
             raise SettingRefused("transform", f"{name} of another type", f"{name} as it is in records, a bigint")
     declared = {column.name: column for column in job.columns}
-    of_type = (_column(made.field(name), declared.get(name)) for name in names)
-    # It may make columns that are not declared.
-    written = tuple(
-        replace(column, not_null=True) if column.name in job.declared.found_by else column for column in of_type
-    )
-    _check_needed(job.declared, {column.name: column.type for column in written}, has_lineage=has_lineage)
-    changed = with_lineage_of(job.declared, has_lineage=has_lineage)
-    return replace(job, written=written, has_lineage=has_lineage, declared=changed)
-
-
-def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
-    """The declaration for rows of a transform: they have a lineage if it kept that."""
-    # Records that name their producer keep their own lineage, whatever the transform does with that of the files.
-    lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
-    return replace(declared, target=replace(declared.target, lineage=lineage))
-
-
-def _check_needed(declared: Declared, made: dict[str, ColumnType], *, has_lineage: bool) -> None:
-    """Refuse a transform without the columns that the rest of the pipeline file needs."""
-    for place, name in _needed(declared):
-        if name not in made:
-            found = f"{name}, but the transform makes {', '.join(made)}"
-            raise SettingRefused(place, found, "a column that the transform makes")
-    deleted = declared.target.deleted
-    if deleted and made[deleted] != ColumnType(kind=Kind.BOOLEAN):
-        raise SettingRefused("target.deleted", f"{deleted}, which the transform makes as {made[deleted]}", "a boolean")
-    if declared.producer:
-        ids = made[declared.producer.sequence]
-        if ids.is_array or ids.kind not in INTEGERS:
-            found = f"{declared.producer.sequence}, which the transform makes as {ids}"
-            raise SettingRefused("producer.sequence", found, "a whole number (smallint, integer or bigint)")
-    for is_needed, why in (
-        (declared.on_rewrite is OnRewrite.REPLACE, "which on_rewrite: replace needs to find old rows"),
-        (
-            declared.producer or declared.message_id,
-            "which distinguish the rows of a record from those of its copies (a row of several records has neither)",
-        ),
-    ):
-        if is_needed and not has_lineage:
-            raise SettingRefused("transform", ", ".join(made), f"{PRODUCER_ID} and {SEQUENCE} among its columns, {why}")
-
-
-def _needed(declared: Declared) -> Iterator[tuple[str, str]]:
-    """The settings of the pipeline file that name a written column, and the column."""
-    yield from (("target.key", name) for name in declared.target.key)
-    if declared.target.deleted:
-        yield "target.deleted", declared.target.deleted
-    if declared.message_id:
-        yield from (("message_id.columns", name) for name in declared.message_id.columns)
-    if declared.producer:
-        yield "producer.name", declared.producer.name
-        yield "producer.sequence", declared.producer.sequence
+    columns = [_column(made.field(name), declared.get(name)) for name in names]
+    return writing_columns(job, columns, has_lineage=has_lineage)
 
 
 def _column(field: pa.Field, declared: Column | None) -> Column:

@@ -1,0 +1,317 @@
+"""A transform that Postgres runs over the staged records."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch, SessionName
+from dedup_core.postgres import LedgerSettings
+from spark_jobs.batch.job import Job, TransformRefused
+from spark_jobs.batch.pieces import StagedPiece
+from spark_jobs.batch.stage import Stage
+from spark_jobs.files.notes import Note
+from spark_jobs.load.engine import Engine, engine_for
+from spark_jobs.load.kept_batch import publish_batch
+from spark_jobs.load.load import load
+from spark_jobs.load.settings import LoadSettings
+from spark_jobs.pipeline.columns import parse_column
+from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, TransformEngine, Write
+from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+from spark_jobs.publish import postgres_transform
+from spark_jobs.verify.verify import verify
+from tests.loads.conftest import InThisProcess, Loads, line
+from tests.servers import execute
+
+ALL = "SELECT * FROM records"
+DOUBLED = """
+SELECT id, CAST(amount * 2 AS numeric(12,2)) AS amount, upper(note) AS note, _producer_id, _sequence FROM records
+"""
+GROUPED = "SELECT max(id) AS id, CAST(sum(amount) AS numeric(12,2)) AS amount, note FROM records GROUP BY note"
+NO_LINEAGE = Target(schema="public", table="target", lineage=False)
+
+
+@pytest.fixture
+def publish() -> Publish:
+    return Publish.STAGED
+
+
+@pytest.fixture(autouse=True)
+def by_postgres(loads: Loads) -> None:
+    loads.declared = replace(loads.declared, transform=DOUBLED, transform_engine=TransformEngine.POSTGRES)
+
+
+def change(loads: Loads, statement: str) -> None:
+    with loads.engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
+def write(loads: Loads, name: str, *notes: str, first: int = 0) -> None:
+    loads.write(name, "".join(line(number, note=note) for number, note in enumerate(notes, first)))
+
+
+def test_postgres_makes_the_rows_of_all_records(loads):
+    write(loads, "a.jsonl", "a", "b")
+    write(loads, "b.jsonl", "c", first=2)
+
+    report = loads.load(transform="SELECT id, note || '!' AS note, amount, _producer_id, _sequence FROM records")
+
+    assert (report.loaded, loads.rows("id, note")) == (3, [(0, "a!"), (1, "b!"), (2, "c!")])
+    assert verify(loads.declared, loads.engine).differing == 0
+    assert loads.load().loaded == 0
+
+
+@pytest.mark.parametrize(
+    ("transform", "rows"),
+    [
+        (DOUBLED, ["A", "B", "B"]),
+        (ALL, ["a", "b", "b"]),
+        ("SELECT id, amount, note FROM records", ["a", "b", "b"]),
+        (GROUPED, ["a", "b"]),
+        ("SELECT * FROM records WHERE note = 'a'; ", ["a"]),
+        ("SELECT * FROM records -- all of them", ["a", "b", "b"]),
+        ("SELECT * FROM records UNION ALL SELECT * FROM records", ["a", "a", "b", "b", "b", "b"]),
+        ("WITH b AS (SELECT * FROM records WHERE note = 'b') SELECT id, amount, note FROM b", ["b", "b"]),
+        ("SELECT DISTINCT ON (note) * FROM records ORDER BY note, id", ["a", "b"]),
+        (
+            "SELECT id, amount, (SELECT name FROM named WHERE of = note LIMIT 1) AS note FROM records",
+            ["bee", "bee", None],
+        ),
+        ("SELECT id, amount, name AS note FROM records JOIN named ON of = note", ["bee", "bee"]),
+        ("SELECT id, amount, ':x %s %(y)s {z}' AS note FROM records WHERE note LIKE 'a%'", [":x %s %(y)s {z}"]),
+    ],
+)
+def test_a_query_makes_its_rows_once(loads, transform, rows):
+    change(loads, "CREATE TABLE named (of text, name text); INSERT INTO named VALUES ('b', 'bee')")
+    write(loads, "a.jsonl", "a", "b")
+    write(loads, "b.jsonl", "b", first=2)
+
+    report = loads.load(transform=transform)
+
+    assert sorted(loads.rows("note"), key=str) == sorted(rows, key=str)
+    assert (report.loaded, report.filtered, report.duplicates) == (len(rows), max(0, 3 - len(rows)), 0)
+    assert verify(replace(loads.declared, transform=transform), loads.engine, deep=True).differing == 0
+    assert loads.load(transform=transform).loaded == 0
+
+
+def test_no_spark_starts_for_a_query_of_postgres(loads):
+    assert engine_for(loads.declared, ()) is Engine.LOCAL
+    assert engine_for(replace(loads.declared, transform_engine=TransformEngine.SPARK), ()) is Engine.SPARK
+
+
+def test_another_engine_is_another_version_of_the_pipeline_file(loads):
+    """The same SQL may make other rows."""
+    by_spark = replace(loads.declared, transform_engine=TransformEngine.SPARK)
+
+    declarations = [pipeline_with_declaration(each).declaration for each in (loads.declared, by_spark)]
+
+    assert declarations[0] != declarations[1]
+
+
+@pytest.mark.parametrize(
+    ("transform", "found"),
+    [
+        ("SELEC * FROM records", "syntax error"),
+        ("SELECT missing FROM records", 'column "missing" does not exist'),
+        ("SELECT * FROM record", 'relation "record" does not exist'),
+        ("SELECT secret FROM secrets, records", "permission denied for table secrets"),
+        ("UPDATE secrets SET secret = 'x' RETURNING secret", "syntax error"),
+        ("SELECT 1 AS id; SELECT * FROM records", "syntax error"),
+        ("SELECT id, id FROM records", 'column "id" specified more than once'),
+        ("SELECT id, point(1, 2) AS at FROM records", "column at: found point"),
+        ("SELECT id, amount * 2 AS amount FROM records", "such as numeric(12,2)"),
+        ("SELECT id, CAST(_producer_id AS text) AS _producer_id FROM records", "_producer_id of another type"),
+        ("SELECT * FROM records LIMIT 1", "leaves records unread"),
+        ("SELECT * FROM records ORDER BY id FETCH FIRST 1 ROW ONLY", "leaves records unread"),
+        ("(SELECT * FROM records LIMIT 1) UNION ALL SELECT * FROM records", "leaves records unread"),
+        ("WITH r AS MATERIALIZED (SELECT * FROM records) (SELECT * FROM r OFFSET 1)", "leaves records unread"),
+        ("SELECT * FROM records WHERE false", "leaves records unread"),
+        ("SELECT 1 AS id", "leaves records unread"),
+    ],
+)
+def test_a_query_that_cannot_be_meant_is_refused(loads, transform, found):
+    execute(loads.admin_dsn, "CREATE TABLE secrets (secret text)")
+    write(loads, "a.jsonl", "a", "b")
+
+    with pytest.raises(SettingRefused, match=re.escape(found)):
+        loads.load(transform=transform)
+
+    assert loads.rows_or_none() == []
+    assert loads.load().loaded == 2
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        ("SELECT 1 / id AS id, amount, note FROM records", "division by zero"),
+        ("SELECT id, CAST(note AS numeric(12,2)) AS amount, note FROM records", "invalid input syntax"),
+        ("SELECT id, CAST(amount - 100 AS numeric(12,2)) AS amount, note FROM records", "target_amount_check"),
+        ("SELECT id, (SELECT amount FROM records) AS amount, note FROM records", "more than one row"),
+        ("SELECT CAST(NULL AS bigint) AS id, amount, note FROM records", 'null value in column "id"'),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_all_others(loads, transform, reason):
+    change(loads, "CREATE TABLE target (id bigint NOT NULL, amount numeric(12,2) CHECK (amount > 0), note text)")
+    write(loads, "a.jsonl", "a", "b")
+
+    with pytest.raises(TransformRefused, match=reason):
+        loads.load(transform=transform, target=NO_LINEAGE)
+
+    assert loads.rows() == []
+    assert loads.load(transform="SELECT id, amount, note FROM records", target=NO_LINEAGE).loaded == 2
+
+
+def test_bad_records_are_quarantined_before_the_query_sees_them(loads):
+    loads.write("a.jsonl", line(1) + '{"id": "one"}\n' + line(2))
+
+    report = loads.load()
+
+    assert (report.loaded, report.quarantined, loads.rows()) == (2, 1, [1, 2])
+    assert verify(loads.declared, loads.engine).differing == 0
+
+
+def test_the_last_record_of_a_key_that_the_query_makes_is_merged(loads):
+    merged = Target(schema="public", table="target", write=Write.MERGE, key=("name",))
+    query = "SELECT lower(note) AS name, id, _producer_id, _sequence FROM records"
+    write(loads, "a.jsonl", "a", "B", "A")
+    loads.load(transform=query, target=merged)
+    write(loads, "b.jsonl", "b", first=7)
+    loads.load(transform=query, target=merged)
+
+    assert loads.rows("name, id") == [("a", 2), ("b", 7)]
+    write(loads, "c.jsonl", "c")
+    with pytest.raises(TransformRefused, match="several rows have the same key"):
+        loads.load(
+            transform="SELECT note AS name, id FROM records UNION ALL SELECT note, id FROM records", target=merged
+        )
+
+
+def test_all_rows_of_a_business_id_that_the_query_makes_take_effect_once(loads):
+    keep = {
+        "pipeline": replace(loads.declared.pipeline, message_keep_days=2),
+        "message_id": MessageId(columns=("name",), keep_days=2),
+        "transform": "SELECT lower(note) AS name, n, _producer_id, _sequence FROM records, generate_series(1, 2) AS n",
+    }
+    write(loads, "a.jsonl", "a", "b", "A")
+    first = loads.load(**keep)
+    write(loads, "b.jsonl", "B", "c")
+    second = loads.load(**keep)
+
+    assert (first.loaded, first.duplicates, second.loaded, second.duplicates) == (4, 2, 2, 2)
+    assert loads.rows("name, n") == [(name, n) for name in "abc" for n in (1, 2)]
+    write(loads, "c.jsonl", "d")
+    with pytest.raises(TransformRefused, match='null value in column "name"'):
+        loads.load(**keep | {"transform": keep["transform"].replace("lower(note)", "CAST(NULL AS text)")})
+    with pytest.raises(TransformRefused, match='null value in column "_sequence"'):
+        loads.load(**keep | {"transform": keep["transform"].replace("_sequence", "CAST(NULL AS bigint) AS _sequence")})
+    with pytest.raises(SettingRefused, match="_producer_id and _sequence among its columns"):
+        loads.load(**keep | {"transform": "SELECT note AS name FROM records"})
+
+
+def test_producers_that_the_query_names_are_loaded_once(loads):
+    named = {
+        "producer": RecordProducer(name="device", sequence="seq"),
+        "columns": tuple(parse_column(*each) for each in (("device", "text"), ("seq", "bigint"), ("note", "text"))),
+        "transform": "SELECT 'd' || device AS device, seq * 2 AS seq, note, _producer_id, _sequence FROM records",
+    }
+    loads.write(
+        "a.jsonl", "".join(f'{{"device": "{d}", "seq": {n}, "note": "x"}}\n' for d, n in ((1, 0), (1, 1), (2, 0)))
+    )
+    first = loads.load(**named)
+    loads.write("b.jsonl", "".join(f'{{"device": "{d}", "seq": {n}, "note": "x"}}\n' for d, n in ((1, 1), (1, 2))))
+    second = loads.load(**named)
+
+    assert (first.loaded, second.loaded, second.duplicates) == (3, 1, 1)
+    assert loads.rows("device, seq") == [("d1", 0), ("d1", 2), ("d1", 4), ("d2", 0)]
+
+
+def test_a_kept_batch_is_published_with_the_rows_that_were_made_of_it(loads):
+    write(loads, "a.jsonl", "a", "b", "c")
+    random = {
+        "transform": "SELECT id, CAST(random() AS numeric(12,2)) AS amount, note FROM records WHERE random() < 0.5"
+    }
+    declared = replace(loads.declared, **random)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), publishes=False)
+    kept = load(declared, settings, batch=Batch("kept"), tasks=InThisProcess())
+    (made,) = loads.ask("SELECT array_agg(relname) FROM pg_class WHERE relname LIKE '% rows' AND relkind = 'r'")
+    there = loads.ask(f'SELECT id, amount FROM onceload_stage."{made[0][0]}" ORDER BY id')
+
+    published = publish_batch(declared, replace(settings, publishes=True), batch=Batch("kept"))
+
+    assert kept.loaded == 0
+    assert (published.loaded, loads.rows("id, amount")) == (len(there), there)
+    assert loads.load(**random).loaded == 0
+
+
+class SessionsOfAnotherLoad(InThisProcess):
+    """They know of the stage what the board tells."""
+
+    def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+        return super().run(replace(job, stage=None), sessions)
+
+
+def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
+    write(loads, "a.jsonl", "a", "b")
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+
+    report = load(loads.declared, settings, batch=Batch("first"), tasks=SessionsOfAnotherLoad())
+
+    assert (report.loaded, loads.rows("id, note")) == (2, [(0, "A"), (1, "B")])
+
+
+def test_rows_are_made_once_although_the_answer_is_lost(loads, monkeypatch):
+    make, made = postgres_transform._make, list[StagedPiece]()
+
+    def make_and_lose(connection, *rest):
+        made.append(make(connection, *rest))
+        if len(made) == 1:
+            connection.exec_driver_sql("COMMIT")
+            pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            execute(loads.admin_dsn, f"SELECT pg_terminate_backend({pid}, 5000)")
+        return made[-1]
+
+    monkeypatch.setattr(postgres_transform, "_make", make_and_lose)
+    write(loads, "a.jsonl", "a", "b")
+
+    report = loads.load()
+
+    assert (len(made), report.loaded, loads.rows()) == (1, 2, [0, 1])
+
+
+def test_records_are_staged_again_if_the_server_loses_them(loads, monkeypatch):
+    make, made = postgres_transform._make, list[Stage]()
+
+    def lose_before(connection, job, stage, pieces):
+        if not made:
+            # What a crash does to unlogged tables.
+            connection.exec_driver_sql(f"TRUNCATE {stage.pieces}, {stage.beside('records')}")
+        made.append(stage)
+        return make(connection, job, stage, pieces)
+
+    monkeypatch.setattr(postgres_transform, "_make", lose_before)
+    write(loads, "a.jsonl", "a", "b")
+
+    report = loads.load()
+
+    assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
+
+
+def test_a_piece_of_a_late_worker_is_not_among_the_records(loads, monkeypatch):
+    """Its records were staged after the pieces were counted, so nothing was made of them."""
+    make, made = postgres_transform._make, list[Stage]()
+
+    def stage_before(connection, job, stage, pieces):
+        if not made:
+            connection.exec_driver_sql(f"INSERT INTO {stage.beside('records')} VALUES (9, 1, 'late', 99, 0)")
+            connection.exec_driver_sql(f"INSERT INTO {stage.pieces} VALUES (7, 0, true, 0, 0, 1, '')")
+        made.append(stage)
+        return make(connection, job, stage, pieces)
+
+    monkeypatch.setattr(postgres_transform, "_make", stage_before)
+    write(loads, "a.jsonl", "a", "b")
+
+    report = loads.load()
+
+    assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
