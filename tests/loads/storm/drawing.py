@@ -213,6 +213,7 @@ class _Drawing:
         self._words = replace(made(bare), transform=self._rng.choice((Transform.SOME, Transform.ONE)))
         if self._rng.random() < 0.3:
             self._words = replace(bare, write=Write.MERGE, transform=Transform.NULLS)
+        self._words = replace(self._words, in_postgres=self._rng.random() < 0.5)
         return [self._changed_load, self._append]
 
     def _of_rotations(self, bare: Words) -> list[Maker]:
@@ -451,6 +452,7 @@ class _Drawing:
             edits.append(Edit("form", rng.choice((Form.JSONL, Form.CSV))))
         if words.write is Write.APPEND and words.transform in (None, Transform.ONE):
             edits.append(Edit("transform", rng.choice((None, Transform.ONE))))
+            edits.append(Edit("in_postgres", rng.random() < 0.5))
         if words.producer:
             edits.append(Edit("order", Order.ANY))
             edits += 4 * [Edit("producer", rng.choice((("dev", "pos"), ("device", "seq"), ("dev", "seq"))))]

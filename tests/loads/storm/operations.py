@@ -22,6 +22,7 @@ from spark_jobs.pipeline.declared import (
     RecordProducer,
     Source,
     Target,
+    TransformEngine,
     Write,
 )
 from tests.loads.storm.records import COLUMNS, Form
@@ -59,6 +60,8 @@ class Words:
     order: Order = Order.ANY
     message_id: str | None = None
     transform: Transform | None = None
+    #: Postgres runs it, over the staged records.
+    in_postgres: bool = False
     lineage: bool = True
     table: int = 0
     mode: Mode = Mode.SHARED
@@ -73,6 +76,14 @@ class Words:
     def key(self) -> str:
         """The column that a merge finds rows by: one that the transform adds, if it makes nulls."""
         return "made" if self.transform is Transform.NULLS else "k"
+
+    @property
+    def _sql(self) -> str:
+        """Postgres runs it. What Spark makes of a record is made in Python here."""
+        rows = "uid % 3" if self.transform is Transform.SOME else "1"
+        key = "CASE WHEN uid % 3 > 0 THEN k END" if self.transform is Transform.NULLS else "k"
+        parts = f"generate_series(CAST(0 AS bigint), {rows} - 1) AS part"
+        return f"SELECT records.*, {key} AS made, part FROM records, {parts}"
 
     def declared(self, *, pipeline: str, folder: str, target: str) -> Declared:
         path = f"{folder}/{self.pattern}"
@@ -112,7 +123,8 @@ class Words:
             ),
             producer=RecordProducer(name=name, sequence=sequence, order=self.order) if self.producer else None,
             message_id=MessageId(columns=(self.message_id,), keep_days=keep_days) if self.message_id else None,
-            transform=f"SELECT {self.transform}" if self.transform else None,
+            transform=self._sql if self.transform else None,
+            transform_engine=TransformEngine.POSTGRES if self.in_postgres else TransformEngine.SPARK,
             publish=self.publish,
             delivery=Rules(mode=self.mode, ack_deadline_s=_DEADLINE_S, deliveries_max=self.deliveries_max),
             on_rewrite=self.on_rewrite,
