@@ -13,11 +13,12 @@ from bench.measured import Figure, Measured, Taken, check_equal
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way, declared_as
 from dedup_core.pipeline import Guarantee
-from spark_jobs.pipeline.declared import Publish
+from spark_jobs.pipeline.declared import Publish, TransformEngine
 
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"
 LOCAL, STAGED_LOCAL = "direct, local sessions", "staged, local sessions"
+IN_POSTGRES = "staged, local sessions, with the transform in Postgres"
 AT_LEAST_ONCE = "direct, at_least_once"
 LIMIT = "two bare processes"
 JDBC, ADBC, DLT = "Spark's JDBC writer", "ADBC from two processes", "dlt"
@@ -44,6 +45,8 @@ def beside_others(stand: Stand) -> str:
         for name, publish in ((LOCAL, Publish.DIRECT), (STAGED_LOCAL, Publish.STAGED)):
             declared = replace(direct, publish=publish)
             ways[name] = stand.ours(declared, rows=rows, amount=amount, tasks=stand.local_tasks())
+        in_postgres = replace(transform, transform_engine=TransformEngine.POSTGRES)
+        ways[IN_POSTGRES] = stand.ours(in_postgres, rows=rows, amount=amount, tasks=stand.local_tasks())
         if stand.jdbc:
             ways[JDBC] = replace(ways[LIMIT], load=partial(peers.spark_jdbc, file=json_lines))
         adbc = peers.Environment.installed(folder / "adbc", "adbc-driver-postgresql", f"pyarrow=={pa.__version__}")
@@ -85,6 +88,8 @@ def _other_figures(taken: Mapping[str, Taken]) -> Iterator[Figure]:
     yield Figure(name="staged ÷ direct, local sessions", must=0.85, aim=1, measured=staged)
     transformed = taken[TRANSFORM].per(taken[DIRECT])
     yield Figure(name="Spark SQL transform ÷ direct", must=0.4, aim=0.5, measured=transformed)
+    in_postgres = taken[IN_POSTGRES].per(taken[STAGED_LOCAL])
+    yield Figure(name="Postgres transform ÷ staged, local sessions", must=0.8, aim=0.9, measured=in_postgres)
     for name, must, aim in ((JDBC, 4, 5), (ADBC, 1, 1.2), (DLT, 30, 60)):
         if name in taken:
             yield Figure(name=f"direct ÷ {name}", must=must, aim=aim, measured=taken[DIRECT].per(taken[name]))

@@ -25,7 +25,7 @@ from spark_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from spark_jobs.load.sessions import Sessions
 from spark_jobs.pipeline.declared import Declared, UnknownFields, Write
 from spark_jobs.publish.early_copy import EarlyCopy
-from spark_jobs.publish.postgres_transform import create_records, make_rows
+from spark_jobs.publish.postgres_transform import create_records, make_rows, may_transform_files
 from spark_jobs.publish.publish import BatchIncomplete, half_read, publish
 from spark_jobs.publish.replaced_rows import without_records
 from spark_jobs.quality.audit import audit_stage, check
@@ -146,14 +146,16 @@ class StagedBatch:
         if not self._may_spool(job):
             return opened
         in_files = Writer.into_target(job.declared.target, job.written).names
+        if self._declared.is_made_by_postgres:
+            in_files = opened.of_records(job.columns).writer.names
         return replace(opened, spool=staging.enter_context(open_spool()), in_files=tuple(in_files))
 
     def _may_spool(self, job: Job) -> bool:
         """Whether rows may go from files into the target: they are only appended, by this call, and the same here."""
         declared = self._declared
-        needs_table = (
-            declared.is_made_by_postgres or job.records_have_own_ids or declared.suite or needs_cast(job.written)
-        )
+        needs_table = job.records_have_own_ids or declared.suite or needs_cast(job.written)
+        if declared.is_made_by_postgres and not may_transform_files(job):
+            return False
         return (
             not needs_table
             and self._context.settings.publishes
@@ -168,7 +170,7 @@ class StagedBatch:
         Which files of a transform count is known only at its end.
         """
         adds = self._declared.unknown_fields is UnknownFields.ADD
-        if stage.spool is None or job.replaced or adds or self._declared.transform is not None:
+        if stage.spool is None or job.replaced or adds or self._declared.needs_spark:
             return None
         return staging.enter_context(closing(EarlyCopy(self._context.engine, job, stage)))
 
@@ -198,8 +200,8 @@ class StagedBatch:
         return self._sessions.work(job)
 
     def _with_made_rows(self, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> Sequence[StagedPiece]:
-        """The pieces, with the rows that Postgres makes of their records."""
-        if not self._declared.is_made_by_postgres:
+        """The pieces, with the rows that Postgres makes of their records, if they are not made by publishing."""
+        if not self._declared.is_made_by_postgres or stage.spool is not None:
             return pieces
         return until_answered(partial(make_rows, self._context.engine, job, stage, pieces))
 

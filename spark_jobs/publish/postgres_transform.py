@@ -2,34 +2,44 @@
 
 The records wait in a table of the stage. Once all of them are staged, one transaction makes the rows. So what is
 audited is what is published, and a query with other results in each run loads one of them.
+
+If a query makes the rows of each record by itself, and nothing else reads the rows before they are published, no table
+holds them. The records wait in files, and the transaction that publishes transforms file after file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from secrets import token_hex
-from typing import Any
+from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import SettingRefused
-from dedup_core.postgres.connection import first_line, sqlstate, translated
+from dedup_core.errors import RowsRefused, SettingRefused
+from dedup_core.postgres.connection import first_line, sqlstate, statements, translated
 from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.batch.made_columns import writing_columns
 from spark_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
 from spark_jobs.batch.stage import SCHEMA, Stage, still_there
 from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
+from spark_jobs.publish.query_plans import check_reads_all, is_of_single_records
 from spark_jobs.publish.source import WORK_MEMORY
+from spark_jobs.write.binary_copy import copy_encoded
 from spark_jobs.write.find_refused import ROW_REFUSED
-from spark_jobs.write.sql import quoted, run
+from spark_jobs.write.sql import quoted, run, table_name
 from spark_jobs.write.target import Closed, columns_there
-from spark_jobs.write.writer import cast_to_target, copy_columns
+from spark_jobs.write.writer import Writer, cast_to_target, copy_columns
 
+SQL = statements("postgres_transform.sql", package=__package__)
 #: Besides rows: what a query cannot be, names, or has no right to read.
 _QUERY_REFUSED = (*ROW_REFUSED, "0A", "42")
 _EXPECTED = "a query of Postgres over the relation records"
 #: The delivery of the one piece with the made rows.
 _MADE = -1
+#: How many rows the server has written, and how many should be made of the records of each loaded file.
+Made: TypeAlias = tuple[int, Counter[int | None]]
 
 
 def with_made_columns(engine: Engine, job: Job) -> Job:
@@ -41,23 +51,32 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
         _create(connection, records, job)
         query = _query(job, records)
         with _refusing_the_query():
-            _check_reads_all(run(connection, f"EXPLAIN (FORMAT JSON) {query}").scalar_one()[0]["Plan"], names[0])
-            run(connection, f"CREATE UNLOGGED TABLE {made} AS {query} WITH NO DATA")
+            plan = run(connection, f"EXPLAIN (FORMAT JSON) {query}").scalar_one()[0]["Plan"]
+            check_reads_all(plan, names[0])
+            run(connection, f"CREATE VIEW {made} AS {query}")
         found = columns_there(connection, made)
+        is_by_record = is_of_single_records(plan, names[0]) and not _has_changing(connection, made)
         transaction.rollback()
     for name in (PRODUCER_ID, SEQUENCE):
         if name in found and str(getattr(found[name], "type", "")) != "bigint":
             raise SettingRefused("transform", f"{name} of another type", f"{name} as it is in records, a bigint")
     has_lineage = {PRODUCER_ID, SEQUENCE} <= found.keys()
-    columns = [_open(column) for name, column in found.items() if name not in (PRODUCER_ID, SEQUENCE)]
-    return writing_columns(job, columns, has_lineage=has_lineage)
+    columns = [_as_declared(job, column) for name, column in found.items() if name not in (PRODUCER_ID, SEQUENCE)]
+    return replace(writing_columns(job, columns, has_lineage=has_lineage), is_by_record=is_by_record)
 
 
-def _open(column: Column | Closed) -> Column:
+def _has_changing(connection: Connection, view: str) -> bool:
+    """Whether a query may make other rows of a record when it is run again in the same transaction."""
+    return bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
+
+
+def _as_declared(job: Job, column: Column | Closed) -> Column:
+    """A made column. One that is declared not null must not be null in the target either."""
     if isinstance(column, Closed):
         expected = "a type that a pipeline file may declare, such as numeric(12,2) (use CAST in the SQL)"
         raise SettingRefused(f"transform: column {column.name}", column.why, expected)
-    return column
+    not_null = any(each.not_null for each in job.columns if each.name == column.name)
+    return replace(column, not_null=not_null)
 
 
 def create_records(engine: Engine, job: Job, stage: Stage) -> None:
@@ -98,6 +117,36 @@ def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[Stage
     return piece
 
 
+def may_transform_files(job: Job) -> bool:
+    """Whether records may go from files through the query into the target, as far as the rows are concerned."""
+    # Old rows are deleted first, and the rows of a target without lineage could not be counted by file.
+    return job.is_by_record and not job.replaced and job.declared.target.lineage == job.has_lineage
+
+
+def transform_file(connection: Connection, job: Job, stage: Stage, encoded: Iterator[bytes]) -> Made:
+    """Write the rows of some records to the target."""
+    arriving = stage.beside("arriving")
+    # Created in this transaction, it costs no WAL, and is dropped with the stage.
+    run(connection, f"CREATE UNLOGGED TABLE IF NOT EXISTS {arriving} (LIKE {stage.of_records(job.columns).rows})")
+    run(connection, f"TRUNCATE {arriving}")
+    copy_encoded(connection, encoded, table=arriving, names=stage.in_files)
+    return transform_table(connection, job, arriving)
+
+
+def transform_table(connection: Connection, job: Job, records: str) -> Made:
+    """The same for the records in a table."""
+    producer_id = PRODUCER_ID if job.has_lineage else "CAST(NULL AS bigint)"
+    has_null = " OR ".join(f"{quoted(name)} IS NULL" for name in _never_null(job)) or "false"
+    counts = f"SELECT {producer_id}, count(*), bool_or({has_null}) FROM ({_query(job, records)}) AS counted GROUP BY 1"
+    counted = run(connection, counts).all()
+    table = table_name(job.declared.target)
+    if any(row[2] for row in counted):
+        raise RowsRefused(job.declared.name, table, "a column that is declared not null is null")
+    names = ", ".join(map(quoted, Writer.into_target(job.declared.target, job.written).names))
+    written = run(connection, f"INSERT INTO {table} ({names}) {_query(job, records, names)}").rowcount
+    return written, Counter({row[0]: row[1] for row in counted})
+
+
 def _never_null(job: Job) -> Iterator[str]:
     yield from (column.name for column in job.written if column.not_null)
     if job.records_have_own_ids:
@@ -130,32 +179,3 @@ def _refusing_rows(job: Job) -> Iterator[None]:
         if not sqlstate(error).startswith(_QUERY_REFUSED):
             raise
         raise TransformRefused(job.declared.name, first_line(error)) from error
-
-
-def _check_reads_all(plan: Mapping[str, Any], records: str) -> None:
-    """Refuse a query that leaves records out by chance or reads none: the ledger would count them as loaded."""
-    nodes = list(_nodes(plan))
-    reading = {records}
-    while more := {_cte_of(node) for node in nodes if _reads(node, reading)} - reading - {""}:
-        reading |= more
-    if not _reads(plan, reading) or any(node["Node Type"] == "Limit" and _reads(node, reading) for node in nodes):
-        found = "SQL that leaves records unread"
-        expected = "a query that reads all records (no LIMIT, and no condition that is always false)"
-        raise SettingRefused("transform", found, expected)
-
-
-def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield plan
-    for below in plan.get("Plans", ()):
-        yield from _nodes(below)
-
-
-def _reads(plan: Mapping[str, Any], reading: Set[str]) -> bool:
-    """Whether a part of a plan reads some tables or named queries."""
-    return any({node.get("Relation Name"), node.get("CTE Name")} & reading for node in _nodes(plan))
-
-
-def _cte_of(node: Mapping[str, Any]) -> str:
-    """The named query that a part of a plan computes, or nothing."""
-    name = str(node.get("Subplan Name", ""))
-    return name.removeprefix("CTE ") if name.startswith("CTE ") else ""

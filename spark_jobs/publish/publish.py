@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sqlalchemy import Connection, Engine
@@ -21,7 +21,7 @@ from dedup_core.events import event
 from dedup_core.names import ProducerId
 from dedup_core.ports import Advance, Claim, Commit, QuarantinedRecord
 from dedup_core.postgres import BulkCommit, PostgresLedger
-from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line
+from dedup_core.postgres.connection import CONCURRENT_CHANGE, first_line, translated
 from dedup_core.replay import Condition, Counts
 from dedup_core.spans import SpanSet
 from spark_jobs.batch.job import Job, Replacement
@@ -96,6 +96,10 @@ class _BatchTotals:
             replaced=replaced,
         )
 
+    def with_made(self, rows_of: Counter[int | None]) -> "_BatchTotals":
+        """With the rows of a transform that the publishing transaction has made."""
+        return replace(self, rows=rows_of.total(), rows_of=rows_of)
+
     @property
     def probe(self) -> Advance | None:
         """An advance that shows whether the batch took effect."""
@@ -132,13 +136,16 @@ def publish(
     begun = early.take(totals.files) if early else None
     with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
         while True:
+            if job.is_by_record and stage.spool is not None:
+                begun = patience.until_answered(_Transforming(engine, job, stage, totals, begun))
+                totals = totals.with_made(begun.made)
             new = patience.until_answered(
                 partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
             )
             commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
             try:
                 # The transaction that has copied files early serves the first try, and ends with it.
-                with closing(early) if early else nullcontext():
+                with closing(early) if early else nullcontext(), closing(begun) if begun else nullcontext():
                     _commit(ledger, job, commit, begun=begun)
             except AlreadyConsumed as error:
                 # Another run may have loaded records of the same producers; of files, only an unknown process.
@@ -152,6 +159,28 @@ def publish(
             else:
                 return
             begun = None
+
+
+class _Transforming:
+    """Transforms the records that the transaction of the early copies has not, or all of them in another one."""
+
+    def __init__(self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, begun: Begun | None) -> None:
+        self._engine, self._job, self._stage, self._files, self._begun = engine, job, stage, totals.files, begun
+
+    def __call__(self) -> Begun:
+        job, stage = self._job, self._stage
+        with translated(pipeline=job.declared.name, doing="transforming records"), _refusing_rows(job):
+            # A transaction that has failed is not used again.
+            begun, self._begun = self._begun or Begun.begin(self._engine, job, stage), None
+            try:
+                begun.transform_rest(self._files)
+            except FileNotFoundError as error:
+                begun.close()
+                raise StageLost(stage.name) from error
+            except BaseException:
+                begun.close()
+                raise
+        return begun
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch, SessionName
+from dedup_core.names import Batch, Epoch, SessionName, Version
+from dedup_core.ports import Session
 from dedup_core.postgres import LedgerSettings
 from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.batch.pieces import StagedPiece
@@ -18,7 +19,7 @@ from spark_jobs.load.kept_batch import publish_batch
 from spark_jobs.load.load import load
 from spark_jobs.load.settings import LoadSettings
 from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, TransformEngine, Write
+from spark_jobs.pipeline.declared import MessageId, OnRewrite, Publish, RecordProducer, Target, TransformEngine, Write
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish import postgres_transform
 from spark_jobs.verify.verify import verify
@@ -29,6 +30,8 @@ ALL = "SELECT * FROM records"
 DOUBLED = """
 SELECT id, CAST(amount * 2 AS numeric(12,2)) AS amount, upper(note) AS note, _producer_id, _sequence FROM records
 """
+#: Its rows are made of all records at once.
+DISTINCT = "SELECT DISTINCT * FROM records"
 GROUPED = "SELECT max(id) AS id, CAST(sum(amount) AS numeric(12,2)) AS amount, note FROM records GROUP BY note"
 NO_LINEAGE = Target(schema="public", table="target", lineage=False)
 
@@ -246,7 +249,7 @@ def test_a_kept_batch_is_published_with_the_rows_that_were_made_of_it(loads):
 
 
 class SessionsOfAnotherLoad(InThisProcess):
-    """They know of the stage what the board tells."""
+    """They know only the name of the stage, from the board."""
 
     def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
         return super().run(replace(job, stage=None), sessions)
@@ -259,6 +262,64 @@ def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
     report = load(loads.declared, settings, batch=Batch("first"), tasks=SessionsOfAnotherLoad())
 
     assert (report.loaded, loads.rows("id, note")) == (2, [(0, "A"), (1, "B")])
+
+
+@pytest.mark.parametrize(
+    ("transform", "is_by_record"),
+    [
+        (DOUBLED, True),
+        (ALL, True),
+        ("SELECT id, current_date AS at FROM (SELECT * FROM records WHERE amount > 0) AS few ORDER BY 1", False),
+        ("SELECT id, now() AS at FROM (SELECT * FROM records WHERE amount > 0) AS few", True),
+        ("SELECT records.*, n FROM records, generate_series(1, id) AS n", True),
+        ("SELECT id, unnest(ARRAY[1, 2]) AS n FROM records", True),
+        ("SELECT records.*, n FROM records LEFT JOIN LATERAL generate_series(1, id) AS n ON true", True),
+        ("SELECT id, n FROM generate_series(1, 3) AS n LEFT JOIN records ON id = n", False),
+        ("SELECT id, n FROM generate_series(1, 3) AS n LEFT JOIN records ON id > n", False),
+        ("SELECT records.* FROM records, pg_type LIMIT ALL", False),
+        ("SELECT a.* FROM records AS a JOIN records AS b ON a.id = b.id", False),
+        ("SELECT * FROM records UNION ALL SELECT * FROM records", False),
+        ("SELECT id, count(*) OVER () AS n FROM records", False),
+        (GROUPED, False),
+        (DISTINCT, False),
+        ("SELECT id, random() AS n FROM records", False),
+        ("SELECT id, counted() AS n FROM records", False),
+        ("SELECT id, (SELECT count(*) FROM pg_class) AS n FROM records", False),
+    ],
+)
+def test_only_rows_of_single_records_are_made_before_all_records_are_there(loads, transform, is_by_record):
+    change(loads, "CREATE FUNCTION counted() RETURNS bigint STABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'")
+    declared = replace(loads.declared, transform=transform)
+    session = Session(pipeline="events", name=SessionName("s"), epoch=Epoch(1), version=Version(1))
+    columns = declared.columns_as_read
+    settings = LedgerSettings(dsn=loads.dsn)
+    job = Job(
+        declared=declared, columns=columns, written=columns, ledger=settings, session=session, batch=Batch("batch")
+    )
+
+    assert postgres_transform.with_made_columns(loads.engine, job).is_by_record is is_by_record
+
+
+def test_a_null_of_a_single_record_in_a_column_declared_not_null_is_refused(loads):
+    """The target would take it."""
+    change(loads, "CREATE TABLE target (id bigint, amount numeric(12,2), note text)")
+    write(loads, "a.jsonl", "a", "b")
+
+    with pytest.raises(TransformRefused, match='null value in column "id"'):
+        loads.load(transform="SELECT nullif(id, 1) AS id, amount, note FROM records", target=NO_LINEAGE)
+
+    assert loads.rows() == []
+
+
+def test_the_rows_of_a_replaced_file_are_replaced(loads):
+    write(loads, "a.jsonl", "a", "b")
+    loads.load()
+    write(loads, "a.jsonl", "c", "d", "e")
+
+    report = loads.load(on_rewrite=OnRewrite.REPLACE)
+
+    assert (report.loaded, loads.rows("id, note")) == (3, [(0, "C"), (1, "D"), (2, "E")])
+    assert verify(loads.declared, loads.engine).differing == 0
 
 
 def test_rows_are_made_once_although_the_answer_is_lost(loads, monkeypatch):
@@ -275,7 +336,7 @@ def test_rows_are_made_once_although_the_answer_is_lost(loads, monkeypatch):
     monkeypatch.setattr(postgres_transform, "_make", make_and_lose)
     write(loads, "a.jsonl", "a", "b")
 
-    report = loads.load()
+    report = loads.load(transform=DISTINCT)
 
     assert (len(made), report.loaded, loads.rows()) == (1, 2, [0, 1])
 
@@ -293,7 +354,7 @@ def test_records_are_staged_again_if_the_server_loses_them(loads, monkeypatch):
     monkeypatch.setattr(postgres_transform, "_make", lose_before)
     write(loads, "a.jsonl", "a", "b")
 
-    report = loads.load()
+    report = loads.load(transform=DISTINCT)
 
     assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
 
@@ -312,6 +373,6 @@ def test_a_piece_of_a_late_worker_is_not_among_the_records(loads, monkeypatch):
     monkeypatch.setattr(postgres_transform, "_make", stage_before)
     write(loads, "a.jsonl", "a", "b")
 
-    report = loads.load()
+    report = loads.load(transform=DISTINCT)
 
     assert (len(made), report.loaded, loads.rows()) == (2, 2, [0, 1])
