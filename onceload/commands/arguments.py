@@ -114,8 +114,8 @@ def load_arguments(command: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("auto", "spark", "local"),
         default="auto",
-        help="run in Spark, or in processes of this machine (default: Spark for a transform, for more than 512 MiB and "
-        "with --master or --conf)",
+        help="run in Spark, or in processes of this machine (default: Spark for a transform in Spark SQL, for more "
+        "than 512 MiB and with --master or --conf)",
     )
     command.add_argument("--master", metavar="URL", help="the Spark master (default: this machine, all cores)")
     command.add_argument(

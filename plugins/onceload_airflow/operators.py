@@ -165,7 +165,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
 class Load(_OfPipeline, SparkSubmitOperator):
     """Stage a batch, or load it with one commit per chunk: `onceload stage | load` in a process of its own.
 
-    A large load and a transform are launched by spark-submit; anything else needs no Spark.
+    A large load and a transform in Spark SQL are launched by spark-submit; anything else needs no Spark.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")

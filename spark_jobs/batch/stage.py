@@ -1,4 +1,4 @@
-"""The staging tables of a batch: two unlogged tables that live as long as the batch.
+"""The staging tables of a batch: unlogged tables that live as long as the batch.
 
 One holds the rows, the other the pieces that they came from. A piece and its rows are written in one transaction while
 the delivery is held. The next holder of a delivery first deletes what earlier tries staged of it, so that all pieces
@@ -8,8 +8,9 @@ piece that exists from the start is missing.
 A stage is dropped with the process that opened it, unless a claim names it. Then the batch keeps the stage for its
 publisher, with the data that publishing needs. The stage of a failed audit is also kept for a while, for inspection.
 
-A transform may make different rows in each try, so each try has a table of its own, and Spark decides which one counts.
-These tables are attached to the first one by inheritance.
+A transform in Spark may make different rows in each try, so each try has a table of its own, and Spark decides which
+one counts. These tables are attached to the first one by inheritance. For a transform in Postgres, pieces are of
+records, which have a table of their own; the rows are made of all of them.
 """
 
 from collections.abc import Iterable, Iterator

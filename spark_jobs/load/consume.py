@@ -48,7 +48,7 @@ def check_consumer(declared: Declared, name: SessionName) -> None:
     """Refuse a session that the pipeline has no work for."""
     check_own_name("--session", name)
     if declared.transform is not None:
-        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs Spark SQL)")
+        raise SettingRefused("consume", "a pipeline with a transform", "one without (`onceload load` runs it)")
     rules = declared.delivery
     if declared.has_fixed_sessions and name not in rules.names:
         raise SettingRefused("--session", repr(name), f"a number from 1 to {rules.sessions} (delivery.sessions)")

@@ -8,7 +8,7 @@ holds them. The records wait in files, and the transaction that publishes transf
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from secrets import token_hex
@@ -23,19 +23,21 @@ from spark_jobs.batch.job import Job, TransformRefused
 from spark_jobs.batch.made_columns import writing_columns
 from spark_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
 from spark_jobs.batch.stage import SCHEMA, Stage, still_there
-from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
+from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, parse_column
 from spark_jobs.publish.query_plans import check_reads_all, is_of_single_records
 from spark_jobs.publish.source import WORK_MEMORY
 from spark_jobs.write.binary_copy import copy_encoded
 from spark_jobs.write.find_refused import ROW_REFUSED
 from spark_jobs.write.sql import quoted, run, table_name
-from spark_jobs.write.target import Closed, columns_there
+from spark_jobs.write.target import types_there
 from spark_jobs.write.writer import Writer, cast_to_target, copy_columns
 
 SQL = statements("postgres_transform.sql", package=__package__)
 #: Besides rows: what a query cannot be, names, or has no right to read.
-_QUERY_REFUSED = (*ROW_REFUSED, "0A", "42")
-_EXPECTED = "a query of Postgres over the relation records"
+_QUERY_REFUSED = (*ROW_REFUSED, "0A", "2F", "38", "39", "3F", "42", "55000", "HV")
+_EXPECTED = "one query of Postgres over the relation records, without a semicolon"
+#: What Postgres calls a column without a name.
+_UNNAMED = "?column?"
 #: The delivery of the one piece with the made rows.
 _MADE = -1
 #: How many rows the server has written, and how many should be made of the records of each loaded file.
@@ -44,39 +46,55 @@ Made: TypeAlias = tuple[int, Counter[int | None]]
 
 def with_made_columns(engine: Engine, job: Job) -> Job:
     """The job that writes the columns of its query; planning it reads no records."""
-    names = [f"{token_hex(8)} {each}" for each in ("records", "made")]
-    records, made = (f"{SCHEMA}.{quoted(name)}" for name in names)
+    name = f"{token_hex(8)} records"
+    records = f"{SCHEMA}.{quoted(name)}"
     with translated(pipeline=job.declared.name, doing="planning the transform"), engine.connect() as connection:
         transaction = connection.begin()
         _create(connection, records, job)
-        query = _query(job, records)
         with _refusing_the_query():
-            plan = run(connection, f"EXPLAIN (FORMAT JSON) {query}").scalar_one()[0]["Plan"]
-            check_reads_all(plan, names[0])
-            run(connection, f"CREATE VIEW {made} AS {query}")
-        found = columns_there(connection, made)
-        is_by_record = is_of_single_records(plan, names[0]) and not _has_changing(connection, made)
+            plan = run(connection, f"EXPLAIN (FORMAT JSON) {_query(job, records)}").scalar_one()[0]["Plan"]
+        check_reads_all(plan, name)
+        made, is_changing = _made_of(connection, job, records)
         transaction.rollback()
-    for name in (PRODUCER_ID, SEQUENCE):
-        if name in found and str(getattr(found[name], "type", "")) != "bigint":
-            raise SettingRefused("transform", f"{name} of another type", f"{name} as it is in records, a bigint")
-    has_lineage = {PRODUCER_ID, SEQUENCE} <= found.keys()
-    columns = [_as_declared(job, column) for name, column in found.items() if name not in (PRODUCER_ID, SEQUENCE)]
+    for lineage in (PRODUCER_ID, SEQUENCE):
+        if made.get(lineage, "bigint") != "bigint":
+            raise SettingRefused("transform", f"{lineage} of another type", f"{lineage} as it is in records, a bigint")
+    columns = _columns(job, made)
+    if not columns:
+        raise SettingRefused("transform", "no column", "at least one column besides _producer_id and _sequence")
+    is_by_record = is_of_single_records(plan, name) and not is_changing
+    has_lineage = {PRODUCER_ID, SEQUENCE} <= made.keys()
     return replace(writing_columns(job, columns, has_lineage=has_lineage), is_by_record=is_by_record)
 
 
-def _has_changing(connection: Connection, view: str) -> bool:
-    """Whether a query may make other rows of a record when it is run again in the same transaction."""
-    return bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
+def _made_of(connection: Connection, job: Job, records: str) -> tuple[dict[str, str], bool]:
+    """The columns that the query makes, and whether it may make other rows when it is run again in a transaction.
+
+    Until the end of the transaction, no column that the query reads gets another type.
+    """
+    view = f"{SCHEMA}.{quoted(f'{token_hex(8)} made')}"
+    with _refusing_the_query():
+        run(connection, f"CREATE VIEW {view} AS {_query(job, records)}")
+    made = types_there(connection, view)
+    is_changing = bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
+    run(connection, f"DROP VIEW {view}")
+    return made, is_changing
 
 
-def _as_declared(job: Job, column: Column | Closed) -> Column:
+def _columns(job: Job, made: Mapping[str, str]) -> tuple[Column, ...]:
+    return tuple(_column(job, *each) for each in made.items() if each[0] not in (PRODUCER_ID, SEQUENCE))
+
+
+def _column(job: Job, name: str, of_type: str) -> Column:
     """A made column. One that is declared not null must not be null in the target either."""
-    if isinstance(column, Closed):
+    if name == _UNNAMED:
+        raise SettingRefused("transform", "a column without a name", "a name for each column (AS name)")
+    try:
+        column = parse_column(name, of_type)
+    except SettingRefused:
         expected = "a type that a pipeline file may declare, such as numeric(12,2) (use CAST in the SQL)"
-        raise SettingRefused(f"transform: column {column.name}", column.why, expected)
-    not_null = any(each.not_null for each in job.columns if each.name == column.name)
-    return replace(column, not_null=not_null)
+        raise SettingRefused(f"transform: column {name}", of_type, expected) from None
+    return replace(column, not_null=any(each.not_null for each in job.columns if each.name == name))
 
 
 def create_records(engine: Engine, job: Job, stage: Stage) -> None:
@@ -101,20 +119,30 @@ def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[StagedPie
 
 def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> StagedPiece:
     check_kept(connection, stage, len(pieces))
-    run(connection, WORK_MEMORY)
-    for name in _never_null(job):
-        run(connection, f"ALTER TABLE {stage.rows} ALTER COLUMN {quoted(name)} SET NOT NULL")
-    # Without statistics, the plan of a join or of groups would be a guess.
-    records = stage.of_records(job.columns).rows
-    run(connection, f"ANALYZE {records}")
-    names = ", ".join(map(quoted, stage.writer.names))
-    with _refusing_rows(job):
-        rows = run(connection, f"INSERT INTO {stage.rows} ({names}) {_query(job, records, names)}").rowcount
+    rows = _make_of_records(connection, job, stage) if any(piece.records for piece in pieces) else 0
     piece = StagedPiece(
         delivery=_MADE, number=0, is_last=True, advances=(), rows=rows, quarantined=(), bytes=0, records=0
     )
     insert_piece(connection, stage, piece)
     return piece
+
+
+def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
+    run(connection, WORK_MEMORY)
+    for name in _never_null(job):
+        run(connection, f"ALTER TABLE {stage.rows} ALTER COLUMN {quoted(name)} SET NOT NULL")
+    records = stage.of_records(job.columns).rows
+    # Without statistics, the plan of a join or of groups would be a guess.
+    run(connection, f"ANALYZE {records}")
+    now = _columns(job, _made_of(connection, job, records)[0])
+    if [(each.name, each.type) for each in now] != [(each.name, each.type) for each in job.written]:
+        # INSERT would round or cut values.
+        raise TransformRefused(job.declared.name, "a table that the query reads was altered while records were staged")
+    # If this process is killed, its query ends too.
+    run(connection, "SET LOCAL client_connection_check_interval = '10s'")
+    names = ", ".join(map(quoted, stage.writer.names))
+    with _refusing_rows(job):
+        return run(connection, f"INSERT INTO {stage.rows} ({names}) {_query(job, records, names)}").rowcount
 
 
 def may_transform_files(job: Job) -> bool:

@@ -21,7 +21,9 @@ def check_reads_all(plan: Mapping[str, Any], records: str) -> None:
         reading |= more
     if not _reads(plan, reading) or any(node["Node Type"] == "Limit" and _reads(node, reading) for node in nodes):
         found = "SQL that leaves records unread"
-        expected = "a query that reads all records (no LIMIT, and no condition that is always false)"
+        expected = (
+            "a query that reads all records (no LIMIT, no DISTINCT of one value, no condition that is always false)"
+        )
         raise SettingRefused("transform", found, expected)
 
 

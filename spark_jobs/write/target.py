@@ -270,17 +270,18 @@ def _differing(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[
 def differing_columns(connection: Connection, declared: Declared) -> list[tuple[str, str, str | None]]:
     """The columns of the target that differ from the declared ones: each with its declared and its actual type."""
     target = declared.target
-    there = _types_there(connection, table_name(target))
+    there = types_there(connection, table_name(target))
     return list(_differing(_types(declared.columns, lineage=target.lineage), there))
 
 
 def check_copy(connection: Connection, target: Target, copy: str, *, columns: Sequence[Column]) -> None:
     """Refuse an empty copy of the target that was made after a column was altered."""
     wanted = _types(columns, lineage=target.lineage)
-    _check_columns(table_name(target), wanted, _types_there(connection, copy))
+    _check_columns(table_name(target), wanted, types_there(connection, copy))
 
 
-def _types_there(connection: Connection, table: str) -> dict[str, str]:
+def types_there(connection: Connection, table: str) -> dict[str, str]:
+    """The columns of a table with their types, as Postgres writes them."""
     return {row.name: str(row.type) for row in connection.execute(SQL["columns"], {"table": table})}
 
 

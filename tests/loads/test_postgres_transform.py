@@ -132,6 +132,10 @@ def test_another_engine_is_another_version_of_the_pipeline_file(loads):
         ("WITH r AS MATERIALIZED (SELECT * FROM records) (SELECT * FROM r OFFSET 1)", "leaves records unread"),
         ("SELECT * FROM records WHERE false", "leaves records unread"),
         ("SELECT 1 AS id", "leaves records unread"),
+        ("SELECT nowhere.f(id) AS id FROM records", 'schema "nowhere" does not exist'),
+        ("SELECT FROM records", "no column"),
+        ("SELECT _producer_id, _sequence FROM records", "no column"),
+        ("SELECT id + 1 FROM records", "a column without a name"),
     ],
 )
 def test_a_query_that_cannot_be_meant_is_refused(loads, transform, found):
@@ -152,11 +156,13 @@ def test_a_query_that_cannot_be_meant_is_refused(loads, transform, found):
         ("SELECT id, CAST(note AS numeric(12,2)) AS amount, note FROM records", "invalid input syntax"),
         ("SELECT id, CAST(amount - 100 AS numeric(12,2)) AS amount, note FROM records", "target_amount_check"),
         ("SELECT id, (SELECT amount FROM records) AS amount, note FROM records", "more than one row"),
+        ("SELECT currval('counter') AS id, amount, note FROM records", "not yet defined in this session"),
         ("SELECT CAST(NULL AS bigint) AS id, amount, note FROM records", 'null value in column "id"'),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_with_all_others(loads, transform, reason):
     change(loads, "CREATE TABLE target (id bigint NOT NULL, amount numeric(12,2) CHECK (amount > 0), note text)")
+    change(loads, "CREATE SEQUENCE counter")
     write(loads, "a.jsonl", "a", "b")
 
     with pytest.raises(TransformRefused, match=reason):
@@ -164,6 +170,59 @@ def test_rows_that_do_not_fit_are_refused_with_all_others(loads, transform, reas
 
     assert loads.rows() == []
     assert loads.load(transform="SELECT id, amount, note FROM records", target=NO_LINEAGE).loaded == 2
+
+
+@pytest.mark.parametrize("query", [ALL, DISTINCT])
+@pytest.mark.parametrize(
+    ("of_type", "value"),
+    [
+        ("uuid[]", '["00000000-0000-0000-0000-000000000001", null]'),
+        ("timestamptz[]", '["2026-01-01T00:00:00.123456Z"]'),
+        ("varchar(3)[]", '["a,c", "\\"{}"]'),
+        ("jsonb", '{"a": [1.50]}'),
+        ("bytea", '"\\\\x00ff"'),
+    ],
+)
+def test_values_of_all_types_come_through_the_query_as_without_one(loads, of_type, value, query):
+    columns = {"columns": (parse_column("id", "bigint"), parse_column("value", of_type))}
+    elsewhere = replace(loads.declared.pipeline, name="plain")
+    loads.write("a.jsonl", f'{{"id": 1, "value": {value}}}\n')
+
+    loads.load(transform=query, **columns)
+    loads.load(pipeline=elsewhere, transform=None, target=Target(schema="public", table="plain"), **columns)
+
+    assert loads.ask("SELECT value IS NOT NULL FROM target") == [(True,)]
+    assert loads.ask("SELECT CAST(value AS text) FROM target") == loads.ask("SELECT CAST(value AS text) FROM plain")
+
+
+def test_a_table_that_is_altered_while_records_are_staged_rounds_no_value(loads):
+    change(loads, "CREATE TABLE prices (of bigint, price bigint); INSERT INTO prices VALUES (0, 1), (1, 2)")
+
+    class Altering(InThisProcess):
+        def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
+            change(loads, "ALTER TABLE prices ALTER price TYPE numeric(12,2); UPDATE prices SET price = price + 0.4")
+            return super().run(job, sessions)
+
+    query = "SELECT records.*, price FROM records JOIN prices ON of = id"
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
+    write(loads, "a.jsonl", "a", "b")
+
+    with pytest.raises(TransformRefused, match="was altered while records were staged"):
+        load(replace(loads.declared, transform=query), settings, batch=Batch("first"), tasks=Altering())
+
+    assert loads.rows() == []
+
+
+@pytest.mark.parametrize("content", ["", "\n", '{"id": "bad"}\n'])
+def test_a_batch_without_a_good_record_makes_no_row(loads, content):
+    loads.write("a.jsonl", content)
+
+    report = loads.load(transform="SELECT count(*) AS n FROM records")
+
+    assert (report.loaded, loads.load(transform="SELECT count(*) AS n FROM records").loaded) == (0, 0)
+    write(loads, "b.jsonl", "a", "b")
+    assert loads.load(transform="SELECT count(*) AS n FROM records").loaded == 1
+    assert loads.ask("SELECT n FROM target") == [(2,)]
 
 
 def test_bad_records_are_quarantined_before_the_query_sees_them(loads):

@@ -1371,7 +1371,7 @@ BATCH_BUGS = (
     Bug(
         name="a query that is never twice the same runs file by file",
         file="spark_jobs/publish/postgres_transform.py",
-        correct=" and not _has_changing(connection, made)",
+        correct=" and not is_changing",
         wrong="",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_only_rows_of_single_records_are_made_before_all_records_are_there",),
     ),
@@ -1395,6 +1395,20 @@ BATCH_BUGS = (
         correct="        for file in set(files) - self.copied.keys():\n",
         wrong="        for file in ():\n",
         tests=("tests/loads/test_spool.py::test_a_connection_that_is_lost_after_files_were_copied_costs_no_load",),
+    ),
+    Bug(
+        name="a value is rounded because a table that the query reads was altered",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct="    if [(each.name, each.type) for each in now] != ",
+        wrong="    if [] and [(each.name, each.type) for each in now] != ",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_table_that_is_altered_while_records_are_staged_rounds_no_value",),
+    ),
+    Bug(
+        name="Postgres makes a row of no good record",
+        file="spark_jobs/publish/postgres_transform.py",
+        correct=" if any(piece.records for piece in pieces) else 0\n",
+        wrong="\n",
+        tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_batch_without_a_good_record_makes_no_row",),
     ),
     Bug(
         name="records that Postgres transforms count as rows",
