@@ -161,7 +161,7 @@ def test_a_transform_cannot_run_without_spark(loads):
     with pytest.raises(SettingRefused, match="--engine") as refused:
         load_by(loads, transform="SELECT * FROM records", publish=Publish.STAGED)
 
-    assert "a transform is Spark SQL" in str(refused.value)
+    assert "a transform in Spark SQL" in str(refused.value)
     assert loads.ledger.position("events") == 0
 
 

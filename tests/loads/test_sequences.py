@@ -74,8 +74,8 @@ from tests.loads.operations import (
 from tests.servers import execute, temporary_database
 
 _PATIENCE_S = 30
-#: Whole loads are slow: a fifth of the examples of other tests.
-_EXAMPLES = settings().max_examples // 5 // len(KINDS)
+#: Whole loads are slow: an eighth of the examples of other tests.
+_EXAMPLES = settings().max_examples // 8 // len(KINDS)
 
 
 class Killed(BaseException):
