@@ -1,4 +1,4 @@
-"""Copy files into the target while other pieces are still staged, in the transaction that publishes all of them."""
+"""Copy files into the target while other pieces are being staged, in the transaction that publishes all of them."""
 
 import threading
 import time

@@ -3,7 +3,7 @@
 The records wait in a table of the stage. Once all of them are staged, one transaction makes the rows. So what is
 audited is what is published, and a query with other results in each run loads one of them.
 
-If a query makes the rows of each record by itself, and nothing else reads the rows before they are published, no table
+If a query makes the rows of each record separately, and nothing else reads the rows before they are published, no table
 holds them. The records wait in files, and the transaction that publishes transforms file after file.
 """
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from dedup_core.errors import SettingRefused
 
-#: The parts of a plan that make rows of each record by itself.
+#: The parts of a plan that make the rows of each record separately.
 _OF_SINGLE_RECORDS = frozenset(
     {"Seq Scan", "Result", "ProjectSet", "Subquery Scan", "Nested Loop", "Function Scan", "Materialize"}
 )
-#: Joins that make no row for a record of the first side because of another one.
+#: Joins whose rows for one record of the first side depend on no other record.
 _OUTER = frozenset({"Left", "Semi", "Anti"})
 
 

@@ -27,7 +27,7 @@ from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 
 ALL = "SELECT * FROM records"
-DOUBLED = """
+TWICE = """
 SELECT id, CAST(amount * 2 AS numeric(12,2)) AS amount, upper(note) AS note, _producer_id, _sequence FROM records
 """
 #: Its rows are made of all records at once.
@@ -43,7 +43,7 @@ def publish() -> Publish:
 
 @pytest.fixture(autouse=True)
 def by_postgres(loads: Loads) -> None:
-    loads.declared = replace(loads.declared, transform=DOUBLED, transform_engine=TransformEngine.POSTGRES)
+    loads.declared = replace(loads.declared, transform=TWICE, transform_engine=TransformEngine.POSTGRES)
 
 
 def change(loads: Loads, statement: str) -> None:
@@ -69,7 +69,7 @@ def test_postgres_makes_the_rows_of_all_records(loads):
 @pytest.mark.parametrize(
     ("transform", "rows"),
     [
-        (DOUBLED, ["A", "B", "B"]),
+        (TWICE, ["A", "B", "B"]),
         (ALL, ["a", "b", "b"]),
         ("SELECT id, amount, note FROM records", ["a", "b", "b"]),
         (GROUPED, ["a", "b"]),
@@ -326,7 +326,7 @@ def test_sessions_of_another_load_stage_the_records_of_a_query(loads):
 @pytest.mark.parametrize(
     ("transform", "is_by_record"),
     [
-        (DOUBLED, True),
+        (TWICE, True),
         (ALL, True),
         ("SELECT id, current_date AS at FROM (SELECT * FROM records WHERE amount > 0) AS few ORDER BY 1", False),
         ("SELECT id, now() AS at FROM (SELECT * FROM records WHERE amount > 0) AS few", True),
