@@ -21,7 +21,6 @@ from random import Random
 from sqlalchemy import text
 
 from dedup_core.delivery import Mode
-from spark_jobs.pipeline.declared import Publish
 from tests.fault import control_plane
 from tests.fault.lane import Lane, open_lanes
 from tests.fault.sizes import (
@@ -168,7 +167,7 @@ def _loads(divisor: int, seed: int) -> Half:
             for what in dict.fromkeys(each.what for each in asked)
         ]
     with plugs.open_stand(lines=size.rows_large) as stand:
-        large = [_large_line(stand, publish, seed=seed) for publish in Publish]
+        large = [_large_line(stand, way, seed=seed) for way in (plugs.Way.STAGED, plugs.Way.DIRECT)]
     return Half(
         is_good=all(line.is_good for line in (*lines, *large)),
         words=_loads_words(size, lines, large, seed=seed, postgres=postgres),
@@ -193,10 +192,10 @@ def _sequences_line(found: campaign.Outcome, *, seed: int) -> Line:
     return _line(found.theme, numbers, seed=seed, outcomes=[found])
 
 
-def _large_line(stand: plugs.Stand, publish: Publish, *, seed: int) -> Line:
-    found = plugs.endure(stand, publish, seed=seed)
+def _large_line(stand: plugs.Stand, way: plugs.Way, *, seed: int) -> Line:
+    found = plugs.endure(stand, way, seed=seed)
     numbers = (*_counted([found]), found.calls, found.crashes, found.copies, found.retries, found.seconds)
-    return _line(publish, numbers, seed=seed, outcomes=[found])
+    return _line(way, numbers, seed=seed, outcomes=[found])
 
 
 def _crowds(divisor: int, seed: int) -> Half:
@@ -407,9 +406,11 @@ def _loads_words(
 ) -> str:
     return f"""{_written_by("loads", seed=seed, postgres=postgres)}
 
-Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, Spark, and its Python workers.
+Each run is a real `onceload load` of {_in_groups(size.rows)} records: a driver, and its sessions in Spark's Python \
+workers or in local processes.
 Its files are one that is split into chunks, one that cannot be split, and small ones that are bundled.
-None of these loads has a transform.
+Some have a transform in Postgres: a query whose rows are the records, made record by record in the publishing \
+transaction, or all at once before it.
 A fault hits it as soon as some of its pieces are visible. It is then called again under its name until a call finds \
 nothing new.
 *Lost* counts records that are missing at the end, *repeated* those that are in the target or in quarantine more than \

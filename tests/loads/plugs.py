@@ -45,8 +45,37 @@ class Fault(StrEnum):
     SERVER_CRASHED = "server crashed"
     SERVER_CRASHED_AT_PUBLISH = "server crashed after the staged pieces are counted"
 
-    def happens_to(self, publish: Publish) -> bool:
-        return self is not Fault.SERVER_CRASHED_AT_PUBLISH or publish is Publish.STAGED
+    def happens_to(self, way: "Way") -> bool:
+        return self is not Fault.SERVER_CRASHED_AT_PUBLISH or way.publish is Publish.STAGED
+
+
+class Way(StrEnum):
+    """How records get into the target."""
+
+    STAGED = "staged"
+    DIRECT = "direct"
+    BY_RECORD = "transformed record by record"
+    AT_ONCE = "transformed all at once"
+
+    @property
+    def publish(self) -> Publish:
+        return Publish.DIRECT if self is Way.DIRECT else Publish.STAGED
+
+    @property
+    def transform(self) -> str | None:
+        """A query of Postgres, whose rows are the records."""
+        return _QUERIES.get(self)
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        return (Engine.LOCAL,) if self.transform else (Engine.SPARK, Engine.LOCAL)
+
+
+_QUERIES = {
+    Way.BY_RECORD: "SELECT * FROM records",
+    # The rows of a query with an order are not made record by record.
+    Way.AT_ONCE: "SELECT * FROM records ORDER BY id",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +83,13 @@ class Trial:
     """One run, to be had again from its seed."""
 
     fault: Fault
-    publish: Publish
+    way: Way
     engine: Engine
     seed: str
 
     @property
     def what(self) -> str:
-        return f"{self.fault}, {self.publish}, {self.engine}"
+        return f"{self.fault}, {self.way}, {self.engine}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +114,13 @@ class Outcome:
 
 
 def trials(faults: Iterable[Fault], *, repeats: int, seed: int) -> list[Trial]:
-    """Each fault with each way to publish and each engine, a number of times."""
+    """Each fault with each way and each of its engines, a number of times."""
     return [
-        Trial(fault=fault, publish=publish, engine=engine, seed=f"{seed}:{fault.name}:{publish}:{engine}:{number}")
+        Trial(fault=fault, way=way, engine=engine, seed=f"{seed}:{fault.name}:{way.name}:{engine}:{number}")
         for fault in faults
-        for publish in Publish
-        if fault.happens_to(publish)
-        for engine in (Engine.SPARK, Engine.LOCAL)
+        for way in Way
+        if fault.happens_to(way)
+        for engine in way.engines
         for number in range(repeats)
     ]
 
@@ -110,7 +139,7 @@ class Stand:
         return records_of({Life(file.name, 1): stream_of(file)[0] for file in self.files})
 
     @contextmanager
-    def new_plugged(self, publish: Publish) -> Iterator["Plugged"]:
+    def new_plugged(self, way: Way) -> Iterator["Plugged"]:
         """A pipeline that has loaded nothing; its rows, and what is left of its stages, go when the block ends."""
         name = f"plugged_{next(self._numbers)}"
         folder = self.folder / name
@@ -122,7 +151,8 @@ class Stand:
             f"source:\n  path: {self.files[0].parent}/*.jsonl*\n  format: jsonl\n  chunk_bytes: {_CHUNK_BYTES}\n"
             f"columns:\n{columns}\n"
             f"target: {{table: {plugged.place.target}}}\n"
-            f"publish: {publish}\n"
+            f"publish: {way.publish}\n"
+            + (f"transform: {{engine: postgres, sql: {way.transform}}}\n" if way.transform else "")
         )
         yield plugged
         plugged.stop_looking()
@@ -264,7 +294,7 @@ def _line(number: int) -> str:
 def run_trial(stand: Stand, trial: Trial) -> Outcome:
     """Strike the first call; all others are left alone."""
     started, rng = time.monotonic(), Random(trial.seed)
-    with stand.new_plugged(trial.publish) as plugged:
+    with stand.new_plugged(trial.way) as plugged:
         strikes = chain([lambda load: _strike(plugged, load, trial.fault, rng)], repeat(lambda _: None))
         calls, broken = _called(plugged, strikes, options=["--engine", trial.engine])
         return plugged.judged(calls, what=trial.what, seed=trial.seed, started=started, broken=broken)
@@ -353,16 +383,16 @@ class _Pace:
         return self._has_gone_on() or time.monotonic() >= self._until
 
 
-def endure(stand: Stand, publish: Publish, *, seed: int) -> Outcome:
+def endure(stand: Stand, way: Way, *, seed: int) -> Outcome:
     """Crash the server again and again for as long as a load runs, while Spark runs some of its tasks twice."""
-    started, rng = time.monotonic(), Random(f"{seed}:{publish}")
-    with stand.new_plugged(publish) as plugged, spark_cluster(plugged.folder) as cluster:
-        pace = _Pace(plugged, publish)
+    started, rng = time.monotonic(), Random(f"{seed}:{way}")
+    with stand.new_plugged(way) as plugged, spark_cluster(plugged.folder) as cluster:
+        pace = _Pace(plugged, way.publish)
         strikes = repeat(lambda load: pace.crash_until_the_end(load, cluster, rng))
         calls, broken = _called(plugged, strikes, options=cluster.options)
         copies, retries = cluster.tasks_started()
         # Whether Spark also starts a copy of a slow task depends on chance.
         if not (copies or retries):
             broken.append("Spark ran no task twice")
-        outcome = plugged.judged(calls, what=publish, seed=str(seed), started=started, broken=broken)
+        outcome = plugged.judged(calls, what=way, seed=str(seed), started=started, broken=broken)
         return replace(outcome, copies=copies, retries=retries)

@@ -5,19 +5,22 @@ from collections.abc import Iterator
 import pytest
 
 from spark_jobs.load.engine import Engine
-from spark_jobs.pipeline.declared import Publish
 from tests.fault.sizes import chosen_seed
-from tests.loads.plugs import Fault, Stand, Trial, open_stand, run_trial
+from tests.loads.plugs import Fault, Stand, Trial, Way, open_stand, run_trial
 
 _LINES = 200_000
 #: Spark starts for each call, so that few are tried here; `make faults` tries all.
 _TRIED = [
-    (Fault.DRIVER_KILLED, Publish.DIRECT, Engine.SPARK),
-    (Fault.DRIVER_KILLED, Publish.STAGED, Engine.LOCAL),
-    (Fault.WORKER_KILLED, Publish.DIRECT, Engine.SPARK),
-    (Fault.WORKER_KILLED, Publish.STAGED, Engine.LOCAL),
-    (Fault.SERVER_CRASHED, Publish.STAGED, Engine.LOCAL),
-    (Fault.SERVER_CRASHED_AT_PUBLISH, Publish.STAGED, Engine.SPARK),
+    (Fault.DRIVER_KILLED, Way.DIRECT, Engine.SPARK),
+    (Fault.DRIVER_KILLED, Way.STAGED, Engine.LOCAL),
+    (Fault.WORKER_KILLED, Way.DIRECT, Engine.SPARK),
+    (Fault.DRIVER_KILLED, Way.BY_RECORD, Engine.LOCAL),
+    (Fault.WORKER_KILLED, Way.STAGED, Engine.LOCAL),
+    (Fault.WORKER_KILLED, Way.AT_ONCE, Engine.LOCAL),
+    (Fault.SERVER_CRASHED, Way.STAGED, Engine.LOCAL),
+    (Fault.SERVER_CRASHED, Way.BY_RECORD, Engine.LOCAL),
+    (Fault.SERVER_CRASHED_AT_PUBLISH, Way.STAGED, Engine.SPARK),
+    (Fault.SERVER_CRASHED_AT_PUBLISH, Way.BY_RECORD, Engine.LOCAL),
 ]
 
 
@@ -28,19 +31,19 @@ def stand() -> Iterator[Stand]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "publish", "engine"), _TRIED)
-def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, publish, engine):
+@pytest.mark.parametrize(("fault", "way", "engine"), _TRIED)
+def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, way, engine):
     seed = chosen_seed()
     print(f"ONCELOAD_FAULT_SEED={seed}")
 
-    outcome = run_trial(stand, Trial(fault=fault, publish=publish, engine=engine, seed=str(seed)))
+    outcome = run_trial(stand, Trial(fault=fault, way=way, engine=engine, seed=str(seed)))
 
     assert outcome.is_good, outcome
 
 
 @pytest.mark.long
 def test_a_load_that_is_asked_to_end_gives_back_what_it_holds(stand):
-    with stand.new_plugged(Publish.STAGED) as plugged:
+    with stand.new_plugged(Way.STAGED) as plugged:
         name = plugged.place.pipeline
         held = f"SELECT FROM onceload.claim JOIN onceload.pipeline USING (pipeline_id) WHERE name = '{name}'"
         with plugged.load() as load:
