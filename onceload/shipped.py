@@ -1,4 +1,4 @@
-"""The folders of the project that are no packages: inside this one where it is installed, beside it in a checkout."""
+"""Folders of the project that are not packages. In a checkout they are beside this package, in a wheel inside it."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ _SETTINGS = {
 #: Types whose host may be the address of the master.
 _WHOLE = ("spark", "generic")
 _BINARY = "spark-binary"
-#: Whoever edits a connection must not choose what else a worker runs.
+#: An edited connection must not make a worker run another program.
 _BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 
 
