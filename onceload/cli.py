@@ -13,6 +13,7 @@ from dedup_core.events import show_events
 from dedup_core.postgres.connection import first_line, is_lost
 from onceload.commands import (
     deliveries,
+    draft,
     loads,
     maintain,
     quarantine,
@@ -110,6 +111,6 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (setup, loads, verify, views, deliveries, quarantine, snapshots, recover, maintain, services):
+    for group in (setup, draft, loads, verify, views, deliveries, quarantine, snapshots, recover, maintain, services):
         group.add(commands)
     return parser

@@ -66,7 +66,7 @@ from spark_jobs.pipeline.declared import (
 
 _INT8_MAX = 2**63 - 1
 #: Postgres allows 1 600, and the lineage needs some of them.
-_COLUMNS_MAX = 1_597
+COLUMNS_MAX = 1_597
 _SESSIONS_MAX = 1_000
 _DELIVERIES_MAX = 1_000
 #: Taking a delivery in order scans all open ones.
@@ -91,17 +91,13 @@ def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mappin
     The file must use every one of the values; it may ignore the offered ones.
     """
     document = Document(str(path))
-    root = document.open(path)
-    declared = None if root is None else _declared(root, Values(values, offered), beside=path.parent)
-    if declared is not None:
-        document.refuse_unknown_keys()
-        # A key that is already refused would only be reported twice.
-        sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
-        for found in list(islice(sound, PROBLEMS_MAX)):
-            document.refuse(found.at, found.sentence)
-    if declared is None or document.problems:
-        raise PipelineFileRefused(str(path), document.problems)
-    return declared
+    return _checked(document, document.open(path), Values(values, offered), beside=path.parent)
+
+
+def parse_pipeline(content: str, *, name: str) -> Declared:
+    """Read the text of a file without placeholders that is not written yet."""
+    document = Document(name)
+    return _checked(document, document.read(content.encode()), Values({}, {}), beside=Path())
 
 
 def placeholders(path: Path) -> tuple[str, ...]:
@@ -120,6 +116,19 @@ def find_pipelines(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.suffix in {".yaml", ".yml"} and not path.name.startswith(".") and path.is_file()
     )
+
+
+def _checked(document: Document, root: Section | None, values: Values, *, beside: Path) -> Declared:
+    declared = None if root is None else _declared(root, values, beside=beside)
+    if declared is not None:
+        document.refuse_unknown_keys()
+        # A key that is already refused would only be reported twice.
+        sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
+        for found in list(islice(sound, PROBLEMS_MAX)):
+            document.refuse(found.at, found.sentence)
+    if declared is None or document.problems:
+        raise PipelineFileRefused(document.path, document.problems)
+    return declared
 
 
 def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
@@ -218,10 +227,10 @@ def _columns(root: Section) -> tuple[Column, ...]:
     section = root.section("columns")
     if not section.keys and root.is_sound("columns"):
         root.refuse("columns", "expected at least one column; add it below, such as `id: bigint not null`")
-    if len(section.keys) > _COLUMNS_MAX:
-        root.refuse("columns", f"expected at most {_COLUMNS_MAX} columns, found {len(section.keys)}; split the table")
+    if len(section.keys) > COLUMNS_MAX:
+        root.refuse("columns", f"expected at most {COLUMNS_MAX} columns, found {len(section.keys)}; split the table")
     for name in section.keys:
-        if problem := _column_name_problem(name):
+        if problem := find_column_name_problem(name):
             section.refuse(name, problem)
     stand_in = ColumnType(kind=Kind.TEXT)
     return tuple(
@@ -230,7 +239,7 @@ def _columns(root: Section) -> tuple[Column, ...]:
     )
 
 
-def _column_name_problem(name: str) -> str | None:
+def find_column_name_problem(name: str) -> str | None:
     if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
         return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; rename the column"
     if name.startswith(_LINEAGE):
