@@ -8,7 +8,7 @@ from itertools import product
 
 from dedup_core.names import ProducerId
 from onceload.draft.observe import Observed, lines_in, observe_csv, records_in
-from onceload.draft.sample import Content, Sampled, parts_of
+from onceload.draft.sample import Content, Sampled, is_utf8, not_utf8, parts_of
 from onceload.draft.types import type_of
 from onceload.draft.values import Written, of_csv
 from spark_jobs.formats.chunks import Part
@@ -18,10 +18,12 @@ from spark_jobs.formats.records import RecordRefused
 from spark_jobs.pipeline.columns import Kind
 from spark_jobs.pipeline.declared import CsvOptions
 
-#: Of two that split all records alike, the first is taken: commas and bars are more often parts of values.
+#: If two split all records alike, the first is taken: commas and bars are more often parts of values.
 _DELIMITERS = ("\t", ";", "|", ",")
 _LOOK_BYTES = 2**16
 _RECORDS_MAX = 200
+#: A sign that fewer records have is a part of texts, and no delimiter.
+_SHARE_MIN = 0.75
 #: Spellings of null. In a column of numbers or times, one of them cannot be a value.
 _NULLS = ("\\N", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None", "none", "nil", "-", "?")
 #: These are spellings of null in a column of texts too, if nothing else is null.
@@ -41,11 +43,13 @@ class Dialect:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        return self.width > 1, self.share
+        return self.width > 1 and self.share >= _SHARE_MIN, self.share
 
 
 def guess_dialect(content: Content) -> Dialect:
     raw = content.beginning[:_LOOK_BYTES]
+    if not is_utf8(content.beginning.split(b"\n", 1)[0]):
+        raise not_utf8(content.listed.url)
     is_cut = len(raw) < len(content.beginning) or not content.is_whole
     looked = _Looked(raw[: raw.rfind(b"\n") + 1] if is_cut and b"\n" in raw else raw)
     best = max((looked.split(CsvOptions(delimiter=each)) for each in _DELIMITERS), key=lambda each: each.rank)

@@ -49,8 +49,8 @@ def draft(pattern: str) -> Draft:
     topic = topic_of(pattern)
     guess = guess_columns(sample.observed, sample.files, sample.format, topic=topic)
     if not guess.columns:
-        which = ", ".join(f"{name!r} ({why})" for name, why in guess.left_out[:_REASONS_MAX])
-        raise refused(pattern, f"only fields that cannot be columns: {which}", "at least one field with a usable name")
+        which = "; ".join(f"{name!r}: {why}" for name, why in guess.left_out[:_REASONS_MAX]) or "the records are empty"
+        raise refused(pattern, f"no field that can be a column ({which})", "at least one field with a usable name")
     facts = Facts(
         pattern=pattern,
         topic=topic,

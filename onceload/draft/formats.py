@@ -19,7 +19,7 @@ from spark_jobs.pipeline.declared import CsvOptions, Format
 
 S = TypeVar("S")
 T = TypeVar("T")
-#: Of a file whose name does not say that it is CSV, this share must look like it.
+#: If no name says that files are CSV, this share of a file must look like it.
 _SHARE_MIN = 0.9
 _NAMES_SHOWN = 5
 
@@ -83,7 +83,7 @@ def _json(contents: Sequence[Content], named: Format | None, notes: tuple[str, .
 def _sample_json(content: Content) -> Sampled:
     if content.beginning.strip() and not looks_like_json(content.beginning):
         is_array = content.beginning.lstrip().startswith(b"[")
-        found = "it is one JSON array" if is_array else "most of its lines are no JSON objects"
+        found = "it is one JSON array" if is_array else "most of its lines are not JSON objects"
         raise FileRefused(content.listed.url, "one JSON object on each line", found, _CONVERT)
     parts = tuple(part for part in parts_of(content) if not part.is_tail or any(map(is_json_record, lines_in([part]))))
     return Sampled(listed=content.listed, parts=parts, is_whole=content.is_whole)
@@ -122,4 +122,4 @@ def _not_empty(sample: Sample) -> Sample:
         lines_in([part for each in sample.files for part in each.parts], options)
     ):
         raise FileRefused(url, f"records of {sample.format}", "none of its lines is one", "Fix its lines")
-    raise Unreadable(url, "it has no complete record yet. No draft was written. Draft again when it has records")
+    raise Unreadable(url, "it has no complete record yet, so no draft was written")

@@ -15,6 +15,8 @@ PIECE_BYTES = 2**18
 _PIECES = 3
 #: A file without a newline in its first bytes is probably not a file of lines.
 FIRST_LINE_BYTES_MAX = 2**24
+#: A smaller share of lines with other bytes than those of UTF-8 may be broken ones.
+_BROKEN_MAX = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +66,7 @@ def read_content(listed: Listed) -> Content:
     content = _plain(listed) if Compression.of(listed.url) is Compression.NONE else _packed(listed)
     begins = content.beginning
     check_text(listed.url, begins)
-    if b"\0" in begins:
-        found = "it has bytes that no text has, so it is a binary file"
-        raise FileRefused(listed.url, "text in UTF-8, or Parquet", found, "Write it as JSON lines, CSV or Parquet")
+    _check_encoding(content)
     if b"\n" not in begins and not content.is_whole:
         found = f"its first line does not end within {len(begins):,} bytes"
         raise FileRefused(listed.url, "one record on each line", found, _SPLIT)
@@ -74,6 +74,31 @@ def read_content(listed: Listed) -> Content:
 
 
 _SPLIT = "If it is one JSON document, write each record on a line of its own, for example with jq -c '.[]'"
+
+
+def _check_encoding(content: Content) -> None:
+    lines = content.beginning.split(b"\n")
+    lines = lines if content.is_whole else lines[:-1]
+    broken = [line for line in lines if b"\0" in line or not is_utf8(line)]
+    if len(broken) <= _BROKEN_MAX * len(lines):
+        return
+    if not any(b"\0" in line for line in broken):
+        raise not_utf8(content.listed.url)
+    found = "it has bytes that no text has, so it is a binary file"
+    raise FileRefused(content.listed.url, "text in UTF-8, or Parquet", found, "Write it as JSON lines, CSV or Parquet")
+
+
+def is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def not_utf8(url: str) -> FileRefused:
+    fix = "Convert it, for example with iconv -f WINDOWS-1252 -t UTF-8"
+    return FileRefused(url, "text in UTF-8", "it is text in another encoding", fix)
 
 
 def _plain(listed: Listed) -> Content:
@@ -94,22 +119,23 @@ def _plain(listed: Listed) -> Content:
 def _packed(listed: Listed) -> Content:
     """The beginning of a compressed file, which can be read from its start only."""
     with errors_naming(listed.url), open_stream(listed.url) as stream:
-        held, is_ended = b"", False
+        held, is_ended, broken = b"", False, None
 
         def read(size: int) -> bytes:
-            nonlocal held, is_ended
+            nonlocal held, is_ended, broken
             try:
                 more = stream.read(size - len(held))
-            except Incomplete:
-                # The records before the break are loaded too.
-                if not held:
-                    raise
+            except Incomplete as error:
+                broken = error
                 return held
             held, is_ended = held + more, not more
             return held
 
         raw = _until_newline(read, _PIECES * PIECE_BYTES)
         read(len(raw) + 1)
+    # The whole records before the break are loaded too.
+    if broken and b"\n" not in raw:
+        raise broken
     return Content(listed=listed, pieces=(Piece(first=0, raw=raw, reaches_end=is_ended),))
 
 

@@ -25,7 +25,7 @@ _KINDS: tuple[tuple[set[Written], Kind], ...] = (
 _WHOLE_DIGITS, _FRACTION_DIGITS = 10, 2
 #: Later numbers may be a hundred times as large.
 _SPARE_WHOLE_DIGITS = 2
-#: So many digits are those of a binary float, and others of its values may have more.
+#: More digits than these are those of a binary float, and others of its values may have even more.
 MANY_FRACTION_DIGITS = 9
 _SPARE_FRACTION_DIGITS = 4
 _WORDS_MAX = 3

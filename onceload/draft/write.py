@@ -26,7 +26,7 @@ class Facts:
     #: Whether a file that was read ends without a newline.
     has_tail: bool
     guess: Guess
-    #: What was read.
+    #: In words, how many records of how many files were read.
     source: str = ""
     #: What a load will leave out.
     notes: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from onceload.snapshot_file import read_snapshot
 COMMANDS = [
     ["init"],
     ["doctor"],
+    ["draft"],
     ["status"],
     ["producers"],
     ["ledger"],
@@ -286,7 +287,9 @@ def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):
 
 
 @pytest.mark.parametrize(
-    "command", [each for each in COMMANDS if each[0] not in ("init", "doctor", "validate", "run")], ids=" ".join
+    "command",
+    [each for each in COMMANDS if each[0] not in ("init", "doctor", "draft", "validate", "run")],
+    ids=" ".join,
 )
 def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(empty_dsn, tmp_path, command):
     done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=empty_dsn)
