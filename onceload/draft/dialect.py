@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 
 from dedup_core.names import ProducerId
 from onceload.draft.observe import Observed, lines_in, observe_csv, records_in
@@ -22,6 +22,8 @@ from spark_jobs.pipeline.declared import CsvOptions
 _DELIMITERS = ("\t", ";", "|", ",")
 _LOOK_BYTES = 2**16
 _RECORDS_MAX = 200
+#: How many broken lines, and lines after each, are looked at for a value of several lines.
+_BROKEN_LINES_MAX, _LINES_OF_A_VALUE_MAX = 20, 50
 #: A sign that fewer records have is a part of texts, and no delimiter.
 _SHARE_MIN = 0.75
 #: Spellings of null. In a column of numbers or times, one of them cannot be a value.
@@ -75,7 +77,8 @@ def _unusual(raw: bytes) -> Iterator[CsvOptions]:
 
 def _quoted_values(delimiter: str, quote: str) -> re.Pattern[bytes]:
     edge, sign = re.escape(delimiter.encode()), quote.encode()
-    return re.compile(rb"(?:^|%b)%b[^%b]*%b(?:%b|\r?$)" % (edge, sign, sign, sign, edge), re.MULTILINE)
+    inside = rb"(?:[^%b]|%b%b)*+" % (sign, sign, sign)
+    return re.compile(rb"(?:^|%b)%b%b%b(?:%b|\r?$)" % (edge, sign, inside, sign, edge), re.MULTILINE)
 
 
 class _Looked:
@@ -132,6 +135,25 @@ def sample_csv(content: Content, dialect: Dialect) -> Sampled:
         header = tuple(f"column_{number}" for number in range(1, dialect.width + 1))
     parts = tuple(part for part in parts if not part.is_tail or _is_record(part, options, len(header)))
     return Sampled(listed=content.listed, parts=parts, is_whole=content.is_whole, header=header)
+
+
+def has_quoted_newlines(files: Sequence[Sampled], options: CsvOptions) -> bool:
+    """Whether a line that is not a record becomes one together with the lines after it."""
+    for file in files:
+        lines = list(lines_in(file.parts, options))
+        broken = (at for at, line in enumerate(lines) if options.quote in line and _width(line, options) is None)
+        for at in islice(broken, _BROKEN_LINES_MAX):
+            ends = range(at + 2, min(at + _LINES_OF_A_VALUE_MAX, len(lines)) + 1)
+            if any(_width("\n".join(lines[at:end]), options) == len(file.header) for end in ends):
+                return True
+    return False
+
+
+def _width(text: str, options: CsvOptions) -> int | None:
+    try:
+        return len(split_record(text, options))
+    except RecordRefused:
+        return None
 
 
 def _is_record(tail: Part, options: CsvOptions, width: int) -> bool:

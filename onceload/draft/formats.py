@@ -1,11 +1,12 @@
 """Read the sample of each format. Its name says what a file should be, and its content what it is."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from dedup_core.errors import OnceloadError
-from onceload.draft.dialect import guess_dialect, observe_with_null, sample_csv
+from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
 from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
 from onceload.draft.parquet import observe_parquet, sample_parquet
@@ -98,18 +99,26 @@ def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes:
         found = "neither its name nor its content says which format it has"
         fix = "If it is CSV, give it a name that ends in .csv"
         raise FileRefused(contents[0].listed.url, "JSON lines, CSV or Parquet", found, fix)
-    files, refusals = _each(contents, lambda content: sample_csv(content, dialect))
-    first = files[0]
-    for other in files[1:]:
-        if other.header and first.header and not set(first.header) & set(other.header):
-            names = (", ".join(map(repr, file.header[:_NAMES_SHOWN])) for file in (first, other))
-            found = "{} with the header {}, and {} with the header {}".format(
-                *(each for pair in zip((first.listed.name, other.listed.name), names, strict=True) for each in pair)
-            )
-            raise refused(pattern, found, "files with common columns. Draft each kind with its own pattern")
+    files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
+    if dialect.options.quote and not dialect.options.multiline and has_quoted_newlines(files, dialect.options):
+        dialect = replace(dialect, options=replace(dialect.options, multiline=True))
+        files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
+    _check_headers(pattern, files)
     options, observed = observe_with_null(files, dialect.options)
     sample = Sample(format=Format.CSV, files=tuple(files), observed=observed, csv=options, notes=(*notes, *refusals))
     return _not_empty(sample)
+
+
+def _check_headers(pattern: str, files: Sequence[Sampled]) -> None:
+    """Refuse files of different kinds, or of which only the first has a header."""
+    first = files[0]
+    for other in files[1:]:
+        if first.header and other.header and not set(first.header) & set(other.header):
+            found = " and ".join(
+                f"{file.listed.name} with the header {', '.join(map(repr, file.header[:_NAMES_SHOWN]))}"
+                for file in (first, other)
+            )
+            raise refused(pattern, found, "files with common columns. Draft each kind with its own pattern")
 
 
 def _not_empty(sample: Sample) -> Sample:

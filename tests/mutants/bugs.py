@@ -78,6 +78,7 @@ OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
 OF_COPIES = "tests/loads/test_copy.py"
+OF_DRAFTS = "tests/unit/draft"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -2925,6 +2926,38 @@ FAILOVER_BUGS = (
     ),
 )
 
+DRAFT_BUGS = (
+    Bug(
+        name="a draft makes floats of decimals",
+        file="onceload/draft/types.py",
+        correct="    if seen.is_double and not seen.kinds <= _EXACT:\n",
+        wrong="    if seen.is_double:\n",
+        tests=(f"{OF_DRAFTS}/test_types.py::test_the_type_of_json_values",),
+    ),
+    Bug(
+        name="a draft leaves no room for the digits that it has seen",
+        file="onceload/draft/types.py",
+        correct="precision=min(PRECISION_MAX, scale + whole)",
+        wrong="precision=max(scale, 10)",
+        tests=(f"{OF_DRAFTS}/test_any_records.py::test_a_draft_of_any_json_lines_loads_all_of_them",),
+    ),
+    Bug(
+        name="a draft writes the names of fields as they are",
+        file="onceload/draft/write.py",
+        correct="  {_name(each.column.name)}: ",
+        wrong="  {each.column.name}: ",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_no_name_of_the_data_adds_a_key_or_ends_a_comment",),
+    ),
+    Bug(
+        name="a draft takes the rest of a line in the middle of a file for a record",
+        file="onceload/draft/sample.py",
+        correct='start = piece.raw.find(b"\\n") + 1 if piece.first else 0',
+        wrong="start = 0",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_records_are_whole_wherever_a_piece_of_a_file_begins",),
+        also=(("if end and (start or not piece.first):", "if end:"),),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -2949,4 +2982,5 @@ BUGS = (
     *ENGINE_BUGS,
     *SPOOL_BUGS,
     *EVENT_BUGS,
+    *DRAFT_BUGS,
 )

@@ -31,21 +31,11 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("file", "pattern", "refusal"),
     [
-        (
-            ("a.jsonl", LINE),
-            "b*.jsonl",
-            2,
-            "found no file. Nothing was changed. Expected a pattern of files that exist",
-        ),
+        (("a.jsonl", LINE), "b*.jsonl", (2, "found no file. Nothing was changed. Expected a pattern")),
         (("a.jsonl", LINE), "b/*.jsonl", (2, "found no folder")),
         (("a/b.jsonl", LINE), "a", (2, "found a folder. Nothing was changed. Expected '{}/a/*.jsonl'")),
         (("a/b/c.jsonl", LINE), "a", (2, "Expected a pattern of the files in it, such as '{}/a/**/*.jsonl'")),
-        (
-            ("a/b/c.jsonl", LINE),
-            "a/*",
-            2,
-            "found only folders. Nothing was changed. Expected a pattern of files in them",
-        ),
+        (("a/b/c.jsonl", LINE), "a/*", (2, "found only folders. Nothing was changed. Expected a pattern")),
         (("a[1].jsonl", LINE), "a[1].jsonl", (2, "a file whose name has wildcards in it")),
         (("a.jsonl", LINE), "{{ ds }}.jsonl", (2, "a pattern of files without {{ placeholders }}")),
         (("a.jsonl", ""), "*.jsonl", (1, "it is empty, so no types can be guessed")),
@@ -58,7 +48,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.jsonl", gzip.compress(LINE.encode())), "*", (4, "Give it a name that ends in .gz")),
         (("a.jsonl", bytes(range(256)) * 9), "*", (4, "it is a binary file")),
         (("a.csv", "ä;b\nü;1\n".encode("latin-1")), "*", (4, "another encoding; expected text in UTF-8")),
-        (("a.csv", f"ä;b\n{'x;1' * 99}\n".encode("latin-1")), "*", (4, "for example with iconv")),
+        (("a.csv", ("ä;b\n" + "x;1\n" * 99).encode("latin-1")), "*", (4, "for example with iconv")),
         (("a.jsonl", LINE.encode("utf-16")), "*", (4, "it is text in UTF-16 or UTF-32")),
         (("a.json", '[{"a": 1}]'), "*", (4, "it is one JSON array; expected one JSON object on each line")),
         (("a.json", '{\n  "a": 1,\n  "b": 2\n}\n'), "*", (4, "jq -c . a single document")),
@@ -97,7 +87,7 @@ def test_files_without_a_common_column_are_refused(tmp_path, capsys):
     written(tmp_path, "b.csv", "7,y\n8,z\n")
 
     assert cli.main(["draft", f"{tmp_path}/*"], {}) == 2
-    assert "a.csv with the header 'id', 'name', and b.csv with the header '7', 'y'" in capsys.readouterr().err
+    assert "a.csv with the header 'id', 'name' and b.csv with the header '7', 'y'" in capsys.readouterr().err
 
 
 def test_a_pattern_that_the_shell_has_expanded_is_refused(capsys):
@@ -176,6 +166,18 @@ def test_only_a_bounded_part_of_a_huge_file_is_read(tmp_path, monkeypatch):
     assert sum(read) == 3 * sample.PIECE_BYTES
     assert "  c: numeric(12,2)\n" in found.text
     assert "(a part of the records)" in found.text
+
+
+@pytest.mark.parametrize("quoted_newlines", [False, True])
+def test_records_are_whole_wherever_a_piece_of_a_file_begins(tmp_path, quoted_newlines):
+    value = '"a\n""b"""' if quoted_newlines else "a"
+    rows = "".join(f"{number},{value},{'x' * (number % 97)}\n" for number in range(30_000))
+
+    found = draft(str(written(tmp_path, "a.csv", f"id,v,w\n{rows}")))
+
+    assert found.quarantined == 0
+    assert found.records > 4_000
+    assert "a part of the records" in found.text
 
 
 def test_a_few_of_many_files_are_read_and_the_first_and_the_last_are_among_them(tmp_path):

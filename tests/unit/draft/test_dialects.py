@@ -39,6 +39,13 @@ def test_the_options_of_a_file(tmp_path, content, expected):
     assert declared.source.csv == CsvOptions(**expected)
 
 
+def test_a_first_newline_in_quotes_may_come_late(tmp_path):
+    rows = "".join(f'{number},"x"\n' for number in range(20_000))
+
+    assert declared_of(tmp_path / "x.csv", f'a,b\n{rows}1,"x\n\ny,z"\n').source.csv == CsvOptions(multiline=True)
+    assert declared_of(tmp_path / "x.csv", f'a,b\n{rows}1,"x\n2,"x"\n').source.csv == CsvOptions()
+
+
 def test_a_last_line_without_a_newline_counts(tmp_path):
     declared = declared_of(tmp_path / "x.csv", "a,b\n1,2\n3,4")
 
