@@ -106,10 +106,12 @@ def _reasons(records: Records, files: Sequence[Sampled]) -> Iterator[str]:
     kinds = Counter(kind_of(bad.reason) for bad in records.bad)
     for kind, count in kinds.most_common(_REASONS_MAX):
         example: BadRecord = next(bad for bad in records.bad if kind_of(bad.reason) == kind)
-        place = f"{files[example.producer_id].listed.name} from byte {example.sequence_id}"
+        file = files[example.producer_id]
+        # A row in the sample of a Parquet file has another number than in the file.
+        where = "" if file.parts[0].row_group else f" from byte {example.sequence_id}"
         column = "" if example.column is None else f"column {example.column!r}: "
         fix = "; convert other encodings with iconv" if _NOT_UTF8 in example.reason else ""
-        bad = f"{count:,} of {counted(records.count, 'record')}"
-        yield f"{bad} will go to quarantine: {column}{kind} (such as {place}){fix}"
-    if others := records.bad and len(records.bad) - sum(count for _, count in kinds.most_common(_REASONS_MAX)):
+        bad = f"{count:,} of {counted(records.count, 'record')} will go to quarantine"
+        yield f"{bad}, such as {file.listed.name}{where}: {column}{example.reason}{fix}"
+    if others := len(records.bad) - sum(count for _, count in kinds.most_common(_REASONS_MAX)):
         yield f"{others:,} more will go to quarantine for other reasons"

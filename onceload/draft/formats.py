@@ -11,6 +11,7 @@ from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
 from onceload.draft.parquet import observe_parquet, sample_parquet
 from onceload.draft.sample import Content, Sampled, parts_of, read_content
+from onceload.draft.write import counted
 from spark_jobs.files.addresses import Unreadable
 from spark_jobs.files.fingerprints import MAGIC
 from spark_jobs.files.listing import Listed
@@ -103,15 +104,19 @@ def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes:
     if dialect.options.quote and not dialect.options.multiline and has_quoted_newlines(files, dialect.options):
         dialect = replace(dialect, options=replace(dialect.options, multiline=True))
         files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
-    _check_headers(pattern, files)
+    _check_headers(pattern, files, width=dialect.width)
     options, observed = observe_with_null(files, dialect.options)
     sample = Sample(format=Format.CSV, files=tuple(files), observed=observed, csv=options, notes=(*notes, *refusals))
     return _not_empty(sample)
 
 
-def _check_headers(pattern: str, files: Sequence[Sampled]) -> None:
-    """Refuse files of different kinds, or of which only the first has a header."""
+def _check_headers(pattern: str, files: Sequence[Sampled], *, width: int) -> None:
+    """Refuse a header that is not that of the records, and files with different ones."""
     first = files[0]
+    if len(first.header) != width:
+        found = f"its first line has {counted(len(first.header), 'field')}, and most lines have {width}"
+        fix = "Remove lines above the header, or give each field a name"
+        raise FileRefused(first.listed.url, "a name for each field in its first line", found, fix)
     for other in files[1:]:
         if first.header and other.header and not set(first.header) & set(other.header):
             found = " and ".join(

@@ -47,6 +47,8 @@ _OF_KEYS = (Kind.BIGINT, Kind.UUID, Kind.TEXT)
 _OF_TIMES = (Kind.TIMESTAMPTZ, Kind.TIMESTAMP, Kind.DATE)
 _KEY_WORD = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|number|code)$")
 _TIME_WORD = re.compile(r"(?:^|[^a-z])(?:ts|at|time|timestamp|datetime|created|occurred|event_?time|date|day)$")
+#: How many digits seconds, milliseconds, microseconds and nanoseconds since 1970 have.
+_EPOCH_DIGITS = (10, 13, 16, 19)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -117,8 +119,10 @@ def _comments(name: str, seen: Seen, observed: Observed, column_type: ColumnType
         yield f"mixed: the files store it as {' and as '.join(sorted(map(str, seen.stored)))}"
     elif not seen.stored:
         yield from _comments_on_values(seen, column_type)
+    if column_type.kind is Kind.BIGINT and seen.whole in _EPOCH_DIGITS and _TIME_WORD.search(_words(name)):
+        yield "maybe a time since 1970, which no type of times accepts: convert it in a transform"
     if seen.twice:
-        yield f"{seen.twice:,} records name it twice, and go to quarantine"
+        yield f"{seen.twice:,} of {records:,} records have it twice, and go to quarantine"
     if name != name.lower() or not name.isidentifier():
         yield "in SQL, write its name in double quotes"
 
@@ -138,6 +142,8 @@ def _comments_on_values(seen: Seen, column_type: ColumnType) -> Iterator[str]:
         yield "no value has a zone; if the times are in UTC, timestamptz is the better type"
     if column_type.kind is Kind.TIMESTAMPTZ and (without := written[Written.TIMESTAMP] + written[Written.DATE]):
         yield f"{without:,} of {seen.values:,} values have no zone, and count as UTC"
+    if written[Written.COMMA_DECIMAL]:
+        yield "decimals with a comma, which no type of numbers accepts: convert them in a transform"
     if column_type.kind is Kind.TEXT and seen.kinds == {Written.LARGE_INTEGER}:
         yield "integers with more digits than a numeric holds"
 
@@ -153,7 +159,7 @@ def _narrower(seen: Seen, column_type: ColumnType) -> str:
 
 
 #: Several ways to write a text, and of nested values.
-_NOT_MIXED = {Written.TEXT, Written.WORD}
+_NOT_MIXED = {Written.TEXT, Written.WORD, Written.COMMA_DECIMAL}
 
 
 def _find_key(columns: Sequence[GuessedColumn], observed: Observed, topic: str) -> str | None:
@@ -170,7 +176,7 @@ def _find_key(columns: Sequence[GuessedColumn], observed: Observed, topic: str) 
 
 
 def _key_rank(column: Column, topic: str) -> int:
-    words = _CAMEL.sub("_", column.name).lower()
+    words = _words(column.name)
     if words in {"id", "uuid", "_id", f"{topic}_id", f"{topic.removesuffix('s')}_id"}:
         return 3
     return 2 if _KEY_WORD.search(words) else int(column.type.kind is Kind.UUID)
@@ -181,11 +187,16 @@ def _find_time(columns: Sequence[GuessedColumn], observed: Observed) -> str | No
     ranked = []
     for at, each in enumerate(columns):
         if each.column.type.kind in _OF_TIMES:
-            words = _CAMEL.sub("_", each.column.name).lower()
+            words = _words(each.column.name)
             filled = observed.fields[each.column.name].values
             rank = (bool(_TIME_WORD.search(words)), filled, -_OF_TIMES.index(each.column.type.kind), -at)
             ranked.append((rank, each.column.name))
     return max(ranked)[1] if ranked else None
+
+
+def _words(name: str) -> str:
+    """The words of a name in lower case, also of orderId."""
+    return _CAMEL.sub("_", name).lower()
 
 
 def _with_role(each: GuessedColumn, observed: Observed, *, key: str | None, time: str | None) -> GuessedColumn:

@@ -8,7 +8,7 @@ from spark_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 
 _TEXT, _JSONB, _DOUBLE = (ColumnType(kind=kind) for kind in (Kind.TEXT, Kind.JSONB, Kind.DOUBLE))
 _NESTED = {Written.OBJECT, Written.ARRAY}
-_TEXTS = {Written.TEXT, Written.WORD, Written.QUOTED_DECIMAL}
+_TEXTS = {Written.TEXT, Written.WORD, Written.QUOTED_DECIMAL, Written.COMMA_DECIMAL}
 _EXACT = {Written.INTEGER, Written.LARGE_INTEGER, Written.DECIMAL}
 _NUMBERS = {*_EXACT, Written.EXPONENT, Written.NOT_FINITE}
 _MOMENTS = {Written.DATE, Written.TIMESTAMP, Written.TIMESTAMPTZ}

@@ -32,6 +32,8 @@ class Written(Enum):
     WORD = "words such as true or no"
     #: A decimal in quotes: in JSON and Parquet, its writer meant a text.
     QUOTED_DECIMAL = "decimals in quotes"
+    #: A decimal of CSV with a comma instead of a point.
+    COMMA_DECIMAL = "decimals with a comma"
     TEXT = "texts"
     #: A value of Parquet, which has a type of its own.
     STORED = "typed values"
@@ -59,6 +61,7 @@ _BIGINT, _DOUBLE, _DATE, _TIMESTAMP, _TIMESTAMPTZ = (
 _WHOLE = r"-?(?P<whole>0|[1-9][0-9]*)"
 _NUMBER = re.compile(rf"{_WHOLE}(?:\.(?P<fraction>[0-9]+))?(?P<exponent>[eE][+-]?[0-9]+)?")
 _CSV_NUMBER = re.compile(rf"(?:{_WHOLE}|-?(?=\.))(?:\.(?P<fraction>[0-9]+))?(?P<exponent>[eE][+-]?[0-9]+)?")
+_COMMA_DECIMAL = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:\.[0-9]{3})+),[0-9]+")
 _QUOTED_DECIMAL = re.compile(rf"{_WHOLE}\.(?P<fraction>[0-9]+)")
 _LIKE_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ZONE = re.compile(r"(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)$")
@@ -112,6 +115,8 @@ def of_csv(text: str) -> Value:
         return _plain(text) if value is _UNFIT else value
     if bare.lstrip("+-").lower() in _NOT_FINITE:
         return Value(written=Written.NOT_FINITE)
+    if _COMMA_DECIMAL.fullmatch(bare):
+        return Value(written=Written.COMMA_DECIMAL)
     found = _CSV_NUMBER.fullmatch(bare)
     return _plain(text) if found is None or _may_be_a_code(found) else _number(bare, found)
 

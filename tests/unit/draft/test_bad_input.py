@@ -42,6 +42,11 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.jsonl", " \n\n"), "*.jsonl", (1, "it has no complete record yet, so no draft was written")),
         (("a.jsonl", '{"a": 1'), "*.jsonl", (1, "it has no complete record yet")),
         (("a.csv", "a,b\n"), "*.csv", (1, "it has no complete record yet")),
+        (
+            ("a.csv", "# of 2026\na,b\n" + "1,2\n" * 9),
+            "*.csv",
+            (4, "its first line has 1 field, and most lines have 2"),
+        ),
         (("a.csv.gz", gzip.compress(b"")), "*.gz", (1, "it has no complete record yet")),
         (("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 9)[:12]), "*.gz", (1, "its compressed data breaks off")),
         (("a.csv.gz", b"a,b\n1,2\n"), "*.gz", (4, "is damaged after 0 unpacked bytes")),
@@ -126,10 +131,9 @@ def test_files_without_permission_are_refused_or_noted(tmp_path, capsys):
 def test_a_broken_line_is_noted_with_its_reason_and_its_place(tmp_path):
     text = draft_of(tmp_path / "a.jsonl", LINE * 2 + "{broken\n" + LINE + '{"a": "\\ud800"}\n')
 
-    assert (
-        "# 1 of 5 records will go to quarantine: invalid JSON at character … (such as a.jsonl from byte 18)\n" in text
-    )
-    assert "# 1 of 5 records will go to quarantine: column 'a': an unpaired surrogate is not a character" in text
+    start = "# 1 of 5 records will go to quarantine, such as a.jsonl from byte"
+    assert f"{start} 18: invalid JSON at character 1\n" in text
+    assert f"{start} 35: column 'a': an unpaired surrogate is not a character\n" in text
     assert "  a: bigint\n" in text
 
 

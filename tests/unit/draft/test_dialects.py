@@ -82,3 +82,11 @@ def test_a_file_of_another_name_is_recognised_by_its_content(tmp_path):
     assert 'delimiter: "|"' in draft_of(tmp_path / "x.dat", "a|b\n1|2\n")
     assert "format: jsonl" in draft_of(tmp_path / "y.dat", '{"a": 1}\n')
     assert "# the names of the files say CSV, but they hold JSON lines" in draft_of(tmp_path / "z.csv", '{"a": 1}\n')
+
+
+def test_decimals_with_a_comma_are_texts_and_a_comment_says_so(tmp_path):
+    draft = draft_of(tmp_path / "x.csv", "id;price\n1;1.234,50\n2;3,00\n")
+
+    assert (
+        "# decimals with a comma, which no type of numbers accepts: convert them in a transform\n  price: text" in draft
+    )
