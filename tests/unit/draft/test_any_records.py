@@ -1,4 +1,4 @@
-"""Whatever a sample holds, its draft is a valid pipeline file that loads all of its records."""
+"""For any records, the draft is a valid pipeline file that loads all of its records."""
 
 import csv
 import io
@@ -22,14 +22,14 @@ WORDS = st.sampled_from(
 )
 DATES = st.dates().map(str)
 MOMENTS = st.datetimes().map(lambda moment: f"{moment.isoformat()}Z") | st.datetimes().map(str)
-#: Not to be reached by any sum of digits.
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=3).map(lambda number: f"{number:f}")
+MONEY = st.integers(-(10**14), 10**14).map(lambda cents: cents / 100)
 NUMBERS = st.integers() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.booleans() | NUMBERS | TEXTS | WORDS | DATES | MOMENTS | DECIMALS | st.uuids().map(str)
 NESTED = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
 #: The values of a column are of one kind, or of several.
 COLUMNS = st.sampled_from(
-    [st.booleans(), st.integers(), NUMBERS, TEXTS, WORDS, DATES, MOMENTS, DECIMALS, SCALARS, NESTED]
+    [st.booleans(), st.integers(), MONEY, NUMBERS, TEXTS, WORDS, DATES, MOMENTS, DECIMALS, SCALARS, NESTED]
 )
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=70) | st.sampled_from(
     ["_sequence", "_producer_id_2", "ctid", "a: b # c", "null", "- x", '"', "x\ny: z", "{{ ds }}", "ä" * 40]

@@ -1,4 +1,4 @@
-"""Files that no draft can be made of, or that are partly broken: what is said, the exit code, and nothing on stdout."""
+"""Files that no draft can be made of, or that are partly broken: the message, the exit code, and nothing on stdout."""
 
 import gzip
 import json

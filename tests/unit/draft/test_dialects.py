@@ -84,7 +84,7 @@ def test_a_file_of_another_name_is_recognised_by_its_content(tmp_path):
     assert "# the names of the files say CSV, but they hold JSON lines" in draft_of(tmp_path / "z.csv", '{"a": 1}\n')
 
 
-def test_decimals_with_a_comma_are_texts_and_a_comment_says_so(tmp_path):
+def test_decimals_with_a_comma_are_texts_with_a_comment(tmp_path):
     draft = draft_of(tmp_path / "x.csv", "id;price\n1;1.234,50\n2;3,00\n")
 
     assert (
