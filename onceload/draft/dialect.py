@@ -41,11 +41,19 @@ class Dialect:
     #: How many fields most records have, and the share of the text in such records.
     width: int
     share: float
+    #: Whether the first record is one of them.
+    fits_first: bool
     rows: tuple[list[str | None], ...]
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        return self.width > 1 and self.share >= _SHARE_MIN, self.share
+    def is_sure(self) -> bool:
+        """Whether it splits all records into the same number of fields."""
+        return self.width > 1 and self.share == 1
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """A header is hardly ever broken, as other records are."""
+        return self.width > 1 and self.share >= _SHARE_MIN, self.fits_first, self.share
 
 
 def guess_dialect(content: Content) -> Dialect:
@@ -55,7 +63,7 @@ def guess_dialect(content: Content) -> Dialect:
     is_cut = len(raw) < len(content.beginning) or not content.is_whole
     looked = _Looked(raw[: raw.rfind(b"\n") + 1] if is_cut and b"\n" in raw else raw)
     best = max((looked.split(CsvOptions(delimiter=each)) for each in _DELIMITERS), key=lambda each: each.rank)
-    if best.rank < (True, 1.0):
+    if not best.is_sure:
         best = max([best, *map(looked.split, _unusual(looked.raw))], key=lambda each: each.rank)
     if best.width == 1:
         # Any delimiter fits a file of one column.
@@ -90,18 +98,27 @@ class _Looked:
         self._size = sum(len(line) + 1 for line in lines_in([self._part], CsvOptions(header=False)))
 
     def split(self, options: CsvOptions) -> Dialect:
-        rows, sizes = list[list[str | None]](), Counter[int]()
-        for line in lines_in([self._part], replace(options, header=False)):
-            try:
-                row = split_record(line, options)
-            except RecordRefused:
-                continue
+        lines = list(lines_in([self._part], replace(options, header=False)))
+        records = [(line, row) for line in lines if (row := _find_fields(line, options)) is not None]
+        sizes = Counter[int]()
+        for line, row in records:
             sizes[len(row)] += len(line) + 1
-            rows.append(row)
         width = sizes.most_common(1)[0][0] if sizes else 1
-        share = min(1.0, sizes[width] / max(1, self._size))
-        rows = [row for row in rows if len(row) == width]
-        return Dialect(options=options, width=width, share=share, rows=tuple(rows[:_RECORDS_MAX]))
+        rows = [row for _, row in records if len(row) == width]
+        return Dialect(
+            options=options,
+            width=width,
+            share=min(1.0, sizes[width] / max(1, self._size)),
+            fits_first=bool(rows) and rows[0] == _find_fields(lines[0], options),
+            rows=tuple(rows[:_RECORDS_MAX]),
+        )
+
+
+def _find_fields(text: str, options: CsvOptions) -> list[str | None] | None:
+    try:
+        return split_record(text, options)
+    except RecordRefused:
+        return None
 
 
 def _has_header(rows: Sequence[Sequence[str | None]]) -> bool:
@@ -141,19 +158,13 @@ def has_quoted_newlines(files: Sequence[Sampled], options: CsvOptions) -> bool:
     """Whether a line that is not a record becomes one together with the lines after it."""
     for file in files:
         lines = list(lines_in(file.parts, options))
-        broken = (at for at, line in enumerate(lines) if options.quote in line and _width(line, options) is None)
+        broken = (at for at, line in enumerate(lines) if options.quote in line and _find_fields(line, options) is None)
         for at in islice(broken, _BROKEN_LINES_MAX):
             ends = range(at + 2, min(at + _LINES_OF_A_VALUE_MAX, len(lines)) + 1)
-            if any(_width("\n".join(lines[at:end]), options) == len(file.header) for end in ends):
+            joined = (_find_fields("\n".join(lines[at:end]), options) for end in ends)
+            if any(row is not None and len(row) == len(file.header) for row in joined):
                 return True
     return False
-
-
-def _width(text: str, options: CsvOptions) -> int | None:
-    try:
-        return len(split_record(text, options))
-    except RecordRefused:
-        return None
 
 
 def _is_record(tail: Part, options: CsvOptions, width: int) -> bool:

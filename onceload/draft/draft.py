@@ -17,13 +17,14 @@ from onceload.draft.names import topic_of
 from onceload.draft.sample import Sampled
 from onceload.draft.write import Facts, counted, write_draft
 from onceload.pipeline_file import parse_pipeline
+from onceload.yaml_nodes import cut
 from spark_jobs.formats.chunks import Chunk, FileRefused
 from spark_jobs.formats.records import BadRecord, Records
 from spark_jobs.pipeline.declared import Declared
 from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.rows import read_records
 
-_REASONS_MAX = 5
+_REASONS_MAX, _REASON_MAX = 5, 200
 _NOT_UTF8 = "invalid UTF-8"
 
 
@@ -112,6 +113,6 @@ def _reasons(records: Records, files: Sequence[Sampled]) -> Iterator[str]:
         column = "" if example.column is None else f"column {example.column!r}: "
         fix = "; convert other encodings with iconv" if _NOT_UTF8 in example.reason else ""
         bad = f"{count:,} of {counted(records.count, 'record')} will go to quarantine"
-        yield f"{bad}, such as {file.listed.name}{where}: {column}{example.reason}{fix}"
+        yield f"{bad}, such as {file.listed.name}{where}: {column}{cut(example.reason, at_most=_REASON_MAX)}{fix}"
     if others := len(records.bad) - sum(count for _, count in kinds.most_common(_REASONS_MAX)):
         yield f"{others:,} more will go to quarantine for other reasons"

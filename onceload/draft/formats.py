@@ -96,7 +96,7 @@ _CONVERT = "Write one object on each line: jq -c '.[]' converts an array, and jq
 
 def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes: tuple[str, ...]) -> Sample:
     dialect = guess_dialect(contents[0])
-    if named is None and dialect.rank < (True, _SHARE_MIN):
+    if named is None and (dialect.width == 1 or dialect.share < _SHARE_MIN):
         found = "neither its name nor its content says which format it has"
         fix = "If it is CSV, give it a name that ends in .csv"
         raise FileRefused(contents[0].listed.url, "JSON lines, CSV or Parquet", found, fix)

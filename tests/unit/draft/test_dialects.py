@@ -15,6 +15,7 @@ from tests.unit.draft.drafts import columns_of, declared_of, draft_of
         ("a,b\n1,2\n", {}),
         ("a;b\n1,5;2,5\n", {"delimiter": ";"}),
         ("1,5;2,5\n3,5;4,5\n", {"delimiter": ";", "header": False}),
+        ("a,b\n" + "1,x|y\n" * 9 + "3,4,x|y\n", {}),
         ("a\tb\n1,2\t3\n", {"delimiter": "\t"}),
         ("a|b\n1|2\n", {"delimiter": "|"}),
         ("a\n1\n2\n", {}),
