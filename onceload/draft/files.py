@@ -24,6 +24,7 @@ _FORMATS: Mapping[str, Format] = {
 }
 #: How many entries of a folder are enough to suggest a pattern for it.
 _LOOKED_AT = 1_000
+_NOTES_MAX = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,10 @@ def find_files(pattern: str) -> Found:
         which = "it is" if len(listing.files) == 1 else f"all {len(listing.files)} files are"
         raise Unreadable(pattern, f"{which} empty, so no types can be guessed. Wait until it has records")
     empty = len(listing.files) - len(files)
-    skipped = [f"{name}: {why}" for name, why in notes]
-    return Found(files=files, notes=(*skipped, *([f"{empty} empty files were skipped"] if empty else [])))
+    skipped = [f"{name}: {why}" for name, why in notes[:_NOTES_MAX]]
+    if len(notes) > _NOTES_MAX:
+        skipped.append(f"{len(notes) - _NOTES_MAX:,} more files cannot be read")
+    return Found(files=files, notes=(*skipped, *([f"{empty:,} of the files are empty"] if empty else [])))
 
 
 def _nothing_found(pattern: str, listing: Listing) -> Exception:

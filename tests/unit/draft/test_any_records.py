@@ -1,6 +1,7 @@
 """For any records, the draft is a valid pipeline file that loads all of its records."""
 
 import csv
+import gzip
 import io
 import json
 from decimal import Decimal
@@ -10,10 +11,12 @@ from tempfile import TemporaryDirectory
 import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 from hypothesis import given
 
+from dedup_core.errors import OnceloadError
 from onceload.draft.draft import Draft, draft
-from onceload.pipeline_file import parse_pipeline
+from onceload.pipeline_file import PipelineFileRefused, parse_pipeline
 from tests.laws import examples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -139,3 +142,40 @@ def test_a_draft_of_any_parquet_loads_all_of_it(table):
     found = drafted("some.parquet", sink.getvalue())
 
     assert (found.records, found.quarantined, found.notes) == (table.num_rows, 0, ())
+
+
+def a_parquet_file() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [1, 2], "b": ["x", None], "c": [[1], []]}), sink)
+    return sink.getvalue()
+
+
+GOOD = {
+    "some.jsonl": b'{"a": 1, "b": "x"}\n{"a": 2.5, "b": [null]}\n',
+    "some.csv": b"a;b\n1;\"x\ny\"\n2;'z'\n",
+    "some.parquet": a_parquet_file(),
+    "some.jsonl.gz": gzip.compress(b'{"a": 1}\n' * 9),
+    "some.csv.zst": zstandard.compress(b"a,b\n1,2\n" * 9),
+    "some": b"",
+}
+SIGNS = st.sampled_from(
+    [b"\n", b"\r", b'"', b"'", b"\\", b",", b";", b"\0", b"\xff", b"{", b"}", b"PAR1", b"NaN", b"\xef\xbb\xbf"]
+)
+
+
+@examples(100)
+@given(
+    name=st.sampled_from(list(GOOD)),
+    added=st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=9) | SIGNS), max_size=9),
+)
+def test_a_file_with_any_bytes_in_it_is_drafted_or_refused(name, added):
+    content = GOOD[name]
+    for at, octets in added:
+        content = content[:at] + octets + content[at + len(octets) % 2 :]
+
+    try:
+        drafted(name, content)
+    except PipelineFileRefused:
+        raise
+    except OnceloadError:
+        pass

@@ -146,7 +146,7 @@ def test_a_broken_file_among_others_is_noted(tmp_path):
 
     assert "# Drafted by onceload draft from 1 record of 1 file, out of 2.\n" in text
     assert f"# {tmp_path}/b.jsonl was refused: it has bytes that no text has" in text
-    assert "# 1 empty files were skipped" in text
+    assert "# 1 of the files are empty" in text
 
 
 def test_only_a_bounded_part_of_a_huge_file_is_read(tmp_path, monkeypatch):
