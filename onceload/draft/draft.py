@@ -47,29 +47,39 @@ def draft(pattern: str) -> Draft:
     """Read a sample, guess a pipeline file, and read the sample again with it."""
     found = find_files(pattern)
     sample = read_sample(pattern, found)
+    facts = _facts(pattern, sample)
+    records = _read(parse_pipeline(write_draft(facts), name="the draft"), sample.files)
+    bad = tuple(_reasons(records, sample.files))
+    if not records.rows.num_rows:
+        url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
+        raise FileRefused(url, expected, bad[0], "Fix the records, or choose other files")
+    notes = (*found.notes, *sample.notes, *bad)
+    facts = replace(facts, source=_source(records.count, sample, found), notes=notes)
+    text = write_draft(facts)
+    parse_pipeline(text, name="the draft")
+    return Draft(
+        text=text,
+        pipeline=facts.topic,
+        records=records.count,
+        quarantined=len(records.bad),
+        source=facts.source,
+        notes=notes,
+    )
+
+
+def _facts(pattern: str, sample: Sample) -> Facts:
     topic = topic_of(pattern)
     guess = guess_columns(sample.observed, sample.files, sample.format, topic=topic)
     if not guess.columns:
         which = "; ".join(f"{name!r}: {why}" for name, why in guess.left_out[:_REASONS_MAX]) or "the records are empty"
         raise refused(pattern, f"no field that can be a column ({which})", "at least one field with a usable name")
-    facts = Facts(
+    return Facts(
         pattern=pattern,
         topic=topic,
         format=sample.format,
         csv=sample.csv,
         has_tail=any(file.has_tail for file in sample.files),
         guess=guess,
-    )
-    records = _read(parse_pipeline(write_draft(facts), name="the draft"), sample.files)
-    bad = tuple(_reasons(records, sample.files))
-    if not records.rows.num_rows:
-        url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
-        raise FileRefused(url, expected, bad[0], "Fix the records, or choose other files")
-    source, notes = _source(records.count, sample, found), (*found.notes, *sample.notes, *bad)
-    text = write_draft(replace(facts, source=source, notes=notes))
-    parse_pipeline(text, name="the draft")
-    return Draft(
-        text=text, pipeline=topic, records=records.count, quarantined=len(records.bad), source=source, notes=notes
     )
 
 

@@ -143,7 +143,7 @@ def _until_newline(read: Callable[[int], bytes], size: int) -> bytes:
     """The beginning with at least one line, unless that is very long."""
     raw = read(size)
     while b"\n" not in raw and len(raw) == size < FIRST_LINE_BYTES_MAX:
-        size *= 4
+        size = min(4 * size, FIRST_LINE_BYTES_MAX)
         raw = read(size)
     return raw
 

@@ -203,6 +203,14 @@ def test_lines_of_some_megabytes_are_read(tmp_path):
     assert columns_of(tmp_path / "a.jsonl.gz", gzip.compress(line.encode() * 3)) == {"a": "text"}
 
 
+def test_more_columns_than_a_table_or_a_row_can_have_are_reported(tmp_path):
+    text = draft_of(tmp_path / "a.jsonl", json.dumps({f"c{number}": number for number in range(1_620)}) + "\n")
+
+    assert "  # A row has to fit into 8 kB" in text
+    assert '  c1596: bigint\n  # not loaded: the field "c1597", because a table has at most 1,597 columns\n' in text
+    assert "  # not loaded: 3 more fields\n" in text
+
+
 def test_a_first_line_without_an_end_is_refused(tmp_path, capsys):
     written(tmp_path, "a.jsonl", b'{"a": "' + b"x" * 2**25)
 
