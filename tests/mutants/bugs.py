@@ -54,6 +54,7 @@ KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
 )
+OF_REFERENCE = "tests/handbook/test_reference.py"
 OF_STORMS = "tests/loads/test_storm.py"
 _BEHIND_ANY_COMMIT = "test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
@@ -2958,6 +2959,23 @@ DRAFT_BUGS = (
     ),
 )
 
+HANDBOOK_BUGS = (
+    Bug(
+        name="errors of other modules have no entry in the reference",
+        file="handbook/errors.py",
+        correct="for module in code.modules.values()",
+        wrong='for module in [code.modules["dedup_core.errors"]]',
+        tests=(f"{OF_REFERENCE}::test_the_errors_that_are_read_from_the_code_are_those_that_python_has",),
+    ),
+    Bug(
+        name="keys below a choice of forms have no entry in the reference",
+        file="handbook/pipeline_keys.py",
+        correct='(schema, *schema.get("anyOf", ()))',
+        wrong="(schema,)",
+        tests=(f"{OF_REFERENCE}::test_every_key_of_a_pipeline_file_has_an_entry",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -2983,4 +3001,5 @@ BUGS = (
     *SPOOL_BUGS,
     *EVENT_BUGS,
     *DRAFT_BUGS,
+    *HANDBOOK_BUGS,
 )
