@@ -52,6 +52,8 @@ def _of_call(node: ast.Call, scope: Scope, depth: int) -> Iterator[str]:
         case ast.Call(ast.Attribute(ast.Constant(str(between)), "join"), [ast.Tuple(parts)]):
             for pieces in in_turn([texts_of(part, scope, depth) for part in parts]):
                 yield between.join(pieces)
+        case ast.Call(ast.Attribute(ast.Constant(str()), "join"), [ast.GeneratorExp(each)]):
+            yield from _worded(texts_of(each, scope, depth))
         case ast.Call(ast.Attribute(template, "format"), arguments):
             for text in texts_of(template, scope, depth):
                 yield filled_in(text, [placeholder(each) for each in arguments])
