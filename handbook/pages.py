@@ -1,6 +1,7 @@
 """All generated pages, by their place among the pages in docs/."""
 
 from collections.abc import Mapping
+from functools import cache
 
 from handbook.code import Code
 from handbook.column_types import types_page
@@ -12,6 +13,7 @@ from handbook.metrics import metrics_page
 from handbook.pipeline_keys import keys_page
 
 
+@cache
 def generated_pages() -> Mapping[str, str]:
     """The Markdown of each page."""
     code = Code()

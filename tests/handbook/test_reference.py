@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import cache
 
 import pytest
 
@@ -26,19 +25,15 @@ def code():
     return Code()
 
 
-# All tests of a process share one copy, however they are distributed.
-pages = cache(generated_pages)
-
-
 def entry(page, heading):
     """The text below a heading, up to the next one."""
-    found = re.search(rf"(?ms)^#+ {re.escape(heading)}$\n(.*?)(?=^#|\Z)", pages()[f"reference/{page}.md"])
+    found = re.search(rf"(?ms)^#+ {re.escape(heading)}$\n(.*?)(?=^#|\Z)", generated_pages()[f"reference/{page}.md"])
     return found[1].strip() if found else ""
 
 
 def row(page, name):
     """The cells of the row that begins with a name."""
-    found = re.search(rf"(?m)^\| `{re.escape(name)}` \|(.*)\|$", pages()[f"reference/{page}.md"])
+    found = re.search(rf"(?m)^\| `{re.escape(name)}` \|(.*)\|$", generated_pages()[f"reference/{page}.md"])
     return [cell.strip() for cell in found[1].split("|")] if found else [""] * 3
 
 
@@ -123,7 +118,7 @@ def test_every_variable_of_the_compose_file_has_an_entry():
     ],
 )
 def test_a_message_is_found_by_its_words(page, printed):
-    assert printed in pages()[f"reference/{page}.md"]
+    assert printed in generated_pages()[f"reference/{page}.md"]
 
 
 def test_each_kind_of_message_has_messages(code):
@@ -133,4 +128,6 @@ def test_each_kind_of_message_has_messages(code):
 def test_generated_pages_have_no_word_that_is_not_used():
     rules = words.Rules(words.PAGE.read_text("utf-8"))
 
-    assert {name: found for name, text in pages().items() if (found := list(rules.broken_in(text, ".md")))} == {}
+    assert {
+        name: found for name, text in generated_pages().items() if (found := list(rules.broken_in(text, ".md")))
+    } == {}

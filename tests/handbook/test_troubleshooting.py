@@ -1,10 +1,9 @@
-"""The page of the most likely troubles: the messages that it quotes are those of the code."""
+"""The page of the most likely problems: the messages that it quotes are those of the code."""
 
 import re
 
-from handbook.code import ROOT, Code
-from handbook.errors import errors_page
-from handbook.messages import messages_page
+from handbook.code import ROOT
+from handbook.pages import generated_pages
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 
@@ -15,8 +14,8 @@ def plain(text):
 
 
 def test_each_message_that_is_quoted_in_a_heading_is_made_somewhere():
-    code = Code()
-    made = plain(errors_page(code) + messages_page(code))
+    pages = generated_pages()
+    made = plain(pages["reference/errors.md"] + pages["reference/messages.md"])
     headings = re.findall(r"(?m)^## (.*)$", PAGE.read_text("utf-8"))
     quotes = [quote for heading in headings for quote in re.findall('"(.*?)"', heading)]
     # An ellipsis stands for a value.
