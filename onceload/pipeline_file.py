@@ -15,6 +15,7 @@ from dedup_core.errors import NotFound, WrongUse
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
+from onceload.description import as_yaml
 from onceload.pipeline_values import (
     INT4_MAX,
     column,
@@ -30,6 +31,7 @@ from onceload.pipeline_values import (
 )
 from onceload.pipeline_yaml import PROBLEMS_MAX, Document, Section
 from onceload.placeholders import FilledPath, Values, find_placeholders, path_pattern
+from onceload.sources import source_of_rows
 from onceload.suite_file import read_suite
 from onceload.yaml_values import (
     NAME_BYTES_MAX,
@@ -85,19 +87,46 @@ class PipelineFileRefused(WrongUse):
         return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix the file, and retry"))
 
 
-def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mapping[str, str] = {}) -> Declared:
+def read_pipeline(
+    path: Path,
+    *,
+    values: Mapping[str, str] = {},
+    offered: Mapping[str, str] = {},
+    needs_source: bool = True,
+) -> Declared:
     """Read one file and fill its placeholders; raise all its errors at once.
 
-    The file must use every one of the values; it may ignore the offered ones.
+    The file must use every one of the values; it may ignore the offered ones. A pipeline without source is for rows
+    that a program gives.
     """
-    document = Document(str(path))
-    return _checked(document, document.open(path), Values(values, offered), beside=path.parent)
+    document, filled = Document(str(path)), Values(values, offered)
+    return _checked(document, document.open(path), filled, beside=path.parent, needs_source=needs_source)
 
 
-def parse_pipeline(content: str, *, name: str) -> Declared:
-    """Read the text of a file without placeholders that is not written yet."""
+def parse_text(content: str, *, name: str) -> Declared:
+    """The same for the text of a file without placeholders that is not written yet."""
     document = Document(name)
-    return _checked(document, document.read(content.encode()), Values({}, {}), beside=Path())
+    return _checked(document, document.read(content.encode()), Values({}, {}), beside=Path(), needs_source=True)
+
+
+def parse_pipeline(description: object, *, values: Mapping[str, str] = {}) -> Declared:
+    """The same for a mapping with the keys of a file, or a dataclass; its paths are relative to the current folder."""
+    document = Document("the description of the pipeline", has_lines=False)
+    root = document.read(as_yaml(description))
+    return _checked(document, root, Values(values), beside=Path(), needs_source=False)
+
+
+def _checked(document: Document, root: Section | None, values: Values, *, beside: Path, needs_source: bool) -> Declared:
+    declared = None if root is None else _declared(root, values, beside=beside, needs_source=needs_source)
+    if declared is not None:
+        document.refuse_unknown_keys()
+        # A key that is already refused would only be reported twice.
+        sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
+        for found in list(islice(sound, PROBLEMS_MAX)):
+            document.refuse(found.at, found.sentence)
+    if declared is None or document.problems:
+        raise PipelineFileRefused(document.path, document.problems)
+    return declared
 
 
 def placeholders(path: Path) -> tuple[str, ...]:
@@ -118,27 +147,15 @@ def find_pipelines(folder: Path) -> list[Path]:
     )
 
 
-def _checked(document: Document, root: Section | None, values: Values, *, beside: Path) -> Declared:
-    declared = None if root is None else _declared(root, values, beside=beside)
-    if declared is not None:
-        document.refuse_unknown_keys()
-        # A key that is already refused would only be reported twice.
-        sound = (each for each in contradictions(declared) if all(map(document.is_sound, (each.at, *each.about))))
-        for found in list(islice(sound, PROBLEMS_MAX)):
-            document.refuse(found.at, found.sentence)
-    if declared is None or document.problems:
-        raise PipelineFileRefused(document.path, document.problems)
-    return declared
-
-
-def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
+def _declared(root: Section, values: Values, *, beside: Path, needs_source: bool) -> Declared:
     message_id = _message_id(root.section("message_id"))
-    quality = root.section("quality")
-    source = _source(root.section("source"), values)
+    quality, source = root.section("quality"), root.section("source")
+    pipeline = _pipeline(root, message_id)
     transform, transform_engine = _transform(root)
+    has_source = needs_source or root.has("source")
     return Declared(
-        pipeline=_pipeline(root, message_id),
-        source=source,
+        pipeline=pipeline,
+        source=_source(source, values) if has_source else source_of_rows(pipeline.name),
         columns=_columns(root),
         unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
         producer=_producer(root.section("producer")),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -35,6 +35,16 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     )
 
 
+def given_settings(
+    environment: Mapping[str, str], *, dsn: str | None = None, home: Path | str | None = None
+) -> Settings:
+    """The settings that a program gives, and those of its environment for the others."""
+    settings = read_settings(environment if dsn is None else {**environment, "ONCELOAD_DSN": ""})
+    if dsn is not None:
+        settings = replace(settings, dsn=_checked(dsn, named="dsn"))
+    return settings if home is None else replace(settings, home=Path(home))
+
+
 def _run(environment: Mapping[str, str]) -> Run | None:
     """The run, from the variables that Airflow sets for the processes of its tasks."""
     dag_id, run_id, tried = (environment.get(f"AIRFLOW_CTX_{name}") for name in ("DAG_ID", "DAG_RUN_ID", "TRY_NUMBER"))
@@ -53,12 +63,12 @@ def database(settings: Settings) -> Iterator[str]:
             yield dsn
 
 
-def _checked(dsn: str) -> str:
+def _checked(dsn: str, *, named: str = "ONCELOAD_DSN") -> str:
     try:
         _split(dsn)
     except ValueError:
         raise SettingRefused(
-            setting="ONCELOAD_DSN",
+            setting=named,
             found="another value (not shown, as it may contain a password)",
             expected="postgresql://user:password@host:port/database, with special characters percent-encoded",
         ) from None

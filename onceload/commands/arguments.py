@@ -91,17 +91,18 @@ def file_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def read_declared(arguments: Arguments) -> "Declared":
+def read_declared(arguments: Arguments, *, needs_source: bool = True) -> "Declared":
+    """Read a pipeline file; one without source is for rows that a program has loaded."""
     from onceload.pipeline_file import read_pipeline
 
-    return read_pipeline(arguments.file, values=pairs("--set", arguments.set))
+    return read_pipeline(arguments.file, values=pairs("--set", arguments.set), needs_source=needs_source)
 
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
     from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 
-    declared = read_declared(arguments)
+    declared = read_declared(arguments, needs_source=False)
     PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     return declared
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
     from spark_jobs.recover.rebuild import Comparison
 from onceload.databases import only_pipeline, open_database, opened
+from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
 
 Action = Literal["rewind", "rebuild"]
@@ -90,18 +91,13 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     """Delete rows and state after a position, so that the next load loads them again."""
-    from spark_jobs.recover.rewind import rewind as rewind_now
-
     try:
-        with open_database(settings) as engine:
-            found = rewind_now(
-                read_declared(arguments),
-                engine,
-                to=None if arguments.position is None else Position(arguments.position),
-                dry_run=arguments.dry_run,
-                differences_accepted=arguments.accept_differences,
-                on_progress=on_terminal,
-            )
+        found = Pipeline(read_declared(arguments, needs_source=False), settings).recover_rewind(
+            position=arguments.position,
+            dry_run=arguments.dry_run,
+            accepts_differences=arguments.accept_differences,
+            on_progress=on_terminal,
+        )
     except StateDiffers:
         words(
             "`onceload verify` lists rows that differ; --accept-differences rewinds despite lost or duplicated rows, "

@@ -16,7 +16,7 @@ from onceload.draft.guess import guess_columns
 from onceload.draft.names import topic_of
 from onceload.draft.sample import Sampled
 from onceload.draft.write import Facts, counted, write_draft
-from onceload.pipeline_file import parse_pipeline
+from onceload.pipeline_file import parse_text
 from onceload.yaml_nodes import cut
 from spark_jobs.formats.chunks import Chunk, FileRefused
 from spark_jobs.formats.records import BadRecord, Records
@@ -48,7 +48,7 @@ def draft(pattern: str) -> Draft:
     found = find_files(pattern)
     sample = read_sample(pattern, found)
     facts = _facts(pattern, sample)
-    records = _read(parse_pipeline(write_draft(facts), name="the draft"), sample.files)
+    records = _read(parse_text(write_draft(facts), name="the draft"), sample.files)
     bad = tuple(_reasons(records, sample.files))
     if not records.rows.num_rows:
         url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
@@ -56,7 +56,7 @@ def draft(pattern: str) -> Draft:
     notes = (*found.notes, *sample.notes, *bad)
     facts = replace(facts, source=_source(records.count, sample, found), notes=notes)
     text = write_draft(facts)
-    parse_pipeline(text, name="the draft")
+    parse_text(text, name="the draft")
     return Draft(
         text=text,
         pipeline=facts.topic,

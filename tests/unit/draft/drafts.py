@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from onceload.draft.draft import draft
-from onceload.pipeline_file import parse_pipeline
+from onceload.pipeline_file import parse_text
 from spark_jobs.pipeline.declared import Declared
 
 
@@ -14,7 +14,7 @@ def draft_of(path: Path, content: str | bytes) -> str:
 
 
 def declared_of(path: Path, content: str | bytes) -> Declared:
-    return parse_pipeline(draft_of(path, content), name="draft")
+    return parse_text(draft_of(path, content), name="draft")
 
 
 def columns_of(path: Path, content: str | bytes) -> dict[str, str]:

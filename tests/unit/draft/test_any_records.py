@@ -16,7 +16,7 @@ from hypothesis import given
 
 from dedup_core.errors import OnceloadError
 from onceload.draft.draft import Draft, draft
-from onceload.pipeline_file import PipelineFileRefused, parse_pipeline
+from onceload.pipeline_file import PipelineFileRefused, parse_text
 from tests.laws import examples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -53,7 +53,7 @@ def drafted(name: str, content: bytes) -> Draft:
         path = Path(folder) / name
         path.write_bytes(content)
         found = draft(str(path))
-    parse_pipeline(found.text, name="draft")
+    parse_text(found.text, name="draft")
     return found
 
 
