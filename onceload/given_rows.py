@@ -34,7 +34,7 @@ def offers_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """What was called for."""
+    """The arguments of a call."""
 
     declared: Declared
     producer: str
@@ -147,7 +147,7 @@ class _Ids:
         return ids
 
     def _counted(self, count: int) -> Indices:
-        first = (self._given.first_id or 0) + self._rows
+        first = int(self._given.first_id or 0) + self._rows
         if not 0 <= first <= SEQUENCE_END - count:
             raise self._refusal(f"{count:,} ids from {first:,} on", _RANGE)
         return np.arange(first, first + count, dtype=np.int64)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, Unpack
 
 from sqlalchemy import Engine as Database
 
@@ -205,7 +205,7 @@ class Pipeline:
             return publish_batch(self.declared, how, batch=Batch(batch), run=self.settings.run)
 
     def give_up(self, batch: str) -> bool:
-        """Delete a staged batch, so that the next load plans its records again; tells whether there was one."""
+        """Delete a staged batch, so that the next load plans its records again; returns whether there was one."""
         from spark_jobs.load.kept_batch import give_up
 
         with self._ready("giving up") as how:
@@ -317,7 +317,7 @@ def _check_ids(first_id: object, id_column: object) -> None:
     if (first_id is None) == (id_column is None):
         found = "neither of them" if first_id is None else "both of them"
         raise SettingRefused("first_id or id_column", found, "the id of the first row, or the column of ids")
-    if first_id is not None and (not isinstance(first_id, int) or isinstance(first_id, bool)):
+    if first_id is not None and (not isinstance(first_id, SupportsIndex) or isinstance(first_id, bool)):
         raise SettingRefused("first_id", f"{first_id!r:.80}", "an integer")
 
 

@@ -8,9 +8,10 @@ from functools import partial
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 
 from dedup_core.names import ProducerId
-from spark_jobs.formats.parquet.values import converted, kept_form
+from spark_jobs.formats.parquet.values import UnreadableValue, as_python, converted, kept_form
 from spark_jobs.formats.records import Origins, RecordRefused, Records, ValueRefused
 from spark_jobs.formats.tiers import declared_value, read_in_tiers
 from spark_jobs.pipeline.columns import Column, ColumnType
@@ -59,7 +60,7 @@ def _value(value: object, column_type: ColumnType) -> object:
 def _plain(value: object, *, depth: int = 0) -> object:
     """The same value in a type that Parquet has; others have no text that could be meant."""
     if isinstance(value, np.generic):
-        value = value.item()
+        value = _of_numpy(value)
     if depth > _DEPTH_MAX:
         raise ValueRefused(f"it has more than {_DEPTH_MAX} levels")
     match value:
@@ -77,6 +78,17 @@ def _plain(value: object, *, depth: int = 0) -> object:
             return {_name(name): _plain(each, depth=depth + 1) for name, each in value.items()}
         case _:
             raise ValueRefused(f"a value of type {type(value).__name__} cannot be loaded")
+
+
+def _of_numpy(value: np.generic) -> object:
+    """The value as Arrow takes it: a real with its own digits, a time with its unit."""
+    try:
+        found = as_python(pa.scalar(value))
+    except pa.ArrowException:
+        found = UnreadableValue(value)
+    if isinstance(found, UnreadableValue):
+        raise ValueRefused(f"a value of type {type(value).__name__} cannot be loaded")
+    return found
 
 
 def _name(name: object) -> str:

@@ -52,7 +52,7 @@ from spark_jobs.write.writer import ColumnsDiffer, Writer
 
 @dataclass(eq=False)
 class OfferRefused(WrongUse):
-    """Rows that cannot be told from others, because of their ids or their form."""
+    """Rows that are refused as a whole, because of their ids or their form."""
 
     pipeline: str
     producer: str

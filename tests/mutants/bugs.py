@@ -78,6 +78,9 @@ OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
+ROWS_OF_PROGRAMS = "spark_jobs/load/rows.py"
+OF_GIVEN_ROWS = "tests/python/test_load_rows.py"
+OF_KILLED_ROWS = "tests/python/test_killed_rows.py"
 OF_COPIES = "tests/loads/test_copy.py"
 OF_DRAFTS = "tests/unit/draft"
 ORDERS = "tests/interleavings/test_all_orders.py"
@@ -2976,6 +2979,40 @@ HANDBOOK_BUGS = (
     ),
 )
 
+GIVEN_ROWS_BUGS = (
+    Bug(
+        name="rows of a program are written again where only a part of a call is loaded",
+        file=ROWS_OF_PROGRAMS,
+        correct="        left = offer.among(new)\n",
+        wrong="        left = offer\n",
+        tests=(f"{OF_GIVEN_ROWS}::test_an_overlap_loads_the_new_ids_only",),
+    ),
+    Bug(
+        name="ids of rows of a program that were skipped count as loaded",
+        file=ROWS_OF_PROGRAMS,
+        correct="    return judgement.new\n",
+        wrong="    first = min((span.first for span in judgement.new), default=0)\n"
+        "    return SpanSet.of((first, judgement.new.end)) if judgement.new else judgement.new\n",
+        tests=(f"{OF_GIVEN_ROWS}::test_ids_of_a_column_may_have_gaps_and_fill_them_later",),
+    ),
+    Bug(
+        name="rows of a program are committed without asking the ledger after a lost answer",
+        file=ROWS_OF_PROGRAMS,
+        correct="    refusals, patience = _Refusals(), Patience()\n    while True:\n"
+        "        new = patience.until_answered(lambda: _new_of(job, offer))\n        if not new:\n            return\n",
+        wrong="    refusals, patience = _Refusals(), Patience()\n"
+        "    new = patience.until_answered(lambda: _new_of(job, offer))\n    while new:\n",
+        tests=(f"{OF_KILLED_ROWS}::test_two_processes_at_once_with_the_same_ids_load_each_row_once",),
+    ),
+    Bug(
+        name="a bad row of a program is quarantined under its place in the call",
+        file="spark_jobs/load/offered_rows.py",
+        correct="replace(each, sequence_id=int(self.ids[each.sequence_id]))",
+        wrong="replace(each, sequence_id=int(self.ids[0]))",
+        tests=(OF_GIVEN_ROWS,),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3002,4 +3039,5 @@ BUGS = (
     *EVENT_BUGS,
     *DRAFT_BUGS,
     *HANDBOOK_BUGS,
+    *GIVEN_ROWS_BUGS,
 )

@@ -26,12 +26,13 @@ def test_the_examples_of_the_how_to_print_what_they_say(
         exec(compile(block, PAGE, "exec"), names)
         printed.append(capsys.readouterr().out)
 
-    assert printed[:5] == [
+    assert printed[:6] == [
         "998 loaded, 2 quarantined, position 1\n",
         "998 rows compared, 0 differences\n",
         "2026-11-20.csv 9682\n2026-11-21.csv 1150\n",
+        "2 loaded, 0 duplicates\n0 loaded, 2 duplicates\n",
         "200\n",
         "",
     ]
-    assert printed[5].startswith("missing.yaml:1: the file cannot be read")
-    assert printed[6:] == [""]
+    assert printed[6].startswith("missing.yaml:1: the file cannot be read")
+    assert printed[7:] == [""]

@@ -6,11 +6,14 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped] # It ships no types.
 import pyarrow as pa
 import pytest
+import yaml
 
 import onceload
+from onceload import cli
 from tests.python.conftest import Place
 from tests.servers import execute
 
@@ -51,7 +54,7 @@ def mappings(*ids: int) -> list[dict[str, object]]:
 
 
 def table(*ids: int, **columns: Any) -> pa.Table:
-    return pa.table({"id": ids, "amount": [1.5] * len(ids), "note": ["x"] * len(ids), **columns})
+    return pa.table({"id": ids, "amount": [1.5] * len(ids), "note": ["x"] * len(ids)} | columns)
 
 
 class Stream:
@@ -142,7 +145,7 @@ WRONG = {
     "the last int8": (table(1, key=[2**63 - 1]), {"id_column": "key"}, "the ids include"),
     "a huge id in a mapping": ([{"id": 1, "key": 2**63}], {"id_column": "key"}, "the id 9223372036854775808"),
     "ids with nulls": (table(1, 2, key=[1, None]), {"id_column": "key"}, "of type int64 with 1 nulls"),
-    "ids that are no integers": (table(1, key=[1.0]), {"id_column": "key"}, "of type double"),
+    "ids with a fraction": (table(1, key=[1.0]), {"id_column": "key"}, "of type double"),
     "an id that is a text": ([{"id": 1, "key": "1"}], {"id_column": "key"}, "of type str"),
     "an id that is missing": ([{"id": 1}], {"id_column": "key"}, "of type NoneType"),
     "a column of ids that is missing": (table(1), {"id_column": "key"}, "no column is called 'key'"),
@@ -285,6 +288,29 @@ def test_values_of_mappings_and_of_tables_are_the_same(rows: Rows) -> None:
     assert bytes(found[0][10]) == b"\x00\xff"
 
 
+def test_values_of_numpy_are_those_that_arrow_takes(rows: Rows) -> None:
+    columns = {"whole": "integer", "number": "numeric(4,1)", "text": "text", "moment": "timestamptz", "flag": "boolean"}
+    given = {
+        "whole": np.int8(7),
+        "number": np.float32(0.1),
+        "text": np.str_("x"),
+        "moment": np.datetime64("2026-11-20T12:30:00.123456789", "ns"),
+        "flag": np.bool_(True),  # noqa: FBT003 - it has no name.
+    }
+
+    assert rows.load([given, {"text": np.timedelta64(1, "s")}], first_id=0, columns=columns) == (1, 0, 1)
+    moment = dt.datetime(2026, 11, 20, 12, 30, 0, 123457, tzinfo=dt.UTC)
+    assert rows.there("whole, number, text, moment, flag") == [(7, Decimal("0.1"), "x", moment, True)]
+
+
+@pytest.mark.parametrize("of_values", [pa.string(), pa.string_view(), pa.large_string()], ids=str)
+def test_categories_are_read_as_their_values(rows: Rows, of_values: pa.DataType) -> None:
+    note = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), pa.array(["x", "y"], of_values))
+
+    assert rows.load(table(1, 2, 3, note=note), first_id=0) == (3, 0, 0)
+    assert rows.there("id, note") == [(1, "y"), (2, None), (3, "x")]
+
+
 def test_no_rows_load_nothing(rows: Rows) -> None:
     assert rows.load([], first_id=0) == rows.load(table(), first_id=0) == (0, 0, 0)
     assert rows.is_untouched
@@ -301,7 +327,7 @@ def test_an_iterator_that_fails_leaves_what_it_promised(rows: Rows) -> None:
     assert rows.is_untouched
 
 
-def test_with_publish_direct_earlier_rows_stay_and_the_message_says_so(rows: Rows) -> None:
+def test_with_publish_direct_earlier_rows_stay_and_the_message_counts_them(rows: Rows) -> None:
     batches = [batch for each in (table(1, 2), table(3, 2)) for batch in each.to_batches()]
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
     changes = {"publish": "direct"}
@@ -352,6 +378,31 @@ def test_rows_are_verified_and_rewound_like_those_of_files(rows: Rows) -> None:
     assert [(each.kind, each.producer, each.sequence_id) for each in found] == [("row missing", "crm", 1)]
     assert pipeline.recover_rewind(position=0, accepts_differences=True).applied
     assert (rows.load(mappings(1, 2, 3), first_id=0), rows.there()) == ((3, 0, 0), [(0, 1), (1, 2), (2, 3)])
+
+
+def test_a_file_without_source_is_for_the_commands_that_look_back(
+    rows: Rows, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = {k: v for k, v in place.describe(pipeline="crm").items() if k != "source"}
+    file = place.folder / "crm.yaml"
+    file.write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
+    loaded = onceload.Pipeline.read(file, dsn=place.dsn).load_rows(
+        [{"id": 1}, {"id": 2, "note": "a" * 5, "amount": "1.555"}], producer="crm", first_id=0
+    )
+    environment = {"ONCELOAD_DSN": place.dsn}
+
+    assert (loaded.loaded, loaded.quarantined) == (1, 1)
+    assert cli.main(["verify", str(file), "--deep"], environment) == 0
+    assert cli.main(["quarantine", "list"], environment) == 0
+    file.write_text(file.read_text(encoding="utf-8").replace("(12,2)", "(12,3)"), encoding="utf-8")
+    rows.ask("ALTER TABLE target ALTER COLUMN amount TYPE numeric(12,3)")
+    assert cli.main(["quarantine", "retry", str(file)], environment) == 0
+    assert rows.there("_sequence, id, amount, note") == [(0, 1, None, None), (1, 2, Decimal("1.555"), "aaaaa")]
+    assert cli.main(["verify", str(file), "--deep"], environment) == 0
+    assert cli.main(["recover", "rewind", str(file), "--position", "0"], environment) == 0
+    assert rows.there() == []
+    assert cli.main(["load", str(file)], environment) == 2
+    assert "source.path: is missing" in capsys.readouterr().err
 
 
 def test_an_edit_of_the_declaration_takes_a_version(rows: Rows) -> None:

@@ -119,7 +119,7 @@ def test_a_dataclass_is_read_as_its_mapping_is(place: Place) -> None:
     ],
     ids=["a list", "a class", "an object", "a number as key", "half a character"],
 )
-def test_what_is_no_description_is_refused(description: object, message: str) -> None:
+def test_a_description_of_another_type_is_refused(description: object, message: str) -> None:
     with pytest.raises(onceload.SettingRefused, match=message):
         onceload.Pipeline.of(description)
 

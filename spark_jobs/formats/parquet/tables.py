@@ -21,6 +21,7 @@ def read_table(
 ) -> Records:
     """Read the rows of a table; they are numbered from 0. Raises an ArrowException for types that Parquet lacks."""
     file = io.BytesIO()
+    table = pa.table([_without_dictionary(column) for column in table.columns], names=table.column_names)
     pq.write_table(table, file, row_group_size=max(1, table.num_rows), compression="none", use_dictionary=False)
     raw = file.getvalue()
     group = RowGroup(
@@ -34,6 +35,15 @@ def read_table(
     )
     part = Part(producer_id=producer_id, first=0, end=table.num_rows, raw=raw, row_group=group)
     return read_parquet(part, url="the given rows", columns=columns, unknown_fields=unknown_fields)
+
+
+def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The plain values of categories: Arrow cannot write a dictionary of some types of text."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    of_values = pa.string() if pa.types.is_string_view(column.type.value_type) else column.type.value_type
+    plain = [chunk.dictionary.cast(of_values).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(plain, type=of_values)
 
 
 def _footer(raw: bytes) -> bytes:
