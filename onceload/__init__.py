@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dedup_core.postgres.recovery import Recovery
     from dedup_core.postgres.rewind import Rewind
     from onceload.explanation import Explanation
-    from onceload.pipeline import ArrowStream, LoadOptions, Pipeline, Rows, ToArrow, database
+    from onceload.pipeline import ArrowStream, Pipeline, Rows, ToArrow, database
     from onceload.pipeline_file import PipelineFileRefused
     from spark_jobs.files.notes import Note
     from spark_jobs.load.engine import Engine
@@ -68,7 +68,7 @@ _NAMES_IN = {
     "dedup_core.postgres.recovery": "Recovery",
     "dedup_core.postgres.rewind": "Rewind",
     "onceload.explanation": "Explanation",
-    "onceload.pipeline": "ArrowStream LoadOptions Pipeline Rows ToArrow database",
+    "onceload.pipeline": "ArrowStream Pipeline Rows ToArrow database",
     "onceload.pipeline_file": "PipelineFileRefused",
     "spark_jobs.files.notes": "Note",
     "spark_jobs.load.engine": "Engine",
@@ -105,7 +105,6 @@ __all__ = [
     "FileToRead",
     "Finding",
     "LimitReached",
-    "LoadOptions",
     "LoadedByAnother",
     "NeedsAPerson",
     "NoGoodRow",

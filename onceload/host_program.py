@@ -26,6 +26,9 @@ def guarded(on_progress: "OnProgress | None") -> "OnProgress | None":
             return
         try:
             on_progress(progress)
+        except OSError:
+            # The load ignores it: what shows the progress may be gone.
+            raise
         except Exception:
             has_failed.set()
             log.exception("on_progress failed, and is not called any more; the load goes on")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
 
 from sqlalchemy import Engine as Database
 
@@ -57,25 +57,6 @@ class ToArrow(Protocol):
 
 #: What `load_rows` takes.
 Rows: TypeAlias = ArrowStream | ToArrow | Iterable[Mapping[str, Any]]
-
-
-class LoadOptions(TypedDict, total=False):
-    """What `load` and `stage` have in common."""
-
-    #: Names of files below the root of the source, or patterns of them; empty means all.
-    only: Sequence[str]
-    #: Reload them; their old rows are deleted in the same transaction.
-    replaces: bool
-    #: The name of this call; a later call of the same name takes over from it.
-    batch: str | None
-    engine: EngineName
-    #: The address of a Spark master; None means this machine.
-    master: str | None
-    spark_options: Mapping[str, str]
-    #: How long to wait for other loads of the same files after they last made progress.
-    wait_s: float
-    #: Called about once a second, from another thread.
-    on_progress: "OnProgress | None"
 
 
 @contextmanager
@@ -141,16 +122,46 @@ class Pipeline:
             choice = self._chosen(only, replaces=replaces)
             return make_plan(self.declared, ledger, now_s=time.time(), choice=choice)
 
-    def load(self, *, accepts_differences: bool = False, **options: Unpack[LoadOptions]) -> "Report":
+    def load(
+        self,
+        *,
+        only: Sequence[str] = (),
+        replaces: bool = False,
+        accepts_differences: bool = False,
+        batch: str | None = None,
+        engine: EngineName = "auto",
+        master: str | None = None,
+        spark_options: Mapping[str, str] = {},
+        wait_s: float = 600.0,
+        on_progress: "OnProgress | None" = None,
+    ) -> "Report":
         """Load new records, exactly once.
 
+        The arguments are the options of `onceload load`. `only` names files below the root of the source, or patterns
+        of them. A later call with the same `batch` takes over from this one. `on_progress` is called about once a
+        second, from another thread.
         Files that cannot be loaded raise no error, because the others are loaded: see `notes` of the report.
         """
-        return self._load(options, differences_accepted=accepts_differences)
+        how = self._options(engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": self._chosen(only, replaces=replaces), "differences_accepted": accepts_differences}
+        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
-    def stage(self, **options: Unpack[LoadOptions]) -> "Report":
+    def stage(
+        self,
+        *,
+        only: Sequence[str] = (),
+        replaces: bool = False,
+        batch: str | None = None,
+        engine: EngineName = "auto",
+        master: str | None = None,
+        spark_options: Mapping[str, str] = {},
+        wait_s: float = 600.0,
+        on_progress: "OnProgress | None" = None,
+    ) -> "Report":
         """Read new records into a staging table; the target does not change before `publish`."""
-        return self._load(options, publishes=False)
+        how = self._options(engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": self._chosen(only, replaces=replaces), "publishes": False}
+        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
     def load_rows(
         self,
@@ -169,7 +180,6 @@ class Pipeline:
         """
         from onceload.given_rows import offers_of
         from spark_jobs.load.rows import load_rows
-        from spark_jobs.load.settings import new_batch
 
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"
@@ -185,7 +195,7 @@ class Pipeline:
                 chain(begun, offers),
                 producer=producer,
                 is_without_gaps=id_column is None,
-                batch=Batch(batch) if batch is not None else new_batch(),
+                batch=_batch(batch),
                 run=self.settings.run,
             )
 
@@ -260,33 +270,25 @@ class Pipeline:
                 on_progress=on_progress,
             )
 
-    def _load(self, options: LoadOptions, *, publishes: bool = True, differences_accepted: bool = False) -> "Report":
+    def _options(self, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]) -> dict[str, Any]:
+        """Where a load runs; what its processes need is imported while it is planned."""
         from spark_jobs.work.local.processes import import_early
 
         self._check_source()
-        engine, master, batch = options.get("engine", "auto"), options.get("master"), options.get("batch")
         if engine != "spark" and not master:
             import_early()
         from spark_jobs.load.engine import Engine
-        from spark_jobs.load.load import load
-        from spark_jobs.load.settings import new_batch
 
         if engine not in set(Engine):
             raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
-        with self._ready("loading") as ready, main_kept():
-            how = replace(
-                ready,
-                publishes=publishes,
-                differences_accepted=differences_accepted,
-                engine=Engine(engine),
-                master=master,
-                spark_options=options.get("spark_options", {}),
-                wait_s=options.get("wait_s", ready.wait_s),
-                on_progress=guarded(options.get("on_progress")),
-                choice=self._chosen(options.get("only", ()), replaces=options.get("replaces", False)),
-            )
-            named = Batch(batch) if batch is not None else new_batch()
-            return load(self.declared, how, batch=named, run=self.settings.run)
+        return {"engine": Engine(engine), "master": master, "spark_options": spark_options}
+
+    def _load(self, batch: str | None, changes: Mapping[str, Any]) -> "Report":
+        """Load with these changes of the settings."""
+        from spark_jobs.load.load import load
+
+        with self._ready("loading") as how, main_kept():
+            return load(self.declared, replace(how, **changes), batch=_batch(batch), run=self.settings.run)
 
     def _check_source(self) -> None:
         if not has_source(self.declared):
@@ -311,6 +313,12 @@ class Pipeline:
         with translated(pipeline=self.name, doing=doing), open_database(self.settings) as engine:
             PostgresLedger(engine).find_version(pipeline_with_declaration(self.declared))
             yield engine
+
+
+def _batch(named: str | None) -> Batch:
+    from spark_jobs.load.settings import new_batch
+
+    return Batch(named) if named is not None else new_batch()
 
 
 def _check_ids(first_id: object, id_column: object) -> None:

@@ -84,7 +84,7 @@ class PipelineFileRefused(WrongUse):
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix the file, and retry"))
+        return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix it, and retry"))
 
 
 def read_pipeline(

@@ -1,5 +1,6 @@
 """The commands around a load: validate, plan, load, stage, audit, publish."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,11 +31,12 @@ from onceload.terminal import (
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.files.notes import Note
+    from spark_jobs.load.report import Report
     from spark_jobs.plan.plan import Plan
     from spark_jobs.plan.to_read import FileToRead
 from onceload.commands.suggest import suggest, suggest_arguments
 from onceload.databases import ready_database
-from onceload.pipeline import LoadOptions, Pipeline
+from onceload.pipeline import Pipeline
 from onceload.stopping import interrupted_by_sigterm
 
 
@@ -106,8 +108,11 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
     """Load new records, exactly once; or stage them for `publish`."""
     pipeline = Pipeline(read_declared(arguments), settings)
     on_terminal(f"pipeline {pipeline.name}: {'loading' if publishes else 'staging'}")
+    run: Callable[..., Report] = pipeline.stage
+    if publishes:
+        run = partial(pipeline.load, accepts_differences=arguments.accept_differences)
     with watching(pipeline.name, arguments) as on_progress, interrupted_by_sigterm():
-        options = LoadOptions(
+        report = run(
             only=arguments.only,
             replaces=arguments.replace,
             batch=arguments.batch or None,
@@ -117,10 +122,6 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
             wait_s=seconds("--wait", arguments.wait),
             on_progress=on_progress,
         )
-        if publishes:
-            report = pipeline.load(**options, accepts_differences=arguments.accept_differences)
-        else:
-            report = pipeline.stage(**options)
     if report.staged is not None:
         words(
             f"pipeline {report.pipeline}: {report.staged:,} rows are staged as batch {report.batch}, in"

@@ -148,6 +148,11 @@ def test_the_address_of_the_database_is_not_shown(place: Place) -> None:
     assert "secret" not in shown
 
 
+def test_a_misspelled_option_is_not_ignored(place: Place) -> None:
+    with pytest.raises(TypeError, match="replace"):
+        place.pipeline().load(replace=True)  # type: ignore[call-arg]
+
+
 def test_an_unknown_engine_is_refused_before_anything_starts(place: Place) -> None:
     with pytest.raises(onceload.SettingRefused, match="engine: found 'sparc'"):
         place.pipeline().load(engine="sparc")  # type: ignore[arg-type]
