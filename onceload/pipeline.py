@@ -17,7 +17,7 @@ from sqlalchemy import Engine as Database
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Batch, Position
-from dedup_core.postgres import PostgresLedger, recover_state
+from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
 from dedup_core.postgres.connection import translated
 from onceload.choices import chosen, how_of
 from onceload.databases import open_database, ready_database
@@ -188,10 +188,10 @@ class Pipeline:
         offers = offers_of(rows, self.declared, producer=producer, first_id=first_id, id_column=id_column)
         # Rows that cannot be read do not start a database.
         begun = list(islice(offers, 1))
-        with self._ready("loading rows") as how:
+        with ready_database(self.settings) as dsn:
             return load_rows(
                 self.declared,
-                how.ledger,
+                LedgerSettings(dsn=dsn),
                 chain(begun, offers),
                 producer=producer,
                 is_without_gaps=id_column is None,

@@ -8,6 +8,7 @@ with the same ids race for the commit, and the ledger refuses the later one, whi
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
@@ -98,17 +99,20 @@ def load_rows(
     reached: Reached = unwatched,
 ) -> Report:
     """Commit each offer, without the rows whose ids are loaded; the report counts those as duplicates."""
-    started = time.monotonic()
+    started, offered = time.monotonic(), 0
     check_own_name("batch", batch)
     engine = connect(settings)
+    # An error while the rows are produced is the program's own, even if its rows come from a database.
+    asking = partial(translated, pipeline=declared.name, doing=f"loading rows of {producer}")
     try:
-        with translated(pipeline=declared.name, doing=f"loading rows of {producer}"):
+        with asking():
             job = _Job.begun(declared, engine, producer=producer, batch=batch, run=run, reached=reached)
-            job = replace(job, is_without_gaps=is_without_gaps)
-            before, offered = job.ledger.position(declared.name), 0
-            for each in offers:
+            job, before = replace(job, is_without_gaps=is_without_gaps), job.ledger.position(declared.name)
+        for each in offers:
+            with asking():
                 _commit(replace(job, offered=offered), each)
-                offered += len(each.ids)
+            offered += len(each.ids)
+        with asking():
             notes = snapshot_if_due(engine, declared.name)
             report = report_of(job.ledger, declared.name, batch, after=before)
     finally:

@@ -8,9 +8,11 @@ from uuid import UUID
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped] # It ships no types.
+import psycopg2
 import pyarrow as pa
 import pytest
 import yaml
+from sqlalchemy.exc import OperationalError
 
 import onceload
 from onceload import cli
@@ -316,15 +318,20 @@ def test_no_rows_load_nothing(rows: Rows) -> None:
     assert rows.is_untouched
 
 
-def test_an_iterator_that_fails_leaves_what_it_promised(rows: Rows) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OperationalError("SELECT", None, psycopg2.OperationalError())])
+@pytest.mark.parametrize("before", [0, 10_001], ids=["at once", "after a commit"])
+def test_an_error_of_an_iterator_is_its_own_and_what_is_committed_stays(
+    rows: Rows, error: Exception, before: int
+) -> None:
     def failing() -> Iterator[dict[str, object]]:
-        yield from mappings(1, 2)
-        raise ZeroDivisionError
+        yield from mappings(*range(before))
+        raise error
 
-    with pytest.raises(ZeroDivisionError):
-        rows.load(failing(), first_id=0)
+    with pytest.raises(type(error)) as raised:
+        rows.load(failing(), first_id=0, publish="direct")
 
-    assert rows.is_untouched
+    assert raised.value is error
+    assert rows.is_untouched or rows.ask("SELECT sum(loaded) FROM onceload.ledger") == [(10_000,)]
 
 
 def test_with_publish_direct_earlier_rows_stay_and_the_message_counts_them(rows: Rows) -> None:
