@@ -44,6 +44,9 @@ def command(
         choices=FORMATS,
         help="how events on stderr are written (default: ONCELOAD_LOG_FORMAT, or text); ONCELOAD_LOG=info shows them",
     )
+    command.add_argument(
+        "--debug", action="store_true", help="print the traceback of an error; it may contain values of rows"
+    )
     command.set_defaults(run=run)
     return command
 
@@ -56,8 +59,9 @@ def pipeline_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pipeline", metavar="NAME", help="the pipeline (optional if there is only one)")
 
 
-def limit_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--limit", type=positive, default=50, metavar="N", help="show at most N rows (default: 50)")
+def limit_option(command: argparse.ArgumentParser, *, default: int = 50) -> None:
+    teaches = f"show at most N rows (default: {default})"
+    command.add_argument("--limit", type=positive, default=default, metavar="N", help=teaches)
 
 
 def position_option(command: argparse.ArgumentParser) -> None:
@@ -82,6 +86,10 @@ def number(text: str, *, least: int = 0) -> int:
 
 def file_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the pipeline's YAML file")
+    set_option(command)
+
+
+def set_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set",
         action="append",

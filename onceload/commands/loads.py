@@ -1,5 +1,6 @@
 """The commands around a load: validate, plan, load, stage, audit, publish."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -97,7 +98,8 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     if arguments.json:
         show_json(_plan_document(pipeline.name, found))
     else:
-        rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
+        unit = "row" if pipeline.declared.source.format == "parquet" else "byte"
+        rows = [_plan_row(file, unit) for file in found.to_read] + [_note_row(note, unit) for note in found.notes]
         show_table(rows, nothing="nothing new")
     words(f"{len(found.to_read)} files to read, {found.done} without new records, {len(found.notes)} skipped")
     # A plan does not wait for other loads.
@@ -129,6 +131,9 @@ def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) ->
         )
     else:
         print_report(report)
+        if settings.dsn is None and report.loaded and not arguments.json:
+            values = [part for each in arguments.set for part in ("--set", each)]
+            words(f"Look at the rows: {shlex.join(['onceload', 'show', str(arguments.file), *values])}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
@@ -201,15 +206,19 @@ def _plan_document(pipeline: str, found: "Plan") -> dict[str, object]:
     }
 
 
-def _plan_row(file: "FileToRead") -> dict[str, object]:
+def _plan_row(file: "FileToRead", unit: str) -> dict[str, object]:
     why = file.loaded_elsewhere or "new"
     why = "reload: replaces its loaded rows" if file.replaces is not None else why
     if not file.spans:
-        return {"file": file.listed.name, "from": None, "to": None, "why": why}
+        return _row(file.listed.name, unit, first=None, end=None, why=why)
     first, end = file.spans[0][0], file.spans[-1][1]
     why = f"new; the part before it is {why}" if file.copy_record else why
-    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
+    return _row(file.listed.name, unit, first=first, end="the end" if end is None else end, why=why)
 
 
-def _note_row(note: "Note") -> dict[str, object]:
-    return {"file": note.name, "from": None, "to": None, "why": note.reason}
+def _note_row(note: "Note", unit: str) -> dict[str, object]:
+    return _row(note.name, unit, first=None, end=None, why=note.reason)
+
+
+def _row(file: str, unit: str, *, first: int | None, end: int | str | None, why: str) -> dict[str, object]:
+    return {"file": file, f"from_{unit}": first, f"to_{unit}": end, "why": why}

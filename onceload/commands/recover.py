@@ -24,7 +24,7 @@ from onceload.commands.arguments import (
 from onceload.commands.reports import code_of, watching
 from onceload.settings import Settings, database
 from onceload.snapshot_file import read_snapshot
-from onceload.terminal import on_terminal, show_json, words
+from onceload.terminal import lines_of_words, on_terminal, show_json, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
@@ -82,7 +82,7 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
         )
     if arguments.json:
         show_json(asdict(found))
-    words(state_in_words(found))
+    lines_of_words(state_in_words(found))
     if found.is_different and not found.applied:
         words("nothing was changed. Run again without --dry-run to repair")
         return ExitCode.NEEDS_A_PERSON
@@ -106,7 +106,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
         raise
     if arguments.json:
         show_json(asdict(found))
-    words(rewind_in_words(found))
+    lines_of_words(rewind_in_words(found))
     if not found.entries:
         return ExitCode.DONE
     if found.applied:
