@@ -18,6 +18,7 @@ from dedup_core.postgres.connection import first_line, is_lost
 from onceload.commands import (
     deliveries,
     draft,
+    editor,
     loads,
     look,
     maintain,
@@ -36,6 +37,11 @@ from onceload.settings import Settings, read_settings
 from onceload.terminal import lines_of_words, show_json, show_text
 
 Arguments = argparse.Namespace
+#: In the order of the overview.
+_GROUPS = (
+    *(setup, editor, draft, loads, look, verify, views),
+    *(deliveries, quarantine, snapshots, recover, maintain, services),
+)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
@@ -116,20 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="print the versions of Onceload and its parts, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (
-        setup,
-        draft,
-        loads,
-        look,
-        verify,
-        views,
-        deliveries,
-        quarantine,
-        snapshots,
-        recover,
-        maintain,
-        services,
-    ):
+    for group in _GROUPS:
         group.add(commands)
     return parser
 

@@ -43,6 +43,7 @@ COMMANDS = [
     ["validate"],
     ["plan"],
     ["load"],
+    ["schema"],
     ["show"],
     ["sql"],
     ["stage"],
@@ -304,7 +305,11 @@ def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):
 
 @pytest.mark.parametrize(
     "command",
-    [each for each in COMMANDS if each[0] not in ("init", "doctor", "draft", "validate", "run", "show", "sql")],
+    [
+        each
+        for each in COMMANDS
+        if each[0] not in ("init", "doctor", "draft", "validate", "run", "schema", "show", "sql")
+    ],
     ids=" ".join,
 )
 def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(empty_dsn, tmp_path, command):
