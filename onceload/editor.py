@@ -21,11 +21,11 @@ _INDENTS = (4, 2, "\t")
 
 @dataclass(frozen=True, kw_only=True)
 class Offered:
-    """What was written for editors."""
+    """The files that were written for editors."""
 
     schema: str
     settings: str
-    #: What belongs in settings that only their owner can change: they have comments or a layout of their own.
+    #: The entry for settings that only their owner can change: they have comments or a layout of their own.
     to_add: str | None
 
 
