@@ -30,6 +30,8 @@ OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
+OF_LOOKS = "tests/integration/test_look.py"
+OF_KEEPERS = "tests/integration/test_keeping.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
@@ -3013,6 +3015,30 @@ GIVEN_ROWS_BUGS = (
     ),
 )
 
+LOOK_BUGS = (
+    Bug(
+        name="a look at rows ends its read-only transaction and may write",
+        file="onceload/looking.sql",
+        correct="SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY;",
+        wrong="SELECT set_config('transaction_read_only', 'on', true);",
+        tests=(f"{OF_LOOKS}::test_looking_changes_nothing_unless_that_is_asked_for",),
+    ),
+    Bug(
+        name="a prompt of psql may write",
+        file="onceload/psql.py",
+        correct="    if not writes:\n",
+        wrong="    if writes:\n",
+        tests=(f"{OF_LOOKS}::test_psql_refuses_changes",),
+    ),
+    Bug(
+        name="a keeper of the embedded Postgres is no user of it",
+        file="onceload/keeping.py",
+        correct="            fcntl.flock(users, fcntl.LOCK_SH)\n",
+        wrong="",
+        tests=(f"{OF_KEEPERS}::test_a_server_that_is_kept_serves_until_it_is_told_to_end",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3040,4 +3066,5 @@ BUGS = (
     *DRAFT_BUGS,
     *HANDBOOK_BUGS,
     *GIVEN_ROWS_BUGS,
+    *LOOK_BUGS,
 )
