@@ -22,7 +22,7 @@ from onceload.databases import opened
 SQL = statements("looking.sql", package=__package__)
 #: Without an index, Postgres sorts the whole table to find its newest rows.
 SORTING_TIMEOUT = "5s"
-_SEQUENCE = ("_producer_id", "_sequence")
+LINEAGE = ("_producer_id", "_sequence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def show_rows(connection: Connection, name: str, *, limit: int, as_json: bool) -
         columns = tuple(TableColumn(**row) for row in connection.execute(SQL["columns"], {"oid": table.oid}).mappings())
         select = f"SELECT * FROM {table.name}"  # noqa: S608 - Postgres has quoted the name.
         newest = None
-        if {each.name for each in columns}.issuperset(_SEQUENCE):
+        if {each.name for each in columns}.issuperset(LINEAGE):
             by_age = f"{select} ORDER BY _producer_id DESC, _sequence DESC LIMIT {limit}"
             newest = _sorted_in_time(connection, by_age, as_json=as_json)
         found = newest or ask(connection, f"{select} LIMIT {limit}", as_json=as_json)

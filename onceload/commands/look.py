@@ -4,7 +4,9 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -14,6 +16,9 @@ from dedup_core.postgres.connection import first_line, is_lost, sqlstate
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, read_declared, set_option
 from onceload.settings import Settings, database
 from onceload.terminal import show_csv, show_json, show_values, words
+
+if TYPE_CHECKING:
+    from onceload.looking import Rows
 
 _READ_ONLY = "25006"
 _MORE_LINES = "   -> "
@@ -64,13 +69,25 @@ def show(arguments: Arguments, settings: Settings) -> ExitCode:
     elif arguments.csv:
         show_csv(found.columns, rows)
     elif rows:
-        show_values(found.columns, rows, are_numbers=found.are_numbers)
+        _show_without_lineage(found, rows)
     if not rows:
         words("it has no rows yet")
     if len(found.rows) > arguments.limit:
         which = "the newest" if shown.are_newest else "the first"
         words(f"only {which} {arguments.limit} rows are shown; use --limit to see more")
     return ExitCode.DONE
+
+
+def _show_without_lineage(found: "Rows", rows: Sequence[Sequence[object]]) -> None:
+    """Leave room for the columns of people; --csv and --json have all."""
+    from onceload.looking import LINEAGE
+
+    kept = [each not in LINEAGE for each in found.columns]
+    show_values(
+        list(compress(found.columns, kept)),
+        [list(compress(row, kept)) for row in rows],
+        are_numbers=list(compress(found.are_numbers, kept)),
+    )
 
 
 def sql(arguments: Arguments, settings: Settings) -> ExitCode:

@@ -45,6 +45,13 @@ def test_a_table_is_shown_with_its_columns_and_its_newest_rows_first(events, cap
     )
 
 
+def test_a_table_of_people_leaves_out_the_lineage(events, capsys):
+    _, out, err = looked(events, capsys, "show", "events", "--limit", "1")
+
+    assert out == "n\n5\n"
+    assert "_producer_id bigint, _sequence bigint" in err
+
+
 def test_the_target_of_a_pipeline_file_is_shown(dsn, tmp_path, capsys):
     execute(dsn, 'CREATE TABLE "My Table" (n bigint)')
     (tmp_path / "p.yaml").write_text(
