@@ -6,30 +6,13 @@ import platform
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-import psycopg2
-from sqlalchemy.exc import DBAPIError
-
 from dedup_core.errors import DatabaseLost, ExitCode, OnceloadError
 from dedup_core.events import show_events
-from dedup_core.postgres.connection import first_line, is_lost
-from onceload.commands import (
-    deliveries,
-    draft,
-    editor,
-    loads,
-    look,
-    maintain,
-    quarantine,
-    recover,
-    services,
-    setup,
-    snapshots,
-    verify,
-    views,
-)
+from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
 from onceload.extras import advice_for
 from onceload.outcome import Outcome, write_outcome
@@ -37,17 +20,13 @@ from onceload.settings import Settings, read_settings
 from onceload.terminal import lines_of_words, show_json, show_text
 
 Arguments = argparse.Namespace
-#: In the order of the overview.
-_GROUPS = (
-    *(setup, editor, draft, loads, look, verify, views),
-    *(deliveries, quarantine, snapshots, recover, maintain, services),
-)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
-    parser = build_parser()
-    if "_ARGCOMPLETE" in environment:
+    is_completing = "_ARGCOMPLETE" in environment
+    parser = build_parser(None if is_completing else next((each for each in arguments if each[:1] != "-"), ""))
+    if is_completing:
         # A shell asks for the words that may follow. The answer ends this process.
         import argcomplete
 
@@ -81,6 +60,11 @@ def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:
 
 def _in_words(error: BaseException) -> tuple[str, ExitCode]:
     """The error in one sentence, and its exit code."""
+    # Each command that can fail in this way has imported them.
+    from sqlalchemy.exc import DBAPIError
+
+    from dedup_core.postgres.connection import first_line, is_lost
+
     match error:
         case OnceloadError():
             return str(error), error.exit_code
@@ -110,8 +94,8 @@ def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, js
     return Outcome(exit_code=exit_code, error=type(error).__name__, message=message)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; of those that are not wanted, it knows only the names."""
     parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
@@ -122,8 +106,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="print the versions of Onceload and its parts, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in _GROUPS:
-        group.add(commands)
+    for module, names in OVERVIEW.items():
+        if wanted is None or wanted in names:
+            import_module(f"onceload.commands.{module}").add(commands)
+            continue
+        for name, teaches in names.items():
+            commands.add_parser(name, help=teaches)
     return parser
 
 
@@ -134,6 +122,8 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, **given)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import psycopg2
+
         libpq = psycopg2.__libpq_version__
         show_text(f"onceload {version('onceload')}\n")
         show_text(f"Python {platform.python_version()}, libpq {libpq // 10000}.{libpq % 10000}, ")

@@ -48,7 +48,7 @@ def given_settings(
     """The settings that a program gives, and those of its environment for the others."""
     settings = read_settings(environment if dsn is None else {**environment, "ONCELOAD_DSN": ""})
     if settings.keep_s is None:
-        # A program is not told of a server that runs on.
+        # A program starts no server that outlives its call.
         settings = replace(settings, keep_s=0.0)
     if dsn is not None:
         settings = replace(settings, dsn=_checked(dsn, named="dsn"))

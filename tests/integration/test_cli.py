@@ -111,6 +111,16 @@ def test_the_overview_names_every_command_and_the_exit_codes():
     assert 'eval "$(register-python-argcomplete onceload)"' in done.stdout
 
 
+def test_the_overview_is_that_of_the_commands_and_imports_no_driver():
+    whole = cli.build_parser()
+    program = "import sys; from onceload import cli; cli.build_parser('').format_help(); print(*sys.modules)"
+
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert cli.build_parser("").format_help() == whole.format_help()
+    assert not {"sqlalchemy", "psycopg2", "pyarrow", "alembic"} & set(imported.split())
+
+
 def test_the_versions_that_a_bug_report_needs_are_printed():
     done = onceload("--version")
 

@@ -3031,11 +3031,11 @@ LOOK_BUGS = (
         tests=(f"{OF_LOOKS}::test_psql_refuses_changes",),
     ),
     Bug(
-        name="a keeper of the embedded Postgres is no user of it",
+        name="a keeper of the embedded Postgres does not count as a user",
         file="onceload/keeping.py",
         correct="            fcntl.flock(users, fcntl.LOCK_SH)\n",
         wrong="",
-        tests=(f"{OF_KEEPERS}::test_a_server_that_is_kept_serves_until_it_is_told_to_end",),
+        tests=(f"{OF_KEEPERS}::test_a_server_that_is_kept_serves_until_its_end_is_asked_for",),
     ),
 )
 
