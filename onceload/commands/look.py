@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
         "what",
         metavar="TABLE|FILE",
         help="a table or view, such as public.events, or a pipeline file, whose target is shown. With lineage, the "
-        "newest file comes first, and of each file its last record",
+        "file that was first loaded last comes first, and of each file its last record",
     )
     set_option(show_parser)
     limit_option(show_parser, default=20)
