@@ -1651,8 +1651,9 @@ AIRFLOW_BUGS = (
     Bug(
         name="a try that ends late ends a later one",
         file="plugins/onceload_airflow/operators.py",
-        correct="        super().on_kill()\n",
-        wrong="        from dedup_core.names import Batch\n"
+        correct="                process.terminate()\n",
+        wrong="                process.terminate()\n"
+        "        from dedup_core.names import Batch\n"
         "        from dedup_core.postgres import LedgerSettings, PostgresLedger, connect\n"
         "        from dedup_core.postgres.batches import planner_of\n\n"
         '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
@@ -2002,10 +2003,10 @@ RECORD_BUGS = (
         tests=(f"{OF_OUTCOMES}::test_wrong_use_fails_for_good_in_the_words_of_the_load",),
     ),
     Bug(
-        name="a load under Spark that was killed fails for good",
+        name="a load that was killed fails for good",
         file="plugins/onceload_airflow/failures.py",
-        correct='return AirflowException(f"Spark ended',
-        wrong='return AirflowFailException(f"Spark ended',
+        correct='return AirflowException(f"The load ended',
+        wrong='return AirflowFailException(f"The load ended',
         tests=(f"{OF_OUTCOMES}::test_a_load_that_was_killed_is_tried_again",),
     ),
     Bug(
