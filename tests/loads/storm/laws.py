@@ -169,7 +169,9 @@ def _lost_keys(words: Words, now: Counted, files: Mapping[str, File]) -> Iterato
     for file in files.values():
         for record in file.records:
             key = key_of(words, record)
-            if record.is_bad or (record.uid in there if key is None else key in now.shown):
+            # Good records are in quarantine too, if their file was read in another format.
+            is_held = record.is_bad or now.held[record.uid]
+            if is_held or (record.uid in there if key is None else key in now.shown):
                 continue
             if not rows_of(words, record):
                 continue
