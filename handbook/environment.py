@@ -14,6 +14,8 @@ VARIABLES = {
     "connection `onceload`.",
     "ONCELOAD_HOME": "The folder for the embedded Postgres, the pages of audits and the files of `make run`. Default: "
     "`.onceload` in the working directory.",
+    "ONCELOAD_EMBEDDED_KEEP": "How long the embedded Postgres runs on after a command, such as `30s`, `10m` or `1h`, "
+    "so that psql can connect ([look at rows](../how-to/look.md)). Default: 10 minutes after a command on a terminal.",
     "ONCELOAD_LOG": "The level of the events on stderr: `warning` (the default), `info` or `debug`. `debug` also "
     "prints the traceback of an error. Loads that Airflow starts use `info`.",
     "ONCELOAD_LOG_FORMAT": "The format of these events: `text` (the default) or `json`, one document per line. "
