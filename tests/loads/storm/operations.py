@@ -73,6 +73,11 @@ class Words:
     ignores_case: bool = False
 
     @property
+    def takes_rows_away(self) -> bool:
+        """Whether a load by it may replace rows."""
+        return self.on_rewrite is OnRewrite.REPLACE or self.write is Write.MERGE
+
+    @property
     def key(self) -> str:
         """The column that a merge finds rows by: one that the transform adds, if it makes nulls."""
         return "made" if self.transform is Transform.NULLS else "k"

@@ -229,7 +229,7 @@ class World:
         choice = chosen(declared, files=only, replaces=replaces)
         how = LoadSettings(ledger=self._ledger_settings, wait_s=0, choice=choice, publishes=not keeps)
         self._prepare_target(declared)
-        self._may_vanish |= (replaces or words.on_rewrite is OnRewrite.REPLACE) and not keeps
+        self._may_vanish |= (replaces or words.takes_rows_away) and not keeps
 
         def run(strike: Strike) -> Report:
             return load(declared, how, batch=Batch(batch), tasks=Tasks(self, asked, strike, words))
@@ -252,7 +252,7 @@ class World:
         how = LoadSettings(ledger=self._ledger_settings, wait_s=0)
         looks = iter((True, False))
         self._prepare_target(declared)
-        self._may_vanish |= words.on_rewrite is OnRewrite.REPLACE
+        self._may_vanish |= words.takes_rows_away
 
         def pause() -> bool:
             goes_on = next(looks)
@@ -276,7 +276,7 @@ class World:
         if asked.gives_up:
             self._tried(lambda: give_up(declared, how, batch=Batch(asked.batch)))
             return
-        of_words = self.words.on_rewrite is OnRewrite.REPLACE
+        of_words = self.words.takes_rows_away
         of_choice = self._kept.get(asked.batch, False) and OnRewrite.REPLACE not in self.declared.rewrites
         self._may_vanish |= of_words or of_choice
         words = self.words
