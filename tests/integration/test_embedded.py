@@ -332,7 +332,7 @@ def test_a_home_below_a_file_is_refused(home):
 def test_missing_programs_are_named(home, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    with pytest.raises(SettingRefused, match="make setup"), running(home):
+    with pytest.raises(SettingRefused, match="pip install"), running(home):
         pytest.fail("nothing can be started")
 
 

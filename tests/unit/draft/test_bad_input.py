@@ -115,6 +115,10 @@ def unprivileged() -> Iterator[None]:
 def test_files_without_permission_are_refused_or_noted(tmp_path, capsys):
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
         folder.chmod(0o755)
+    # The other user may have no right to read modules that are imported late.
+    assert cli.main(["draft", str(written(tmp_path, "open.jsonl", LINE))], {}) == 0
+    (tmp_path / "open.jsonl").unlink()
+    capsys.readouterr()
     written(tmp_path, "secret.jsonl", LINE).chmod(0)
     with unprivileged():
         assert cli.main(["draft", f"{tmp_path}/*.jsonl"], {}) == 1
