@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
+.PHONY: help setup check docs dist test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -18,6 +18,9 @@ check: setup ## Lint, check the format, the types, the import contracts, the wor
 docs: ## Build the pages into site/, with links that are checked; they need no internet
 	@PYTHON="$(PYTHON)" bash requirements/setup docs
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs:. .venv/bin/python -m mkdocs build --strict
+
+dist: setup ## Build the wheel and the sdist into dist/
+	.venv/bin/python -m hatchling build
 
 # The tests start hundreds of processes. Without bytecode, each of them would compile the modules again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
