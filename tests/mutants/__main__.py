@@ -39,8 +39,6 @@ COPIED = (
     "dags",
     "dedup_core",
     "docker-compose.yml",
-    "docs",
-    "handbook",
     "migrations",
     "monitoring",
     "onceload",

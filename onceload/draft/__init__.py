@@ -1,1 +1,0 @@
-"""Draft a pipeline file from a sample of its files."""
