@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
+.PHONY: help setup check docs dist test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -14,6 +14,13 @@ check: setup ## Lint, check the format, the types, the import contracts, the wor
 	.venv/bin/lint-imports
 	.venv/bin/python -m tests.words
 	bash requirements/audit
+
+docs: ## Build the pages into site/, with links that are checked; they need no internet
+	@PYTHON="$(PYTHON)" bash requirements/setup docs
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs:. .venv/bin/python -m mkdocs build --strict
+
+dist: setup ## Build the wheel and the sdist into dist/
+	.venv/bin/python -m hatchling build
 
 # The tests start hundreds of processes. Without bytecode, each of them would compile the modules again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
@@ -51,5 +58,5 @@ lock: setup ## Resolve the requirements again
 	bash requirements/lock
 
 clean: ## Remove what can be made again (not .onceload: it holds data)
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ _COLUMNS = "\n".join(f"  column_{number}: bigint" for number in range(20))
 _PARSE = """
 import json, sys, time
 from airflow.dag_processing.dagbag import DagBag
-import airflow.sdk, airflow.providers.standard.operators.python, airflow.providers.apache.spark.operators.spark_submit
+import airflow.sdk, airflow.providers.standard.operators.python
 started = time.perf_counter()
 from onceload_airflow.bundle import PipelinesBundle
 import onceload_airflow.ingest

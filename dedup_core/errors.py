@@ -29,6 +29,7 @@ OnceloadError
 │   ├── EditRefused          an edit of the pipeline file that would change the meaning of loaded records
 │   ├── LoadedByAnother      another pipeline has loaded the same files into the same table
 │   ├── NotFound             no pipeline, session, producer or snapshot of this name
+│   ├── OfferRefused         rows from a program whose ids or form are wrong
 │   ├── PipelineFileRefused  an invalid pipeline file
 │   ├── SettingRefused       an invalid setting or argument
 │   ├── DatabaseRefused      wrong password, database, options or privileges
@@ -41,6 +42,7 @@ OnceloadError
     ├── Damaged              a compressed file cannot be decompressed
     ├── FileRefused          a file does not match its format or the declared columns
     ├── LimitReached         producers_max or islands_max would be exceeded
+    ├── NoGoodRow            every row from a program is bad
     ├── NothingGood          every record of a file is bad
     ├── OtherRelease         stored work has a form that this release does not know
     ├── ReplacedRowsDiffer   the target holds more or fewer old rows of a file to replace than were loaded

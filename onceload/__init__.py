@@ -1,1 +1,149 @@
-"""The face: command line, settings, pipeline files, the embedded database."""
+"""Loads files into Postgres exactly once: the Python API.
+
+    import onceload
+
+    pipeline = onceload.Pipeline.read("pipelines/events.yaml")
+    report = pipeline.load()
+
+`Pipeline` does what the commands do: plan, load, stage, audit, publish, give_up, verify, why, recover_state and
+recover_rewind. `database` is the address of the database that they use. All errors are `OnceloadError`s, and their
+groups say what to do next: `CallAgain`, `WrongUse`, `AskTheLedger` and `NeedsAPerson`.
+
+Names are imported when they are first used, so that `import onceload` itself takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dedup_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
+    from dedup_core.errors import (
+        AlreadyConsumed,
+        AskTheLedger,
+        CallAgain,
+        ClaimedElsewhere,
+        CommitOutcomeUnknown,
+        DatabaseLost,
+        DatabaseRefused,
+        DatabaseUnreachable,
+        ExitCode,
+        LimitReached,
+        NeedsAPerson,
+        NotFound,
+        OnceloadError,
+        PipelineBusy,
+        RowsRefused,
+        SchemaRefused,
+        SessionFenced,
+        SettingRefused,
+        StateDiffers,
+        TooManyQuarantined,
+        WrongUse,
+    )
+    from dedup_core.postgres.batches import Audit, Finding
+    from dedup_core.postgres.recovery import Recovery
+    from dedup_core.postgres.rewind import Rewind
+    from onceload.explanation import Explanation
+    from onceload.pipeline import ArrowStream, Pipeline, Rows, ToArrow, database
+    from onceload.pipeline_file import PipelineFileRefused
+    from spark_jobs.files.notes import Note
+    from spark_jobs.load.engine import Engine
+    from spark_jobs.load.kept_batch import NotAudited, NothingKept
+    from spark_jobs.load.report import Report
+    from spark_jobs.load.rows import NoGoodRow, OfferRefused
+    from spark_jobs.plan.plan import Plan
+    from spark_jobs.plan.to_read import FileToRead
+    from spark_jobs.quality.audit import AuditFailed
+    from spark_jobs.verify.findings import Difference
+    from spark_jobs.verify.verify import Verification
+    from spark_jobs.work.progress import Progress, Waiting
+
+#: The public names, by the modules that define them; the list above is the same for type checkers.
+_NAMES_IN = {
+    "dedup_core.declaration": "DeclarationChanged EditRefused LoadedByAnother",
+    "dedup_core.errors": "AlreadyConsumed AskTheLedger CallAgain ClaimedElsewhere CommitOutcomeUnknown DatabaseLost "
+    "DatabaseRefused DatabaseUnreachable ExitCode LimitReached NeedsAPerson NotFound OnceloadError PipelineBusy "
+    "RowsRefused SchemaRefused SessionFenced SettingRefused StateDiffers TooManyQuarantined WrongUse",
+    "dedup_core.postgres.batches": "Audit Finding",
+    "dedup_core.postgres.recovery": "Recovery",
+    "dedup_core.postgres.rewind": "Rewind",
+    "onceload.explanation": "Explanation",
+    "onceload.pipeline": "ArrowStream Pipeline Rows ToArrow database",
+    "onceload.pipeline_file": "PipelineFileRefused",
+    "spark_jobs.files.notes": "Note",
+    "spark_jobs.load.engine": "Engine",
+    "spark_jobs.load.kept_batch": "NotAudited NothingKept",
+    "spark_jobs.load.report": "Report",
+    "spark_jobs.load.rows": "NoGoodRow OfferRefused",
+    "spark_jobs.plan.plan": "Plan",
+    "spark_jobs.plan.to_read": "FileToRead",
+    "spark_jobs.quality.audit": "AuditFailed",
+    "spark_jobs.verify.findings": "Difference",
+    "spark_jobs.verify.verify": "Verification",
+    "spark_jobs.work.progress": "Progress Waiting",
+}
+_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
+
+__all__ = [
+    "AlreadyConsumed",
+    "ArrowStream",
+    "AskTheLedger",
+    "Audit",
+    "AuditFailed",
+    "CallAgain",
+    "ClaimedElsewhere",
+    "CommitOutcomeUnknown",
+    "DatabaseLost",
+    "DatabaseRefused",
+    "DatabaseUnreachable",
+    "DeclarationChanged",
+    "Difference",
+    "EditRefused",
+    "Engine",
+    "ExitCode",
+    "Explanation",
+    "FileToRead",
+    "Finding",
+    "LimitReached",
+    "LoadedByAnother",
+    "NeedsAPerson",
+    "NoGoodRow",
+    "NotAudited",
+    "NotFound",
+    "Note",
+    "NothingKept",
+    "OfferRefused",
+    "OnceloadError",
+    "Pipeline",
+    "PipelineBusy",
+    "PipelineFileRefused",
+    "Plan",
+    "Progress",
+    "Recovery",
+    "Report",
+    "Rewind",
+    "Rows",
+    "RowsRefused",
+    "SchemaRefused",
+    "SessionFenced",
+    "SettingRefused",
+    "StateDiffers",
+    "ToArrow",
+    "TooManyQuarantined",
+    "Verification",
+    "Waiting",
+    "WrongUse",
+    "database",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,39 +2,31 @@
 
 import argparse
 import os
+import platform
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-
-from sqlalchemy.exc import DBAPIError
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
 
 from dedup_core.errors import DatabaseLost, ExitCode, OnceloadError
 from dedup_core.events import show_events
-from dedup_core.postgres.connection import first_line, is_lost
-from onceload.commands import (
-    deliveries,
-    loads,
-    maintain,
-    quarantine,
-    recover,
-    services,
-    setup,
-    snapshots,
-    verify,
-    views,
-)
+from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
+from onceload.extras import advice_for
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
-from onceload.terminal import show_json, words
+from onceload.terminal import lines_of_words, show_json, show_text
 
 Arguments = argparse.Namespace
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     """Run one command; report every error in one sentence."""
-    parser = build_parser()
-    if "_ARGCOMPLETE" in environment:
+    is_completing = "_ARGCOMPLETE" in environment
+    parser = build_parser(None if is_completing else next((each for each in arguments if each[:1] != "-"), ""))
+    if is_completing:
         # A shell asks for the words that may follow. The answer ends this process.
         import argcomplete
 
@@ -50,24 +42,37 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no command ends with a traceback.
-        if environment.get("ONCELOAD_LOG") == "debug":
+        if parsed.debug or environment.get("ONCELOAD_LOG") == "debug":
             traceback.print_exc()
-        message, exit_code = _in_words(error)
+        message, exit_code = _missing_extra(error) or _in_words(error)
         outcome = _report_error(error, message, exit_code, json=parsed.json)
     with suppress(OSError):
         write_outcome(outcome, environment)
     return outcome.exit_code
 
 
+def _missing_extra(error: BaseException) -> tuple[str, ExitCode] | None:
+    if not (advice := advice_for(error)):
+        return None
+    before = str(error) if isinstance(error, OnceloadError) else "All uncommitted work was rolled back."
+    return f"{before} {advice}.", ExitCode.WRONG_USE
+
+
 def _in_words(error: BaseException) -> tuple[str, ExitCode]:
     """The error in one sentence, and its exit code."""
+    # Each command that can fail in this way has imported them.
+    from sqlalchemy.exc import DBAPIError
+
+    from dedup_core.postgres.connection import first_line, is_lost
+
     match error:
         case OnceloadError():
             return str(error), error.exit_code
         case DBAPIError() if is_lost(error):
             return str(DatabaseLost("working", first_line(error))), ExitCode.CALL_AGAIN
         case DBAPIError():
-            return f"{first_line(error)}; nothing was changed", ExitCode.WRONG_USE
+            hint = getattr(getattr(error.orig, "diag", None), "message_hint", None)
+            return f"{first_line(error)}; nothing was changed{f'. {hint}' if hint else ''}", ExitCode.WRONG_USE
         case KeyboardInterrupt():
             message = "interrupted. All uncommitted work was rolled back. Run the command again"
             return message, ExitCode.CALL_AGAIN
@@ -77,31 +82,50 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
         case _:
             # The message of an unexpected error may contain values of rows, so it is not shown.
             unexpected = f"an unexpected {type(error).__name__} stopped this command. This is a bug in Onceload"
-            what_now = (
-                "All uncommitted work was rolled back. Set ONCELOAD_LOG=debug to see the traceback, and report it"
-            )
+            what_now = "All uncommitted work was rolled back. Run it again with --debug, and report the traceback"
             return f"{unexpected}. {what_now}.", ExitCode.CALL_AGAIN
 
 
 def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, json: bool) -> Outcome:
-    for line in f"onceload: {message}".split("\n"):
-        words(line)
+    lines_of_words(f"onceload: {message}")
     if json:
         with suppress(OSError):
             show_json({"error": type(error).__name__, "message": message, "exit_code": exit_code})
     return Outcome(exit_code=exit_code, error=type(error).__name__, message=message)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; of those that are not wanted, it knows only the names."""
     parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",
         epilog="ONCELOAD_DSN names the database. Without it, an embedded Postgres is started\nunder .onceload/.\n"
-        "Exit codes: 0 done, 1 failed and safe to retry, 2 wrong usage,\n3 outcome unknown, 4 needs a person.",
+        "Exit codes: 0 done, 1 failed and safe to retry, 2 wrong usage,\n3 outcome unknown, 4 needs a person.\n"
+        'Completion with Tab: eval "$(register-python-argcomplete onceload)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, help="print the versions of Onceload and its parts, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (setup, loads, verify, views, deliveries, quarantine, snapshots, recover, maintain, services):
-        group.add(commands)
+    for module, names in OVERVIEW.items():
+        if wanted is None or wanted in names:
+            import_module(f"onceload.commands.{module}").add(commands)
+            continue
+        for name, teaches in names.items():
+            commands.add_parser(name, help=teaches)
     return parser
+
+
+class _Version(argparse.Action):
+    """Print the versions that a bug report needs. They are looked up only when they are asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **given: Any) -> None:  # noqa: ANN401 - as above it.
+        super().__init__(option_strings, dest, nargs=0, **given)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import psycopg2
+
+        libpq = psycopg2.__libpq_version__
+        show_text(f"onceload {version('onceload')}\n")
+        show_text(f"Python {platform.python_version()}, libpq {libpq // 10000}.{libpq % 10000}, ")
+        show_text(f"pyarrow {version('pyarrow')}\n")
+        parser.exit()

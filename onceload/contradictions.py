@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dedup_core.delivery import Mode
 from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
+from onceload.sources import has_source
 from spark_jobs.pipeline.columns import INTEGERS, Kind
 from spark_jobs.pipeline.declared import (
     ON_ARRIVAL,
@@ -36,6 +37,8 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
     """The contradictions of a pipeline."""
     if declared.publish is Publish.DIRECT:
         yield from _against_direct(declared)
+    if not has_source(declared):
+        yield from _without_source(declared)
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
     yield from _in_the_columns(declared)
@@ -72,6 +75,23 @@ def _against_direct(declared: Declared) -> Iterator[Contradiction]:
     for place, is_there, why, otherwise in staged_only:
         if is_there:
             yield Contradiction(at=place, about=("publish",), sentence=f"{why}, {why_not} {otherwise}")
+
+
+def _without_source(declared: Declared) -> Iterator[Contradiction]:
+    """A call with rows is one commit of one producer, and is not planned, staged or made again from files."""
+    only_of_files = (
+        ("target.write", declared.target.write is Write.MERGE, "set write: append"),
+        ("producer", declared.producer, "remove it: load_rows names the producer and the ids"),
+        ("transform", declared.transform, "remove it: give the rows as they are to be loaded"),
+        ("message_id", declared.message_id, "remove it"),
+        ("quality.suite", declared.suite, "remove it"),
+        ("on_rewrite", declared.on_rewrite is not OnRewrite.STOP, "remove it"),
+        ("schedule", declared.schedule, "remove it"),
+    )
+    for place, is_there, otherwise in only_of_files:
+        if is_there:
+            sentence = f"it applies to files, and rows that a program gives have none; {otherwise}, or add source"
+            yield Contradiction(at=place, about=("source",), sentence=sentence)
 
 
 def _in_the_target(declared: Declared) -> Iterator[Contradiction]:

@@ -14,8 +14,13 @@ from onceload.settings import Settings, database
 
 @contextmanager
 def open_database(settings: Settings, *, schema_checked: bool = True) -> Iterator[Engine]:
-    """An engine on the database of the settings; raises unless its schema fits this code."""
-    with database(settings) as dsn, opened(dsn, schema_checked=schema_checked) as engine:
+    """An engine on the database of the settings; raises unless its schema fits this code.
+
+    An embedded database without a schema gets one, so that each command may be the first.
+    """
+    with database(settings) as dsn, opened(dsn, schema_checked=False) as engine:
+        if schema_checked:
+            _make_ready(settings, engine)
         yield engine
 
 
@@ -36,10 +41,14 @@ def ready_database(settings: Settings) -> Iterator[str]:
     """The address of a database with the schema; the embedded database gets it if it is missing."""
     with database(settings) as dsn:
         with opened(dsn, schema_checked=False) as engine:
-            if settings.dsn is None:
-                schema.make_if_missing(engine)
-            schema.check(engine)
+            _make_ready(settings, engine)
         yield dsn
+
+
+def _make_ready(settings: Settings, engine: Engine) -> None:
+    if settings.dsn is None:
+        schema.make_if_missing(engine)
+    schema.check(engine)
 
 
 def only_pipeline(engine: Engine) -> str:

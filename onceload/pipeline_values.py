@@ -1,5 +1,6 @@
 """The values that only a pipeline file has, such as its schedule and its table."""
 
+import difflib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Pipeline
 from onceload.yaml_nodes import is_text, is_whole_number
 from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, text
-from spark_jobs.pipeline.columns import Column, parse_column
+from spark_jobs.pipeline.columns import Column, Kind, parse_column
 from spark_jobs.pipeline.declared import ON_ARRIVAL, QuarantineLimit
 
 INT4_MAX = 2**31 - 1
@@ -27,7 +28,38 @@ def column(name: str, node: yaml.Node) -> Column:
     # No type is that long, and its numbers are parsed without a bound.
     if len(declared) > 200:
         raise not_what(node, "a Postgres type, such as `numeric(12,2) not null`")
-    return parse_column(name, declared)
+    try:
+        return parse_column(name, declared)
+    except SettingRefused as refused:
+        hint = f"; did you mean {meant}?" if (meant := _meant(declared)) else ""
+        raise SettingRefused(refused.setting, f"{refused.found}{hint}", refused.expected) from None
+
+
+def _meant(declared: str) -> str | None:
+    """The type that was probably meant by a name from another language, or by a misspelled one."""
+    name = re.split(r"[(\[]|\s+not\s+null", declared.strip().lower())[0].strip()
+    if name in set(Kind):
+        return None
+    close = difflib.get_close_matches(name, (*_ELSEWHERE, *Kind), n=1)
+    return _ELSEWHERE.get(close[0], close[0]) if close else None
+
+
+#: The types of other databases and languages.
+_ELSEWHERE = {
+    **dict.fromkeys(("string", "str", "char", "character", "nvarchar", "varchar2", "clob", "enum"), "text"),
+    **dict.fromkeys(("number", "money", "decimal", "bigdecimal", "currency"), "numeric(12,2)"),
+    **dict.fromkeys(("float", "float64", "double"), "double precision"),
+    "float32": "real",
+    **dict.fromkeys(("long", "int64", "uint32", "bigserial"), "bigint"),
+    **dict.fromkeys(("int32", "serial", "mediumint"), "integer"),
+    **dict.fromkeys(("int16", "short", "tinyint"), "smallint"),
+    "bit": "boolean",
+    **dict.fromkeys(("datetime", "datetime64", "datetimeoffset", "timestamp_tz"), "timestamptz"),
+    **dict.fromkeys(("json", "object", "struct", "map", "variant"), "jsonb"),
+    **dict.fromkeys(("array", "list"), "text[]"),
+    **dict.fromkeys(("guid", "uniqueidentifier"), "uuid"),
+    **dict.fromkeys(("blob", "binary", "varbinary", "bytes"), "bytea"),
+}
 
 
 def sealed_after(node: yaml.Node) -> float | None:

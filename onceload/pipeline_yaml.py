@@ -24,6 +24,8 @@ class Document:
     """One file while it is read: the lines of its values, and its problems."""
 
     path: str
+    #: False for values of a program, whose lines say nothing.
+    has_lines: bool = True
     _lines: dict[str, int] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
     _problems: list[tuple[int, str]] = field(default_factory=list)
@@ -73,7 +75,8 @@ class Document:
     def refuse_line(self, line: int, message: str) -> None:
         # Names come from the file, and unprintable characters could control the terminal.
         shown_as = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message)
-        self._problems.append((line, f"{self.path}:{line}: {shown_as}"))
+        place = f"{self.path}:{line}" if self.has_lines else self.path
+        self._problems.append((line, f"{place}: {shown_as}"))
 
     def doubt(self, where: str) -> None:
         """Report nothing more about a key that was probably misspelled elsewhere."""

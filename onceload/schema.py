@@ -9,16 +9,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
+from onceload.shipped import shipped
 
 SQL = statements("schema.sql", package=__package__)
-MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
+MIGRATIONS = shipped("migrations")
 #: How long an upgrade tries to lock all tables, between the transactions of loads and snapshots.
 _PATIENCE_S = 600.0
 _PAUSE_S = 1.0

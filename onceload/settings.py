@@ -1,16 +1,20 @@
 """The settings: read once from the environment, and then passed as arguments."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from dedup_core.errors import SettingRefused
 from dedup_core.replay import Run
-from onceload import embedded
+from onceload import embedded, keeping
+from onceload.terminal import is_watched, time_in_words, words
 
+_KEEP = "ONCELOAD_EMBEDDED_KEEP"
+_KEEP_ON_TERMINALS_S = 600
 _SCHEMES = ("postgresql", "postgres")
 
 
@@ -21,6 +25,8 @@ class Settings:
     #: None: the embedded Postgres below home.
     dsn: str | None = field(default=None, repr=False)
     home: Path = Path(".onceload")
+    #: How long the embedded Postgres runs on after a command. None: ten minutes on a terminal, else not at all.
+    keep_s: float | None = None
     #: The Airflow task that called; the ledger stores it with each commit.
     run: Run | None = None
 
@@ -31,8 +37,31 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return Settings(
         dsn=_checked(dsn) if dsn else None,
         home=Path(environment.get("ONCELOAD_HOME") or ".onceload"),
+        keep_s=_keep_s(environment.get(_KEEP)),
         run=_run(environment),
     )
+
+
+def given_settings(
+    environment: Mapping[str, str], *, dsn: str | None = None, home: Path | str | None = None
+) -> Settings:
+    """The settings that a program gives, and those of its environment for the others."""
+    settings = read_settings(environment if dsn is None else {**environment, "ONCELOAD_DSN": ""})
+    if settings.keep_s is None:
+        # A program starts no server that outlives its call.
+        settings = replace(settings, keep_s=0.0)
+    if dsn is not None:
+        settings = replace(settings, dsn=_checked(dsn, named="dsn"))
+    return settings if home is None else replace(settings, home=Path(home))
+
+
+def _keep_s(given: str | None) -> float | None:
+    if not given:
+        return None
+    match = re.fullmatch(r"([0-9]{1,6}) ?([smhd])", given)
+    if match is None:
+        raise SettingRefused(_KEEP, repr(given), "a time with its unit, such as 30s, 10m or 1h, or 0s")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]
 
 
 def _run(environment: Mapping[str, str]) -> Run | None:
@@ -50,15 +79,27 @@ def database(settings: Settings) -> Iterator[str]:
         yield settings.dsn
     else:
         with embedded.running(settings.home) as dsn:
-            yield dsn
+            try:
+                yield dsn
+            finally:
+                _keep(settings, dsn)
 
 
-def _checked(dsn: str) -> str:
+def _keep(settings: Settings, dsn: str) -> None:
+    """Let the embedded Postgres run on, so that psql or a notebook can connect to it."""
+    keep_s = _KEEP_ON_TERMINALS_S if settings.keep_s is None and is_watched() else settings.keep_s
+    # If there is no room for a keeper, the command has done its work anyway.
+    with suppress(OSError):
+        if keep_s is not None and keeping.keep(settings.home, for_s=keep_s):
+            words(f"the embedded Postgres runs for {time_in_words(keep_s)} more: psql {shlex.quote(dsn)}")
+
+
+def _checked(dsn: str, *, named: str = "ONCELOAD_DSN") -> str:
     try:
         _split(dsn)
     except ValueError:
         raise SettingRefused(
-            setting="ONCELOAD_DSN",
+            setting=named,
             found="another value (not shown, as it may contain a password)",
             expected="postgresql://user:password@host:port/database, with special characters percent-encoded",
         ) from None

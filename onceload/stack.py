@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,11 +34,12 @@ from dedup_core.postgres.connection import statements
 from onceload import embedded, schema
 from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
+from onceload.shipped import shipped
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
 
 SQL = statements("stack.sql", package=__package__)
-_ROOT = Path(__file__).resolve().parents[1]
+_SAMPLE = "readings.yaml"
 _HOST = "127.0.0.1"
 _USER = "admin"
 _STARTS_IN_S = 180.0
@@ -99,14 +101,25 @@ def running(home: Path, *, port: int, pipelines: Path, samples: bool = True) -> 
 def run(home: Path, *, port: int, pipelines: Path) -> None:
     """Run until stopped, and print addresses and logins."""
     words("starting Postgres and Airflow; this takes about a minute")
-    with asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines) as all_of_it:
+    if not pipelines.exists():
+        _make_sample(pipelines)
+        words(f"pipelines: {pipelines} did not exist, and was created with a sample")
+    samples = (pipelines / _SAMPLE).exists()
+    with asked_to_stop() as stopped, running(home, port=port, pipelines=pipelines, samples=samples) as all_of_it:
         login = f"password {all_of_it.password}" if all_of_it.is_new else f"password in {all_of_it.password_file}"
         words(f"Airflow:   {all_of_it.address}  (user {all_of_it.user}, {login})")
         words(f"Postgres:  ONCELOAD_DSN='{all_of_it.dsn}'")
-        words(f"samples:   {home / 'landing'} grows every second; {pipelines}/readings.yaml loads it every minute")
+        if samples:
+            words(f"samples:   {home / 'landing'} grows every second; {pipelines / _SAMPLE} loads it every minute")
         words("Ctrl-C stops everything")
         stopped.wait()
         words("stopping")
+
+
+def _make_sample(pipelines: Path) -> None:
+    for name in (_SAMPLE, f"quality/{_SAMPLE}"):
+        (pipelines / name).parent.mkdir(parents=True)
+        shutil.copyfile(shipped("pipelines") / name, pipelines / name)
 
 
 @contextmanager
@@ -179,7 +192,7 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "classpath": "onceload_airflow.bundle.PipelinesBundle",
         "kwargs": {"pipelines": str(pipelines)},
     }
-    by_hand = {"name": "dags", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}}
+    by_hand = {"name": "recovery", "classpath": "onceload_airflow.bundle.RecoveryBundle", "kwargs": {}}
     settings = {
         "AIRFLOW_HOME": str(airflow),
         "AIRFLOW__API__BASE_URL": f"http://{_HOST}:{port}",
@@ -187,14 +200,13 @@ def _environment(airflow: Path, dsn: str, *, port: int, pipelines: Path, home: P
         "AIRFLOW__API__SECRET_KEY": secret_in(airflow / "api.secret"),
         "AIRFLOW__API_AUTH__JWT_SECRET": secret_in(airflow / "jwt.secret"),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(shipped("dags")),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{_HOST}:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # Base64 of 32 bytes ends with one "=".
         "AIRFLOW__CORE__FERNET_KEY": secret_in(airflow / "fernet.secret") + "=",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow / "passwords.json"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle, by_hand]),

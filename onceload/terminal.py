@@ -1,4 +1,4 @@
-"""Output: tables that fit a terminal and are whole elsewhere, one JSON document for programs, progress on terminals."""
+"""Output: tables that fit a terminal and are whole elsewhere, JSON and CSV for programs, progress on terminals."""
 
 import json
 import shutil
@@ -23,6 +23,12 @@ def words(text: str) -> None:
     print(_harmless(text), file=sys.stderr)
 
 
+def lines_of_words(text: str) -> None:
+    """Print a message of several lines to stderr."""
+    for line in text.split("\n"):
+        words(line)
+
+
 def show_json(document: object) -> None:
     """Print one JSON document to stdout."""
     print(json.dumps(document, default=_plain))
@@ -38,19 +44,47 @@ def show_table(rows: Sequence[dict[str, object]], *, nothing: str) -> None:
     if not rows:
         words(nothing)
         return
-    width = max(_WIDTH_MIN, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns) if sys.stdout.isatty() else None
-    for line in table_lines(rows, width=width):
+    for line in table_lines(rows, width=_width()):
         print(line)
+
+
+def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]], *, are_numbers: Sequence[bool]) -> None:
+    """Print rows of the database as a table: names and values are as in the database, and null differs from text."""
+    names = [_harmless(name) for name in columns]
+    cells = [["NULL" if value is None else _harmless(str(value)) for value in row] for row in rows]
+    for line in _aligned([names, *cells], right=are_numbers, width=_width()):
+        print(line)
+
+
+def show_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as CSV: null is empty, and the empty text is quoted, as COPY writes it."""
+    # The module csv of Python 3.11 cannot tell null from the empty text.
+    made_safe = _harmless if sys.stdout.isatty() else str
+    for row in (columns, *rows):
+        print(",".join("" if value is None else _in_csv(made_safe(str(value))) for value in row))
+
+
+def _in_csv(text: str) -> str:
+    return text if text and not set(text) & set(',"\n\r') else '"' + text.replace('"', '""') + '"'
+
+
+def _width() -> int | None:
+    """The width of the terminal; None in a pipe or a file."""
+    return max(_WIDTH_MIN, shutil.get_terminal_size((_WIDTH_MIN, 24)).columns) if sys.stdout.isatty() else None
 
 
 def table_lines(rows: Sequence[dict[str, object]], *, width: int | None) -> list[str]:
     """A heading and a line per row; the widest columns shrink until all fit the width, if there is one."""
     heading = [name.replace("_", " ") for name in rows[0]]
     cells = [heading, *([_cell(value) for value in row.values()] for row in rows)]
+    right = [all(isinstance(row[name], int | None) for row in rows) for name in rows[0]]
+    return _aligned(cells, right=right, width=width)
+
+
+def _aligned(cells: Sequence[Sequence[str]], *, right: Sequence[bool], width: int | None) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _COLUMN_MIN:
         widths[widths.index(max(widths))] -= 1
-    right = [all(isinstance(row[name], int | None) for row in rows) for name in rows[0]]
     return [
         "  ".join(
             _fit(cell, size, right=is_number) for cell, size, is_number in zip(line, widths, right, strict=True)

@@ -1,5 +1,6 @@
 """What every test may ask for: a server for the session, and a fresh database for itself."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -25,6 +26,8 @@ settings.load_profile("ci")
 def pytest_configure() -> None:
     # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # No server outlives a test that runs on a terminal.
+    os.environ["ONCELOAD_EMBEDDED_KEEP"] = "0s"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -44,6 +44,9 @@ def command(
         choices=FORMATS,
         help="how events on stderr are written (default: ONCELOAD_LOG_FORMAT, or text); ONCELOAD_LOG=info shows them",
     )
+    command.add_argument(
+        "--debug", action="store_true", help="print the traceback of an error; it may contain values of rows"
+    )
     command.set_defaults(run=run)
     return command
 
@@ -56,8 +59,9 @@ def pipeline_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pipeline", metavar="NAME", help="the pipeline (optional if there is only one)")
 
 
-def limit_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--limit", type=positive, default=50, metavar="N", help="show at most N rows (default: 50)")
+def limit_option(command: argparse.ArgumentParser, *, default: int = 50) -> None:
+    teaches = f"show at most N rows (default: {default})"
+    command.add_argument("--limit", type=positive, default=default, metavar="N", help=teaches)
 
 
 def position_option(command: argparse.ArgumentParser) -> None:
@@ -82,6 +86,10 @@ def number(text: str, *, least: int = 0) -> int:
 
 def file_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the pipeline's YAML file")
+    set_option(command)
+
+
+def set_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set",
         action="append",
@@ -91,17 +99,18 @@ def file_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def read_declared(arguments: Arguments) -> "Declared":
+def read_declared(arguments: Arguments, *, needs_source: bool = True) -> "Declared":
+    """Read a pipeline file; one without source is for rows that a program has loaded."""
     from onceload.pipeline_file import read_pipeline
 
-    return read_pipeline(arguments.file, values=pairs("--set", arguments.set))
+    return read_pipeline(arguments.file, values=pairs("--set", arguments.set), needs_source=needs_source)
 
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
     from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 
-    declared = read_declared(arguments)
+    declared = read_declared(arguments, needs_source=False)
     PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
     return declared
 

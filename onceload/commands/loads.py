@@ -1,25 +1,22 @@
 """The commands around a load: validate, plan, load, stage, audit, publish."""
 
-import time
+import shlex
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch
-from dedup_core.postgres import PostgresLedger
 from onceload.commands.arguments import (
     Arguments,
     Commands,
     batch_argument,
     choice_arguments,
-    choice_of,
     command,
     differences_argument,
     file_arguments,
     load_arguments,
     pairs,
-    read_as_loaded,
     read_declared,
     seconds,
 )
@@ -35,12 +32,12 @@ from onceload.terminal import (
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from spark_jobs.files.notes import Note
-    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.load.report import Report
     from spark_jobs.plan.plan import Plan
     from spark_jobs.plan.to_read import FileToRead
-from onceload.choices import how_of
 from onceload.commands.suggest import suggest, suggest_arguments
-from onceload.databases import open_database, ready_database
+from onceload.databases import ready_database
+from onceload.pipeline import Pipeline
 from onceload.stopping import interrupted_by_sigterm
 
 
@@ -96,17 +93,13 @@ def validate(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     """Show what a load would read, and why it skips the rest."""
-    from spark_jobs.plan.plan import make_plan
-    from spark_jobs.write.target import check_target
-
-    with open_database(settings) as engine:
-        declared, ledger = read_as_loaded(arguments, engine), PostgresLedger(engine)
-        check_target(engine, ledger, declared)
-        found = make_plan(declared, ledger, now_s=time.time(), choice=choice_of(arguments, declared))
+    pipeline = Pipeline(read_declared(arguments), settings)
+    found = pipeline.plan(only=arguments.only, replaces=arguments.replace)
     if arguments.json:
-        show_json(_plan_document(declared, found))
+        show_json(_plan_document(pipeline.name, found))
     else:
-        rows = [_plan_row(file) for file in found.to_read] + [_note_row(note) for note in found.notes]
+        unit = "row" if pipeline.declared.source.format == "parquet" else "byte"
+        rows = [_plan_row(file, unit) for file in found.to_read] + [_note_row(note, unit) for note in found.notes]
         show_table(rows, nothing="nothing new")
     words(f"{len(found.to_read)} files to read, {found.done} without new records, {len(found.notes)} skipped")
     # A plan does not wait for other loads.
@@ -115,43 +108,32 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def load(arguments: Arguments, settings: Settings, *, publishes: bool = True) -> ExitCode:
     """Load new records, exactly once; or stage them for `publish`."""
-    with ready_database(settings) as dsn:
-        return _load(arguments, settings, dsn, publishes=publishes)
-
-
-def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool) -> ExitCode:
-    from spark_jobs.work.local.processes import import_early
-
-    if arguments.engine != "spark" and not arguments.master:
-        import_early()
-    from spark_jobs.load.engine import Engine
-    from spark_jobs.load.load import load as load_now
-    from spark_jobs.load.settings import new_batch
-
-    declared = read_declared(arguments)
-    on_terminal(f"pipeline {declared.name}: {'loading' if publishes else 'staging'}")
-    with watching(declared.name, arguments) as on_progress:
-        how = replace(
-            how_of(settings, dsn),
+    pipeline = Pipeline(read_declared(arguments), settings)
+    on_terminal(f"pipeline {pipeline.name}: {'loading' if publishes else 'staging'}")
+    run: Callable[..., Report] = pipeline.stage
+    if publishes:
+        run = partial(pipeline.load, accepts_differences=arguments.accept_differences)
+    with watching(pipeline.name, arguments) as on_progress, interrupted_by_sigterm():
+        report = run(
+            only=arguments.only,
+            replaces=arguments.replace,
+            batch=arguments.batch or None,
+            engine=arguments.engine,
             master=arguments.master,
             spark_options=pairs("--conf", arguments.conf),
-            engine=Engine(arguments.engine),
-            on_progress=on_progress,
             wait_s=seconds("--wait", arguments.wait),
-            publishes=publishes,
-            choice=choice_of(arguments, declared),
-            differences_accepted=publishes and arguments.accept_differences,
+            on_progress=on_progress,
         )
-        batch = Batch(arguments.batch) if arguments.batch else new_batch()
-        with interrupted_by_sigterm():
-            report = load_now(declared, how, batch=batch, run=settings.run)
     if report.staged is not None:
         words(
-            f"pipeline {declared.name}: {report.staged:,} rows are staged as batch {report.batch}, in"
+            f"pipeline {report.pipeline}: {report.staged:,} rows are staged as batch {report.batch}, in"
             f" {report.seconds:.1f} s; run `onceload publish` for this batch to write them to the target"
         )
     else:
         print_report(report)
+        if settings.dsn is None and report.loaded and not arguments.json:
+            values = [part for each in arguments.set for part in ("--set", each)]
+            words(f"Look at the rows: {shlex.join(['onceload', 'show', str(arguments.file), *values])}")
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
     # `publish` reports the notes on files.
@@ -160,23 +142,15 @@ def _load(arguments: Arguments, settings: Settings, dsn: str, *, publishes: bool
 
 def publish(arguments: Arguments, settings: Settings) -> ExitCode:
     """Publish a staged batch, once."""
-    with ready_database(settings) as dsn:
-        return _publish(arguments, settings, dsn)
-
-
-def _publish(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
-    from spark_jobs.load.kept_batch import give_up, publish_batch
-
-    declared, batch = read_declared(arguments), Batch(arguments.batch)
+    pipeline, batch = Pipeline(read_declared(arguments), settings), arguments.batch
     if arguments.give_up:
-        is_gone = give_up(declared, how_of(settings, dsn), batch=batch)
+        is_gone = pipeline.give_up(batch)
         if arguments.json:
-            show_json({"pipeline": declared.name, "batch": batch, "given_up": is_gone})
+            show_json({"pipeline": pipeline.name, "batch": batch, "given_up": is_gone})
         found = "was deleted, and the next load plans its records again" if is_gone else "is not staged"
-        words(f"pipeline {declared.name}: batch {batch} {found}; this call published nothing")
+        words(f"pipeline {pipeline.name}: batch {batch} {found}; this call published nothing")
         return ExitCode.DONE
-    how = replace(how_of(settings, dsn), differences_accepted=arguments.accept_differences)
-    report = publish_batch(declared, how, batch=batch, run=settings.run)
+    report = pipeline.publish(batch, accepts_differences=arguments.accept_differences)
     print_report(report)
     if arguments.json:
         show_json({**asdict(report), "rows_per_s": report.rows_per_s})
@@ -188,24 +162,25 @@ def audit(arguments: Arguments, settings: Settings) -> ExitCode:
     if not arguments.suggest and (arguments.batch is None or arguments.output is not None):
         found = "no batch" if arguments.batch is None else "--output"
         raise SettingRefused("onceload audit", found, "--batch NAME, or --suggest with or without --output FILE")
-    with ready_database(settings) as dsn:
-        return suggest(arguments, dsn) if arguments.suggest else _audit(arguments, settings, dsn)
+    if arguments.suggest:
+        with ready_database(settings) as dsn:
+            return suggest(arguments, dsn)
+    return _audit(arguments, settings)
 
 
-def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
+def _audit(arguments: Arguments, settings: Settings) -> ExitCode:
     """Check a staged batch with its suite, before it is published."""
-    from spark_jobs.load.kept_batch import audit_batch
+    pipeline = Pipeline(read_declared(arguments), settings)
+    on_terminal(f"pipeline {pipeline.name}: auditing")
+    result = pipeline.audit(arguments.batch)
     from spark_jobs.quality.audit import in_words
 
-    declared = read_declared(arguments)
-    on_terminal(f"pipeline {declared.name}: auditing")
-    result = audit_batch(declared, how_of(settings, dsn), batch=Batch(arguments.batch))
     for finding in result.findings:
         if not finding.success:
             words(in_words(finding))
     met = sum(each.success for each in result.findings)
     words(
-        f"pipeline {declared.name}: {result.rows:,} rows of batch {result.batch} meet {met} of {len(result.findings)}"
+        f"pipeline {pipeline.name}: {result.rows:,} rows of batch {result.batch} meet {met} of {len(result.findings)}"
         f" expectations of {result.suite}, including all critical ones; the batch can be published"
     )
     if arguments.json:
@@ -213,9 +188,9 @@ def _audit(arguments: Arguments, settings: Settings, dsn: str) -> ExitCode:
     return ExitCode.DONE
 
 
-def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
+def _plan_document(pipeline: str, found: "Plan") -> dict[str, object]:
     return {
-        "pipeline": declared.name,
+        "pipeline": pipeline,
         "to_read": [
             {
                 "file": each.listed.name,
@@ -231,15 +206,19 @@ def _plan_document(declared: "Declared", found: "Plan") -> dict[str, object]:
     }
 
 
-def _plan_row(file: "FileToRead") -> dict[str, object]:
+def _plan_row(file: "FileToRead", unit: str) -> dict[str, object]:
     why = file.loaded_elsewhere or "new"
     why = "reload: replaces its loaded rows" if file.replaces is not None else why
     if not file.spans:
-        return {"file": file.listed.name, "from": None, "to": None, "why": why}
+        return _row(file.listed.name, unit, first=None, end=None, why=why)
     first, end = file.spans[0][0], file.spans[-1][1]
     why = f"new; the part before it is {why}" if file.copy_record else why
-    return {"file": file.listed.name, "from": first, "to": "the end" if end is None else end, "why": why}
+    return _row(file.listed.name, unit, first=first, end="the end" if end is None else end, why=why)
 
 
-def _note_row(note: "Note") -> dict[str, object]:
-    return {"file": note.name, "from": None, "to": None, "why": note.reason}
+def _note_row(note: "Note", unit: str) -> dict[str, object]:
+    return _row(note.name, unit, first=None, end=None, why=note.reason)
+
+
+def _row(file: str, unit: str, *, first: int | None, end: int | str | None, why: str) -> dict[str, object]:
+    return {"file": file, f"from_{unit}": first, f"to_{unit}": end, "why": why}

@@ -24,12 +24,13 @@ from onceload.commands.arguments import (
 from onceload.commands.reports import code_of, watching
 from onceload.settings import Settings, database
 from onceload.snapshot_file import read_snapshot
-from onceload.terminal import on_terminal, show_json, words
+from onceload.terminal import lines_of_words, on_terminal, show_json, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
     from spark_jobs.recover.rebuild import Comparison
 from onceload.databases import only_pipeline, open_database, opened
+from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
 
 Action = Literal["rewind", "rebuild"]
@@ -81,7 +82,7 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
         )
     if arguments.json:
         show_json(asdict(found))
-    words(state_in_words(found))
+    lines_of_words(state_in_words(found))
     if found.is_different and not found.applied:
         words("nothing was changed. Run again without --dry-run to repair")
         return ExitCode.NEEDS_A_PERSON
@@ -90,18 +91,13 @@ def state(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
     """Delete rows and state after a position, so that the next load loads them again."""
-    from spark_jobs.recover.rewind import rewind as rewind_now
-
     try:
-        with open_database(settings) as engine:
-            found = rewind_now(
-                read_declared(arguments),
-                engine,
-                to=None if arguments.position is None else Position(arguments.position),
-                dry_run=arguments.dry_run,
-                differences_accepted=arguments.accept_differences,
-                on_progress=on_terminal,
-            )
+        found = Pipeline(read_declared(arguments, needs_source=False), settings).recover_rewind(
+            position=arguments.position,
+            dry_run=arguments.dry_run,
+            accepts_differences=arguments.accept_differences,
+            on_progress=on_terminal,
+        )
     except StateDiffers:
         words(
             "`onceload verify` lists rows that differ; --accept-differences rewinds despite lost or duplicated rows, "
@@ -110,7 +106,7 @@ def rewind(arguments: Arguments, settings: Settings) -> ExitCode:
         raise
     if arguments.json:
         show_json(asdict(found))
-    words(rewind_in_words(found))
+    lines_of_words(rewind_in_words(found))
     if not found.entries:
         return ExitCode.DONE
     if found.applied:

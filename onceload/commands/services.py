@@ -6,6 +6,7 @@ from pathlib import Path
 from dedup_core.errors import ExitCode, SettingRefused
 from onceload.commands.arguments import Arguments, Commands, command, positive
 from onceload.databases import open_database
+from onceload.extras import check_installed
 from onceload.settings import Settings
 from onceload.stopping import interrupted_by_sigterm
 
@@ -77,6 +78,7 @@ def run_all(arguments: Arguments, settings: Settings) -> ExitCode:
     from onceload import stack
 
     _refuse_another_database("onceload run", settings)
+    check_installed("airflow", needed_by="onceload run")
     stack.run(settings.home, port=arguments.port, pipelines=arguments.pipelines)
     return ExitCode.DONE
 
@@ -85,6 +87,7 @@ def run_cluster(arguments: Arguments, settings: Settings) -> ExitCode:
     """Run a Spark cluster on this machine until stopped."""
     from onceload import cluster
 
+    check_installed("pyspark", needed_by="onceload cluster")
     cluster.run(settings.home, port=arguments.port, ui_port=arguments.ui_port, workers=arguments.workers)
     return ExitCode.DONE
 
@@ -95,6 +98,7 @@ def run_demo(arguments: Arguments, settings: Settings) -> ExitCode:
 
     del arguments
     _refuse_another_database("onceload demo", settings)
+    check_installed("airflow", needed_by="onceload demo")
     with interrupted_by_sigterm():
         demo(settings.home)
     return ExitCode.DONE

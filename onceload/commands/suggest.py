@@ -1,11 +1,9 @@
 """Draft a suite from existing rows: `onceload audit FILE --suggest`."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ from dedup_core.names import Batch
 from dedup_core.postgres import LedgerSettings, connect
 from onceload.commands.arguments import Arguments, read_declared
 from onceload.terminal import on_terminal, show_json, show_text, words
+from onceload.yaml_text import on_one_line, quoted
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
@@ -70,7 +69,7 @@ def _write(path: Path, suite: str) -> None:
 def write_suite(draft: "Draft") -> str:
     """A drafted suite as YAML; values of the data are quoted, so that they stay plain values."""
     head = (
-        f"# Drafted from {_on_one_line(draft.source)}. Review it: each expectation is a guess from these rows.",
+        f"# Drafted from {on_one_line(draft.source)}. Review it: each expectation is a guess from these rows.",
         "# A failed `warning` is only reported. A failed `severity: critical` stops the batch from being published.",
         "expectations:",
     )
@@ -79,20 +78,8 @@ def write_suite(draft: "Draft") -> str:
 
 def _lines(suggestion: "Suggestion") -> Iterator[str]:
     expectation = suggestion.expectation
-    kwargs = ", ".join(f"{key}: {_quoted(value)}" for key, value in expectation.kwargs.items())
-    yield f"  # seen: {_on_one_line(suggestion.seen)}"
+    kwargs = ", ".join(f"{key}: {quoted(value)}" for key, value in expectation.kwargs.items())
+    yield f"  # seen: {on_one_line(suggestion.seen)}"
     yield f"  - type: {expectation.type}"
     yield f"    kwargs: {{{kwargs}}}"
     yield f"    severity: {expectation.severity}"
-
-
-def _quoted(value: object) -> str:
-    """A value as JSON, which is YAML too, except for numbers with an exponent and unprintable characters."""
-    if isinstance(value, float):
-        return f"{Decimal(str(value)):f}"
-    written = json.dumps(value, ensure_ascii=False)
-    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08X}" for sign in written)
-
-
-def _on_one_line(words: str) -> str:
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in words)

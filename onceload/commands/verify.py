@@ -1,31 +1,22 @@
 """The commands that check loaded data: verify for a whole pipeline, why for one file."""
 
 import argparse
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine
-
-from dedup_core.errors import ExitCode, NotFound
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.history import ClaimedSpans, CommittedSpans, Generation, History, history_of, names_of
-from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_as_loaded
+from dedup_core.errors import ExitCode
+from dedup_core.postgres.history import ClaimedSpans, CommittedSpans, Generation
+from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_declared
+from onceload.explanation import Explanation
+from onceload.pipeline import Pipeline
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.files.notes import Note
     from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.plan.to_read import FileToRead
     from spark_jobs.verify.findings import Difference
     from spark_jobs.verify.verify import Verification
-from onceload.databases import open_database
-
-_NAMES_SHOWN = 5
 
 
 def add(commands: Commands) -> None:
@@ -56,16 +47,9 @@ def why_arguments(command: argparse.ArgumentParser) -> None:
 
 def verify(arguments: Arguments, settings: Settings) -> ExitCode:
     """Compare files and rows with the ledger, and list the differences."""
-    with open_database(settings) as engine:
-        return _verify(arguments, engine)
-
-
-def _verify(arguments: Arguments, engine: Engine) -> ExitCode:
-    from spark_jobs.verify.verify import verify as verify_now
-
-    declared = read_as_loaded(arguments, engine)
-    on_terminal(f"pipeline {declared.name}: reading its files and counting its rows")
-    found = verify_now(declared, engine, deep=arguments.deep)
+    pipeline = Pipeline(read_declared(arguments, needs_source=False), settings)
+    on_terminal(f"pipeline {pipeline.name}: reading its files and counting its rows")
+    found = pipeline.verify(deep=arguments.deep)
     if arguments.json:
         show_json({**asdict(found), "differing": found.differing})
     elif found.differences:
@@ -154,26 +138,10 @@ _MEANING = {
 # why
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """Everything about one file, and what the next load would do with it."""
-
-    name: str
-    is_there: bool
-    history: History
-    next_load: str
-    needs_a_person: bool = False
-
-
 def why(arguments: Arguments, settings: Settings) -> ExitCode:
     """Explain why a file is or is not loaded."""
-    with open_database(settings) as engine:
-        return _why(arguments, engine)
-
-
-def _why(arguments: Arguments, engine: Engine) -> ExitCode:
-    declared = read_as_loaded(arguments, engine)
-    found = _explain(declared, engine, arguments.name)
+    pipeline = Pipeline(read_declared(arguments), settings)
+    declared, found = pipeline.declared, pipeline.why(arguments.name)
     if arguments.json:
         show_json(_document(declared, found))
     else:
@@ -182,74 +150,6 @@ def _why(arguments: Arguments, engine: Engine) -> ExitCode:
         for sentence in _sentences(found):
             words(f"{found.name}: {sentence}")
     return ExitCode.NEEDS_A_PERSON if found.needs_a_person else ExitCode.DONE
-
-
-def _explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
-    from spark_jobs.files.listing import list_files
-    from spark_jobs.plan.plan import make_plan
-
-    listing = list_files(declared.source.path, root=declared.source.root)
-    there = {each.name for each in listing.files}
-    name = asked if asked in there else _name_of(declared, asked)
-    history = _history(declared, engine, name)
-    plan = make_plan(declared, PostgresLedger(engine), now_s=time.time())
-    noted = {note.name: note for note in plan.notes}
-    # Notes on unreadable names carry the repr of the name.
-    note = noted.get(name) or noted.get(repr(name))
-    if name not in there and note is None and not history.generations:
-        raise NotFound("file", name, _near(name, [*there, *_known(declared, engine)]))
-    to_read = next((each for each in plan.to_read if each.listed.name == name), None)
-    return Explanation(
-        name=name,
-        is_there=name in there or note is not None,
-        history=history,
-        next_load=_next_load(to_read, note, is_there=name in there),
-        needs_a_person=note is not None and note.needs_a_person,
-    )
-
-
-def _name_of(declared: "Declared", asked: str) -> str:
-    """The name in the ledger; the full path of a file is accepted too."""
-    from spark_jobs.files.listing import root_of
-
-    root = root_of(declared.source.path, root=declared.source.root)
-    return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked
-
-
-def _history(declared: "Declared", engine: Engine, name: str) -> History:
-    try:
-        return history_of(engine, declared.name, name)
-    except NotFound:
-        # Before its first load the pipeline knows no file.
-        return History(generations=(), commits=(), claims=())
-
-
-def _known(declared: "Declared", engine: Engine) -> Sequence[str]:
-    try:
-        return names_of(engine, declared.name)
-    except NotFound:
-        return ()
-
-
-def _near(name: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Similar names; if there are none, some of the known names."""
-    ends = sorted(each for each in set(known) if each.endswith(f"/{name}"))
-    alike = get_close_matches(name, sorted(set(known)), n=_NAMES_SHOWN, cutoff=0.5)
-    return tuple(dict.fromkeys([*ends, *alike]))[:_NAMES_SHOWN] or tuple(sorted(set(known))[:_NAMES_SHOWN])
-
-
-def _next_load(to_read: "FileToRead | None", note: "Note | None", *, is_there: bool) -> str:
-    if to_read is not None and not to_read.spans and to_read.copy_record:
-        return f"records that all of it is {to_read.loaded_elsewhere}"
-    if to_read is not None:
-        before = f"; the part before that is {to_read.loaded_elsewhere}" if to_read.copy_record else ""
-        spans = ", ".join(f"[{first},{'the end' if end is None else end})" for first, end in to_read.spans)
-        return f"reads {spans} as generation {to_read.generation}{before}"
-    if note is not None:
-        return f"does not read it: {note.reason}"
-    if is_there:
-        return "does nothing: all of it is loaded"
-    return "does nothing: the source has no such file; its loaded rows stay"
 
 
 def _sentences(found: Explanation) -> list[str]:

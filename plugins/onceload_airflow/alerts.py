@@ -17,10 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk._shared.secrets_masker import redact
-from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.providers.common.compat.sdk import AirflowFailException, redact
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-from airflow.sdk.exceptions import AirflowFailException
 from structlog import get_logger
 
 from dedup_core.errors import OnceloadError, SettingRefused
@@ -29,6 +27,7 @@ from onceload.databases import opened
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
+from onceload_airflow.versions import AsyncCallback
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

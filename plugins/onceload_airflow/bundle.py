@@ -1,4 +1,4 @@
-"""A DAG bundle with one DAG per pipeline file of a folder.
+"""Two DAG bundles: one DAG per pipeline file of a folder, and the DAGs that people start.
 
 Airflow parses Python files, and an error in one breaks all DAGs in it. So each pipeline file gets its own small Python
 file here, which is written when the bundle is refreshed, and deleted with the pipeline file.
@@ -13,6 +13,7 @@ from typing import Any
 from airflow.dag_processing.bundles.base import BaseDagBundle
 
 from onceload.pipeline_file import find_pipelines
+from onceload.shipped import shipped
 
 _DAG = '''"""The DAG of {path}."""
 
@@ -60,6 +61,22 @@ class PipelinesBundle(BaseDagBundle):
     def _name_of(path: Path) -> str:
         # File names that differ only in characters that modules cannot have stay distinct by their hash.
         return f"ingest__{path.name.replace('.', '_')}_{hashlib.sha256(path.name.encode()).hexdigest()[:8]}.py"
+
+    def get_current_version(self) -> None:
+        return None
+
+
+class RecoveryBundle(BaseDagBundle):
+    """The DAGs `backfill`, `recover`, `snapshot`, `verify` and `maintain`, which come with Onceload."""
+
+    supports_versioning = False
+
+    @property
+    def path(self) -> Path:
+        return shipped("dags")
+
+    def refresh(self) -> None:
+        """Nothing: they change with the installed version only."""
 
     def get_current_version(self) -> None:
         return None

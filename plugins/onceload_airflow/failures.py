@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import get_current_context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from dedup_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 from onceload.outcome import Outcome
+from onceload_airflow.versions import AirflowRescheduleException
 
 _LOG = logging.getLogger(__name__)
 #: A retry does not help.
@@ -32,11 +33,11 @@ def in_airflows_words() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
-def failure_of(outcome: Outcome | None, output: str) -> AirflowException:
+def failure_of(outcome: Outcome | None, *, last_line: str) -> AirflowException:
     """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
     if outcome is None or outcome.exit_code is ExitCode.DONE:
-        end = "; ".join(line.strip() for line in output.splitlines()[1:][-3:]) or "(empty)"
-        return AirflowException(f"Spark ended before the load reported a result. Retry. The end of its log: {end}")
+        end = last_line.strip() or "(empty)"
+        return AirflowException(f"The load ended before it reported a result. Retry. The last line of its log: {end}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
     why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"

@@ -5,17 +5,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
-from dedup_core.errors import CallAgain, SettingRefused
+from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
+from onceload.databases import opened
 from onceload.settings import Settings, database, read_settings
 from spark_jobs.files.addresses import is_of_s3
 
-CONNECTION = "onceload"
+CONNECTION = CONNECTION_TYPE = "onceload"
 #: The connection (type aws) to the object store of the files, if the environment has no credentials.
 STORE = "onceload_store"
 #: If one of these is set, the environment has credentials.
@@ -29,7 +30,7 @@ class ConnectionNotFound(CallAgain):
     connection: str
 
     def __str__(self) -> str:
-        kind, use, or_else = "postgres ...", "the database", ""
+        kind, use, or_else = "onceload ...", "the database", ""
         if self.connection == CONNECTION:
             or_else = ", or set ONCELOAD_DSN"
         if self.connection == STORE:
@@ -42,18 +43,37 @@ class ConnectionNotFound(CallAgain):
 
 
 class OnceloadHook(BaseHook):
-    """The database of one connection (type postgres); ONCELOAD_DSN replaces the default connection.
+    """The database of one connection; ONCELOAD_DSN replaces the default connection.
 
     There is no fallback from one to the other: a lookup that fails for a moment would lead to another database.
     """
 
     conn_name_attr = "onceload_conn_id"
     default_conn_name = CONNECTION
+    conn_type = CONNECTION_TYPE
     hook_name = "Onceload"
 
     def __init__(self, onceload_conn_id: str = CONNECTION) -> None:
         super().__init__()
         self._conn_id = onceload_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """The fields of the form for a connection."""
+        return {
+            "hidden_fields": [],
+            "relabeling": {"schema": "Database", "extra": "Options of libpq, as JSON"},
+            "placeholders": {"host": "db.example.org", "port": "5432", "extra": '{"sslmode": "verify-full"}'},
+        }
+
+    def test_connection(self) -> tuple[bool, str]:
+        """What the form's button Test shows."""
+        try:
+            with self.opened() as dsn, opened(dsn):
+                pass
+        except OnceloadError as error:
+            return False, str(error)
+        return True, "The database answers, and its schema fits this version of Onceload."
 
     @cached_property
     def settings(self) -> Settings:
@@ -111,6 +131,7 @@ def _address(conn_id: str) -> str:
         raise ConnectionNotFound(conn_id) from error
     scheme, _, rest = connection.get_uri().partition("://")
     # Airflow uses the older name of the scheme.
-    if scheme not in ("postgres", "postgresql"):
-        raise SettingRefused(f"connection {conn_id}", f"one of type {connection.conn_type}", "one of type postgres")
+    if scheme not in (CONNECTION_TYPE, "postgres", "postgresql"):
+        expected = f"one of type {CONNECTION_TYPE} or postgres"
+        raise SettingRefused(f"connection {conn_id}", f"one of type {connection.conn_type}", expected)
     return f"postgresql://{rest}"

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.configuration import conf
 
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN

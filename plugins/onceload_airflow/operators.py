@@ -11,16 +11,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.hooks.subprocess import SubprocessHook
-from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
 )
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.providers.standard.operators.python import ShortCircuitOperator
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
 
 import onceload
 from dedup_core.errors import ExitCode
@@ -32,6 +31,7 @@ from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, 
 from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
+from onceload_airflow.spark_submit import submit_command
 from spark_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
@@ -47,22 +47,6 @@ SPARK_CONNECTION = "onceload_spark"
 _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
 #: The XCom key of problems for which the report fails.
 _NEEDS_A_PERSON = "needs_a_person"
-
-
-@contextmanager
-def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
-    """Pass variables only to processes started in the block: later tasks of this worker may use other databases."""
-    executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    variables = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors, **environment}
-    before = {name: os.environ.pop(name, None) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 class _OfPipeline(BaseOperator):
@@ -162,13 +146,12 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
         return event
 
 
-class Load(_OfPipeline, SparkSubmitOperator):
+class Load(_OfPipeline):
     """Stage a batch, or load it with one commit per chunk: `onceload stage | load` in a process of its own.
 
     A large load and a transform in Spark SQL are launched by spark-submit; anything else needs no Spark.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "pipeline_file")
     operator_extra_links: Collection[BaseOperatorLink] = (LedgerLink(),)
 
     def __init__(
@@ -180,36 +163,25 @@ class Load(_OfPipeline, SparkSubmitOperator):
         conf: Mapping[str, str] = {},
         **others: Any,  # noqa: ANN401
     ) -> None:
-        quiet = Path(onceload.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
-        super().__init__(
-            application=_PROGRAM,
-            conn_id=conn_id,
-            conf={
-                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
-                "spark.ui.enabled": "false",
-                **conf,
-            },
-            # A retry starts a new job under the same batch, which fences this one; it must not reattach to this job.
-            durable=False,
-            **others,
-        )
+        super().__init__(**others)
         self.is_direct = is_direct
         self.engine = engine
+        self.conn_id = conn_id
+        self.conf = conf
 
     def execute(self, context: "Context") -> None:
         is_here = self._engine(context) == "local"
-        if not is_here:
-            self._check_connection()
-        values = given_values(context)
         with in_airflows_words():
-            asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
-            access = access_of(read_pipeline(Path(self.pipeline_file), offered=values).source.path)
-        self.name = str(context["run_id"])
-        self.application_args = [*self.command(context), *(f"--set={name}={values[name]}" for name in asked)]
-        self.application_args += ["--batch", batch_of(context), "--engine", "local" if is_here else "spark"]
+            arguments = self._arguments(context, is_here=is_here)
+            command = (
+                [sys.executable, _PROGRAM, *arguments]
+                if is_here
+                else self._submitting(str(context["run_id"]), arguments)
+            )
+            access = access_of(self.declared(context).source.path)
         hook = OnceloadHook(self.onceload_conn_id)
         with in_airflows_words(), hook.opened() as dsn:
-            self._launch(context, {**hook.environment(dsn), **access}, is_here=is_here)
+            self._launch(context, command, {**hook.environment(dsn), **access})
 
     def _engine(self, context: "Context") -> str:
         from onceload.runs import look
@@ -219,29 +191,15 @@ class Load(_OfPipeline, SparkSubmitOperator):
         with self.how(context) as how:
             return look(self.declared(context), how, batch=batch_of(context)).engine
 
-    def _launch(self, context: "Context", environment: Mapping[str, str], *, is_here: bool) -> None:
-        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence."""
-        with TemporaryDirectory(prefix="onceload-") as folder:
-            file = Path(folder) / "outcome.json"
-            try:
-                # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
-                with _inherited({**environment, OUTCOME_FILE: str(file)}):
-                    if is_here:
-                        self._run_here()
-                    else:
-                        super().execute(context)
-            except AirflowException as error:
-                outcome = find_outcome(file)
-                if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
-                    # The other files are loaded; the report fails for these.
-                    context["ti"].xcom_push(key=_NEEDS_A_PERSON, value="see the log of the task load")
-                    return
-                raise failure_of(outcome, str(error)) from error
-
-    def _run_here(self) -> None:
-        ended = SubprocessHook().run_command([sys.executable, _PROGRAM, *map(str, self.application_args or ())])
-        if ended.exit_code:
-            raise AirflowException(f"the load ended with exit code {ended.exit_code}")
+    def _arguments(self, context: "Context", *, is_here: bool) -> list[str]:
+        values = given_values(context)
+        asked = [name for name in placeholders(Path(self.pipeline_file)) if name in values]
+        return [
+            *self.command(context),
+            *(f"--set={name}={values[name]}" for name in asked),
+            *("--batch", str(batch_of(context))),
+            *("--engine", "local" if is_here else "spark"),
+        ]
 
     def command(self, context: "Context") -> list[str]:
         """The arguments of the call, without placeholders and batch."""
@@ -249,22 +207,48 @@ class Load(_OfPipeline, SparkSubmitOperator):
         chosen += ["--replace"] if is_replacing(context) else []
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
+    def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
+        quiet = Path(onceload.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
+        conf = {
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
+            "spark.ui.enabled": "false",
+            **self.conf,
+        }
+        return submit_command(self._connection(), conf, name=name, program=_PROGRAM, arguments=arguments)
+
+    def _connection(self) -> Connection:
+        try:
+            return BaseHook.get_connection(self.conn_id)
+        except AirflowNotFoundException as error:
+            # Retried, because Airflow gives the same error when it cannot look it up at the moment.
+            raise AirflowException(
+                f"connection {self.conn_id} (the Spark master) was not found in Airflow. Nothing was started. Create "
+                f"it: airflow connections add {self.conn_id} --conn-type spark --conn-host 'local[*]'"
+            ) from error
+
+    def _launch(self, context: "Context", command: list[str], environment: Mapping[str, str]) -> None:
+        """Run the load, and read its result from its own file: Spark reports the exit code only inside a sentence."""
+        with TemporaryDirectory(prefix="onceload-") as folder:
+            file = Path(folder) / "outcome.json"
+            # Passed only by inheritance: other ways end in arguments, and the address may contain a password.
+            executors = os.environ.get("PYSPARK_PYTHON", sys.executable)
+            python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": executors}
+            inherited = {**os.environ, **python, **environment, OUTCOME_FILE: str(file)}
+            ended = SubprocessHook().run_command(command, env=inherited, cwd=str(Path.cwd()))
+            if ended.exit_code == 0:
+                return
+            outcome = find_outcome(file)
+            if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
+                # The other files are loaded; the report fails for these.
+                context["ti"].xcom_push(key=_NEEDS_A_PERSON, value="see the log of the task load")
+                return
+            raise failure_of(outcome, last_line=ended.output)
+
     def on_kill(self) -> None:
         """End the load. It releases what it holds by itself; a later try may already use the same name."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
-        super().on_kill()
-
-    def _check_connection(self) -> None:
-        try:
-            BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException as error:
-            # Retried, because Airflow gives the same error when it cannot look it up at the moment.
-            raise AirflowException(
-                f"connection {self._conn_id} (the Spark master) was not found in Airflow. Nothing was started. Create "
-                f"it: airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[*]'"
-            ) from error
 
 
 class Audit(_OfPipeline):

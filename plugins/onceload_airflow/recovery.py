@@ -11,12 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, SkipMixin, conf
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.bases.skipmixin import SkipMixin
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from dedup_core.errors import SettingRefused
 from dedup_core.names import Position
@@ -31,6 +28,7 @@ from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import Load
 from onceload_airflow.upkeep import OfOnePipeline
+from onceload_airflow.versions import no_retry_after
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,25 +43,13 @@ _DAYS_MAX = conf.getint("core", "max_map_length", fallback=1024)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 
 
-#: Retry if Airflow cannot be reached for a moment, but not if the run itself failed: it had its own retries.
-_UNLESS_IT_FAILED = ExceptionRetryPolicy(
-    [
-        RetryRule(
-            exception=AirflowException,
-            action=RetryAction.FAIL,
-            match_subclasses=False,
-            reason="the started run failed after its own retries",
-        )
-    ]
-)
-
-
 def runs_of(chooser: OfOnePipeline, *, task_id: str, doc_md: str) -> "MappedOperator":
     """Start the runs of the pipeline's own DAG that an earlier task has listed, and wait for each."""
     return TriggerDagRunOperator.partial(
         task_id=task_id,
         trigger_dag_id=f"{{{{ ti.xcom_pull(task_ids='{chooser.task_id}', key='dag_id') }}}}",
-        retry_policy=_UNLESS_IT_FAILED,
+        # Retry if Airflow cannot be reached for a moment, but not if the run itself failed.
+        **no_retry_after("the started run failed after its own retries"),
         # A retry of this task clears that run; nothing is loaded twice.
         reset_dag_run=True,
         # Otherwise the wait would never end.

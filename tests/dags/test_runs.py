@@ -333,7 +333,7 @@ from onceload_airflow.recovery import Approve
 for asked, refused in (
     (lambda: Approve(task_id="a", subject="s").execute_complete({}, {"error": "too late.", "error_type": "timeout"}),
      AirflowFailException),
-    (lambda: Load(task_id="l", pipeline_file="", is_direct=True, conn_id="none")._check_connection(), AirflowException),
+    (lambda: Load(task_id="l", pipeline_file="", is_direct=True, conn_id="none")._connection(), AirflowException),
     (lambda: OnceloadHook().opened().__enter__(), ConnectionNotFound),
 ):
     try:
@@ -348,7 +348,7 @@ def test_a_server_that_does_not_answer_is_not_asked_again_and_a_missing_connecti
 
     answers = [line for line in said.stdout.splitlines() if line.startswith(("True", "False"))]
     assert [answer.partition(" ")[0] for answer in answers] == ["True"] * 3, said.stdout + said.stderr
-    assert "Create it (airflow connections add onceload --conn-type postgres ...), or set ONCELOAD_DSN" in answers[2]
+    assert "Create it (airflow connections add onceload --conn-type onceload ...), or set ONCELOAD_DSN" in answers[2]
     assert not (airflow.home / "onceload").exists()
 
 
@@ -378,13 +378,18 @@ _ONE_PROCESS = """
 import os
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.operators import Load
 
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
-SparkSubmitOperator.execute = lambda self, context: print(os.environ["ONCELOAD_DSN"])
+
+def run_command(self, command, *, env, cwd):
+    print(env["ONCELOAD_DSN"])
+    return SimpleNamespace(exit_code=0)
+
+SubprocessHook.run_command = run_command
 load = Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, engine="spark", onceload_conn_id="other")
 load.execute({"dag_run": run, "params": {}, "run_id": "r"})
 print(OnceloadHook().settings.dsn)
@@ -438,4 +443,4 @@ def test_no_database_is_taken_in_place_of_another(airflow, set_to, usual):
     *_, first, named, missing = said.stdout.splitlines()
     assert (first, named) == (usual, "postgresql://three:5432/c"), said.stderr
     assert missing.startswith("connection none (the database) was not found in Airflow.")
-    assert missing.endswith("(airflow connections add none --conn-type postgres ...)")
+    assert missing.endswith("(airflow connections add none --conn-type onceload ...)")

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,7 @@ from onceload.snapshot_file import read_snapshot
 COMMANDS = [
     ["init"],
     ["doctor"],
+    ["draft"],
     ["status"],
     ["producers"],
     ["ledger"],
@@ -40,6 +43,9 @@ COMMANDS = [
     ["validate"],
     ["plan"],
     ["load"],
+    ["schema"],
+    ["show"],
+    ["sql"],
     ["stage"],
     ["audit"],
     ["publish"],
@@ -102,6 +108,25 @@ def test_the_overview_names_every_command_and_the_exit_codes():
 
     assert all(command[0] in done.stdout for command in COMMANDS)
     assert "Exit codes: 0 done" in done.stdout
+    assert 'eval "$(register-python-argcomplete onceload)"' in done.stdout
+
+
+def test_the_overview_is_that_of_the_commands_and_imports_no_driver():
+    whole = cli.build_parser()
+    program = "import sys; from onceload import cli; cli.build_parser('').format_help(); print(*sys.modules)"
+
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert cli.build_parser("").format_help() == whole.format_help()
+    assert not {"sqlalchemy", "psycopg2", "pyarrow", "alembic"} & set(imported.split())
+
+
+def test_the_versions_that_a_bug_report_needs_are_printed():
+    done = onceload("--version")
+
+    ours, parts = done.stdout.splitlines()
+    assert (done.returncode, ours) == (0, f"onceload {version('onceload')}")
+    assert re.fullmatch(r"Python 3\.\d+\.\d+, libpq \d+\.\d+, pyarrow \d+\.\d+\.\d+", parts)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +258,10 @@ def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
         (["quarantine", "lst"], "onceload quarantine: error: argument COMMAND: unknown: 'lst'; did you mean list?"),
         (["load", "--batc", "x", "f"], "onceload load: error: unknown option --batc; did you mean --batch?"),
         (["load", "--batc=x", "f"], "onceload load: error: unknown option --batc; did you mean --batch?"),
-        (["init", "--zzz"], "onceload init: error: unknown option --zzz; known: -h, --help, --json, --log-format"),
+        (
+            ["init", "--zzz"],
+            "error: unknown option --zzz; known: -h, --help, --json, --log-format, --debug",
+        ),
         (["status", "more"], "onceload status: error: unexpected: more"),
         (
             ["status", "--limit", "x"],
@@ -286,7 +314,13 @@ def test_init_makes_the_schema_and_may_be_repeated(empty_dsn):
 
 
 @pytest.mark.parametrize(
-    "command", [each for each in COMMANDS if each[0] not in ("init", "doctor", "validate", "run")], ids=" ".join
+    "command",
+    [
+        each
+        for each in COMMANDS
+        if each[0] not in ("init", "doctor", "draft", "validate", "run", "schema", "show", "sql")
+    ],
+    ids=" ".join,
 )
 def test_a_missing_schema_ends_with_2_and_the_command_that_makes_it(empty_dsn, tmp_path, command):
     done = onceload(*command, *file_for(command, tmp_path), ONCELOAD_DSN=empty_dsn)
@@ -557,6 +591,7 @@ def test_a_recovery_shows_first_what_it_would_do(loaded, dsn):
     again = onceload("recover", "state", ONCELOAD_DSN=dsn)
 
     assert (dry.returncode, wet.returncode, again.returncode) == (4, 0, 0)
+    assert "\ufffd" not in dry.stderr
     assert "Run again without --dry-run" in dry.stderr
     assert "1 producers differed and were repaired" in wet.stderr
     assert "nothing to do" in again.stderr
@@ -642,13 +677,16 @@ def fail(error):
     return run
 
 
+@pytest.mark.parametrize(("option", "environment"), [(["--debug"], {}), ([], {"ONCELOAD_LOG": "debug"})])
 @pytest.mark.parametrize("error", [KeyError("a secret row"), MemoryError(), AssertionError("a secret row")])
-def test_an_unexpected_error_is_one_sentence_and_a_traceback_only_if_asked_for(monkeypatch, capsys, error):
+def test_an_unexpected_error_is_one_sentence_and_a_traceback_only_if_asked_for(
+    monkeypatch, capsys, error, option, environment
+):
     monkeypatch.setattr(loads, "validate", fail(error))
 
     code = cli.main(["validate", "events.yaml"], {})
     told = capsys.readouterr().err
-    cli.main(["validate", "events.yaml"], {"ONCELOAD_LOG": "debug"})
+    cli.main(["validate", "events.yaml", *option], environment)
     told_all = capsys.readouterr().err
 
     assert code == 1

@@ -85,14 +85,14 @@ def user_of(home: Path, *, uid: int | None = None) -> Iterator[User]:
 
 
 def postmaster(home: Path) -> psutil.Process:
-    process = embedded._server(home, version=18).postmaster()
+    process = embedded.server_of(home, version=18).postmaster()
     assert process
     return process
 
 
 def kill_everything(home: Path) -> None:
     for version in (16, 18):
-        process = embedded._server(home, version=version).postmaster()
+        process = embedded.server_of(home, version=version).postmaster()
         if process:
             end(process, *process.children(recursive=True))
 
@@ -332,7 +332,7 @@ def test_a_home_below_a_file_is_refused(home):
 def test_missing_programs_are_named(home, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    with pytest.raises(SettingRefused, match="make setup"), running(home):
+    with pytest.raises(SettingRefused, match="pip install"), running(home):
         pytest.fail("nothing can be started")
 
 

@@ -39,6 +39,8 @@ COPIED = (
     "dags",
     "dedup_core",
     "docker-compose.yml",
+    "docs",
+    "handbook",
     "migrations",
     "monitoring",
     "onceload",

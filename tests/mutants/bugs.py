@@ -30,6 +30,8 @@ OF_BOARD = "tests/integration/test_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
 OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
+OF_LOOKS = "tests/integration/test_look.py"
+OF_KEEPERS = "tests/integration/test_keeping.py"
 OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
@@ -54,6 +56,7 @@ KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
     "::test_a_load_that_is_killed_while_it_replaces_and_called_again_leaves_each_row_once"
 )
+OF_REFERENCE = "tests/handbook/test_reference.py"
 OF_STORMS = "tests/loads/test_storm.py"
 _BEHIND_ANY_COMMIT = "test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit"
 OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
@@ -77,7 +80,11 @@ OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
+ROWS_OF_PROGRAMS = "spark_jobs/load/rows.py"
+OF_GIVEN_ROWS = "tests/python/test_load_rows.py"
+OF_KILLED_ROWS = "tests/python/test_killed_rows.py"
 OF_COPIES = "tests/loads/test_copy.py"
+OF_DRAFTS = "tests/unit/draft"
 ORDERS = "tests/interleavings/test_all_orders.py"
 IN_ANY_ORDER = f"{ORDERS}::test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise"
 
@@ -1644,8 +1651,9 @@ AIRFLOW_BUGS = (
     Bug(
         name="a try that ends late ends a later one",
         file="plugins/onceload_airflow/operators.py",
-        correct="        super().on_kill()\n",
-        wrong="        from dedup_core.names import Batch\n"
+        correct="                process.terminate()\n",
+        wrong="                process.terminate()\n"
+        "        from dedup_core.names import Batch\n"
         "        from dedup_core.postgres import LedgerSettings, PostgresLedger, connect\n"
         "        from dedup_core.postgres.batches import planner_of\n\n"
         '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
@@ -1995,10 +2003,10 @@ RECORD_BUGS = (
         tests=(f"{OF_OUTCOMES}::test_wrong_use_fails_for_good_in_the_words_of_the_load",),
     ),
     Bug(
-        name="a load under Spark that was killed fails for good",
+        name="a load that was killed fails for good",
         file="plugins/onceload_airflow/failures.py",
-        correct='return AirflowException(f"Spark ended',
-        wrong='return AirflowFailException(f"Spark ended',
+        correct='return AirflowException(f"The load ended',
+        wrong='return AirflowFailException(f"The load ended',
         tests=(f"{OF_OUTCOMES}::test_a_load_that_was_killed_is_tried_again",),
     ),
     Bug(
@@ -2925,6 +2933,113 @@ FAILOVER_BUGS = (
     ),
 )
 
+DRAFT_BUGS = (
+    Bug(
+        name="a draft makes floats of decimals",
+        file="onceload/draft/types.py",
+        correct="    if seen.is_double and not seen.kinds <= _EXACT:\n",
+        wrong="    if seen.is_double:\n",
+        tests=(f"{OF_DRAFTS}/test_types.py::test_the_type_of_json_values",),
+    ),
+    Bug(
+        name="a draft leaves no room for the digits that it has seen",
+        file="onceload/draft/types.py",
+        correct="precision=min(PRECISION_MAX, scale + whole)",
+        wrong="precision=max(scale, 10)",
+        tests=(f"{OF_DRAFTS}/test_any_records.py::test_a_draft_of_any_json_lines_loads_all_of_them",),
+    ),
+    Bug(
+        name="a draft writes the names of fields as they are",
+        file="onceload/draft/write.py",
+        correct="  {_name(each.column.name)}: ",
+        wrong="  {each.column.name}: ",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_no_name_of_the_data_adds_a_key_or_ends_a_comment",),
+    ),
+    Bug(
+        name="a draft takes the rest of a line in the middle of a file for a record",
+        file="onceload/draft/sample.py",
+        correct='start = piece.raw.find(b"\\n") + 1 if piece.first else 0',
+        wrong="start = 0",
+        tests=(f"{OF_DRAFTS}/test_bad_input.py::test_records_are_whole_wherever_a_piece_of_a_file_begins",),
+        also=(("if end and (start or not piece.first):", "if end:"),),
+    ),
+)
+
+HANDBOOK_BUGS = (
+    Bug(
+        name="errors of other modules have no entry in the reference",
+        file="handbook/errors.py",
+        correct="for module in code.modules.values()",
+        wrong='for module in [code.modules["dedup_core.errors"]]',
+        tests=(f"{OF_REFERENCE}::test_the_errors_that_are_read_from_the_code_are_those_that_python_has",),
+    ),
+    Bug(
+        name="keys below a choice of forms have no entry in the reference",
+        file="handbook/pipeline_keys.py",
+        correct='(schema, *schema.get("anyOf", ()))',
+        wrong="(schema,)",
+        tests=(f"{OF_REFERENCE}::test_every_key_of_a_pipeline_file_has_an_entry",),
+    ),
+)
+
+GIVEN_ROWS_BUGS = (
+    Bug(
+        name="rows of a program are written again where only a part of a call is loaded",
+        file=ROWS_OF_PROGRAMS,
+        correct="        left = offer.among(new)\n",
+        wrong="        left = offer\n",
+        tests=(f"{OF_GIVEN_ROWS}::test_an_overlap_loads_the_new_ids_only",),
+    ),
+    Bug(
+        name="ids of rows of a program that were skipped count as loaded",
+        file=ROWS_OF_PROGRAMS,
+        correct="    return judgement.new\n",
+        wrong="    first = min((span.first for span in judgement.new), default=0)\n"
+        "    return SpanSet.of((first, judgement.new.end)) if judgement.new else judgement.new\n",
+        tests=(f"{OF_GIVEN_ROWS}::test_ids_of_a_column_may_have_gaps_and_fill_them_later",),
+    ),
+    Bug(
+        name="rows of a program are committed without asking the ledger after a lost answer",
+        file=ROWS_OF_PROGRAMS,
+        correct="    refusals, patience = _Refusals(), Patience()\n    while True:\n"
+        "        new = patience.until_answered(lambda: _new_of(job, offer))\n        if not new:\n            return\n",
+        wrong="    refusals, patience = _Refusals(), Patience()\n"
+        "    new = patience.until_answered(lambda: _new_of(job, offer))\n    while new:\n",
+        tests=(f"{OF_KILLED_ROWS}::test_two_processes_at_once_with_the_same_ids_load_each_row_once",),
+    ),
+    Bug(
+        name="a bad row of a program is quarantined under its place in the call",
+        file="spark_jobs/load/offered_rows.py",
+        correct="replace(each, sequence_id=int(self.ids[each.sequence_id]))",
+        wrong="replace(each, sequence_id=int(self.ids[0]))",
+        tests=(OF_GIVEN_ROWS,),
+    ),
+)
+
+LOOK_BUGS = (
+    Bug(
+        name="a look at rows ends its read-only transaction and may write",
+        file="onceload/looking.sql",
+        correct="SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY;",
+        wrong="SELECT set_config('transaction_read_only', 'on', true);",
+        tests=(f"{OF_LOOKS}::test_looking_changes_nothing_unless_that_is_asked_for",),
+    ),
+    Bug(
+        name="a prompt of psql may write",
+        file="onceload/psql.py",
+        correct="    if not writes:\n",
+        wrong="    if writes:\n",
+        tests=(f"{OF_LOOKS}::test_psql_refuses_changes",),
+    ),
+    Bug(
+        name="a keeper of the embedded Postgres does not count as a user",
+        file="onceload/keeping.py",
+        correct="            fcntl.flock(users, fcntl.LOCK_SH)\n",
+        wrong="",
+        tests=(f"{OF_KEEPERS}::test_a_server_that_is_kept_serves_until_its_end_is_asked_for",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -2949,4 +3064,8 @@ BUGS = (
     *ENGINE_BUGS,
     *SPOOL_BUGS,
     *EVENT_BUGS,
+    *DRAFT_BUGS,
+    *HANDBOOK_BUGS,
+    *GIVEN_ROWS_BUGS,
+    *LOOK_BUGS,
 )

@@ -18,6 +18,17 @@ def test_an_empty_setting_counts_as_left_out():
     assert read_settings({"ONCELOAD_DSN": "", "ONCELOAD_HOME": ""}) == read_settings({})
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("", None), ("0s", 0), ("90 s", 90), ("10m", 600), ("1d", 86_400)])
+def test_the_embedded_database_is_kept_for_a_time_with_its_unit(given, seconds):
+    assert read_settings({"ONCELOAD_EMBEDDED_KEEP": given}).keep_s == seconds
+
+
+@pytest.mark.parametrize("given", ["10", "-1s", "forever", "1w", "9999999s"])
+def test_another_time_to_keep_the_embedded_database_is_refused(given):
+    with pytest.raises(SettingRefused, match=r"ONCELOAD_EMBEDDED_KEEP: .* Expected a time with its unit"):
+        read_settings({"ONCELOAD_EMBEDDED_KEEP": given})
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_both_names_of_the_scheme_are_taken(scheme):
     dsn = f"{scheme}://ann:{SECRET}@db:5433/sales?sslmode=require"

@@ -205,7 +205,7 @@ def test_a_refusal_survives_pickling_and_says_that_nothing_was_started(tmp_path)
     assert back.problems == (f"{tmp_path}/p.yaml:4: source.format: expected one of jsonl, csv, parquet, found 'xml'",)
     assert str(back).splitlines() == [
         *back.problems,
-        f"{tmp_path}/p.yaml: nothing was started. Fix the file, and retry",
+        f"{tmp_path}/p.yaml: nothing was started. Fix it, and retry",
     ]
     assert back.exit_code is ExitCode.WRONG_USE
 

@@ -61,6 +61,32 @@ def test_columns_that_are_missing_are_asked_for(tmp_path):
     assert refusal(tmp_path, content + "columns:\n") == f"4: {expected}"
 
 
+@pytest.mark.parametrize(
+    ("declared", "meant"),
+    [
+        ("string", "text"),
+        ("STRING not null", "text"),
+        ("String[]", "text"),
+        ("varchar2(30)", "text"),
+        ("float", "double precision"),
+        ("datetime", "timestamptz"),
+        ("json", "jsonb"),
+        ("decimal", "numeric(12,2)"),
+        ("bignit", "bigint"),
+        ("timestmptz not null", "timestamptz"),
+    ],
+)
+def test_a_type_of_another_language_or_a_misspelled_one_is_refused_with_the_one_that_was_meant(
+    tmp_path, declared, meant
+):
+    assert refusal(tmp_path, plain(("device: text", f"device: {declared}"))).endswith(f"; did you mean {meant}?")
+
+
+@pytest.mark.parametrize("declared", ["numeric", "numeric(99)", "text(3)", "point in the plane"])
+def test_no_type_is_suggested_where_the_type_is_known_or_like_no_other(tmp_path, declared):
+    assert "did you mean" not in refusal(tmp_path, plain(("device: text", f"device: {declared}")))
+
+
 def test_a_repeated_key_is_refused_where_it_is_repeated(tmp_path):
     assert refusal(tmp_path, plain(("seq: bigint", "seq: bigint\n  id: text"))) == (
         "11: columns.id: this key appears twice; remove one of them"

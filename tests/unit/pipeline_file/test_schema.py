@@ -8,6 +8,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from spark_jobs.pipeline.columns import _KINDS, Kind
 from tests.unit.pipeline_file.files import PLAIN, ROOT, SAMPLES, WHOLE, plain, problems_of, read
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "onceload/pipeline.schema.json").read_text())
@@ -76,6 +77,34 @@ def test_the_samples_fit_the_schema_and_name_it(path):
 
     VALIDATOR.validate(yaml.safe_load(content))
     assert content.startswith("# yaml-language-server: $schema=../onceload/pipeline.schema.json\n")
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_the_schema_knows_each_type_and_its_other_names(tmp_path, name):
+    measure = "(12, 2)" if _KINDS[name] is Kind.NUMERIC else ""
+    for declared in (f"{name}{measure}", f"{name}{measure} not null", f"{name}{measure}[]".upper()):
+        content = plain(("device: text", f'device: "{declared}"'))
+
+        read(tmp_path, content)
+        assert VALIDATOR.is_valid(yaml.safe_load(content)), declared
+
+
+@pytest.mark.parametrize(
+    "declared", ["bignit", "string", "numeric", "numeric(39,2)", "varchar(0)", "text(3)", "text null", "int[", ""]
+)
+def test_the_schema_and_the_reader_refuse_the_same_types(tmp_path, declared):
+    content = plain(("device: text", f'device: "{declared}"'))
+
+    assert problems_of(tmp_path, content)
+    assert not VALIDATOR.is_valid(yaml.safe_load(content))
+
+
+def test_an_editor_offers_each_type_with_and_without_not_null():
+    offered, *_ = SCHEMA["properties"]["columns"]["additionalProperties"]["anyOf"]
+
+    names = [each.partition("(")[0] for each in offered["enum"]]
+    assert set(names) >= set(Kind) - {Kind.VARCHAR}
+    assert all(f"{each} not null" in offered["enum"] for each in offered["enum"] if not each.endswith("null"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Draft a pipeline file from a sample of its files."""

@@ -1,0 +1,139 @@
+"""Read the sample of each format. Its name says what a file should be, and its content what it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from dedup_core.errors import OnceloadError
+from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
+from onceload.draft.files import Found, named_format, refused
+from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
+from onceload.draft.parquet import observe_parquet, sample_parquet
+from onceload.draft.sample import Content, Sampled, parts_of, read_content
+from onceload.draft.write import counted
+from spark_jobs.files.addresses import Unreadable
+from spark_jobs.files.fingerprints import MAGIC
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import read_at
+from spark_jobs.formats.chunks import FileRefused
+from spark_jobs.pipeline.declared import CsvOptions, Format
+
+S = TypeVar("S")
+T = TypeVar("T")
+#: If no name says that files are CSV, this share of a file must look like it.
+_SHARE_MIN = 0.9
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The records that were read of a few files."""
+
+    format: Format
+    files: tuple[Sampled, ...]
+    observed: Observed
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    notes: tuple[str, ...] = ()
+
+
+def read_sample(pattern: str, found: Found) -> Sample:
+    """Read a few files; those that cannot be read are noted, unless none can."""
+    named, chosen = named_format(pattern, found.files), found.chosen()
+    if named is Format.PARQUET or (named is None and all(map(_is_parquet, chosen))):
+        files, notes = _each(chosen, sample_parquet)
+        observed = observe_parquet(files)
+        return _not_empty(Sample(format=Format.PARQUET, files=tuple(files), observed=observed, notes=notes))
+    contents, notes = _each(chosen, read_content)
+    jsons = [content for content in contents if looks_like_json(content.beginning)]
+    if len(jsons) == len(contents) or named is Format.JSONL:
+        return _json(contents, named, notes)
+    if jsons:
+        raise refused(pattern, "files of CSV and of JSON lines", "files of one format. Draft each with its own pattern")
+    return _csv(pattern, contents, named, notes)
+
+
+def _is_parquet(listed: Listed) -> bool:
+    return read_at(listed.url, offset=0, size=len(MAGIC)) == MAGIC
+
+
+def _each(items: Sequence[S], read: Callable[[S], T]) -> tuple[list[T], tuple[str, ...]]:
+    results, failures = list[T](), list[OnceloadError]()
+    for item in items:
+        try:
+            results.append(read(item))
+        except OnceloadError as error:
+            failures.append(error)
+    if failures and not results:
+        raise _for_a_draft(failures[0])
+    return results, tuple(map(str, failures))
+
+
+def _for_a_draft(error: OnceloadError) -> OnceloadError:
+    if isinstance(error, Unreadable):
+        return Unreadable(error.url, f"{error.reason}. No draft was written. Check that it is there, and your rights")
+    return error
+
+
+def _json(contents: Sequence[Content], named: Format | None, notes: tuple[str, ...]) -> Sample:
+    files, refusals = _each(contents, _sample_json)
+    misnamed = ("the names of the files say CSV, but they hold JSON lines",) if named is Format.CSV else ()
+    observed, notes = observe_json(files), (*notes, *refusals, *misnamed)
+    return _not_empty(Sample(format=Format.JSONL, files=tuple(files), observed=observed, notes=notes))
+
+
+def _sample_json(content: Content) -> Sampled:
+    if content.beginning.strip() and not looks_like_json(content.beginning):
+        is_array = content.beginning.lstrip().startswith(b"[")
+        found = "it is one JSON array" if is_array else "most of its lines are not JSON objects"
+        raise FileRefused(content.listed.url, "one JSON object on each line", found, _CONVERT)
+    parts = tuple(part for part in parts_of(content) if not part.is_tail or any(map(is_json_record, lines_in([part]))))
+    return Sampled(listed=content.listed, parts=parts, is_whole=content.is_whole)
+
+
+_CONVERT = "Write one object on each line: jq -c '.[]' converts an array, and jq -c . a single document"
+
+
+def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes: tuple[str, ...]) -> Sample:
+    dialect = guess_dialect(contents[0])
+    if named is None and (dialect.width == 1 or dialect.share < _SHARE_MIN):
+        found = "neither its name nor its content says which format it has"
+        fix = "If it is CSV, give it a name that ends in .csv"
+        raise FileRefused(contents[0].listed.url, "JSON lines, CSV or Parquet", found, fix)
+    files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
+    if dialect.options.quote and not dialect.options.multiline and has_quoted_newlines(files, dialect.options):
+        dialect = replace(dialect, options=replace(dialect.options, multiline=True))
+        files, refusals = _each(contents, partial(sample_csv, dialect=dialect))
+    _check_headers(pattern, files, width=dialect.width)
+    options, observed = observe_with_null(files, dialect.options)
+    sample = Sample(format=Format.CSV, files=tuple(files), observed=observed, csv=options, notes=(*notes, *refusals))
+    return _not_empty(sample)
+
+
+def _check_headers(pattern: str, files: Sequence[Sampled], *, width: int) -> None:
+    """Refuse a header that is not that of the records, and files with different ones."""
+    first = files[0]
+    if len(first.header) != width:
+        found = f"its first line has {counted(len(first.header), 'field')}, and most lines have {width}"
+        fix = "Remove lines above the header, or give each field a name"
+        raise FileRefused(first.listed.url, "a name for each field in its first line", found, fix)
+    for other in files[1:]:
+        if first.header and other.header and not set(first.header) & set(other.header):
+            found = " and ".join(
+                f"{file.listed.name} with the header {', '.join(map(repr, file.header[:_NAMES_SHOWN]))}"
+                for file in (first, other)
+            )
+            raise refused(pattern, found, "files with common columns. Draft each kind with its own pattern")
+
+
+def _not_empty(sample: Sample) -> Sample:
+    """Without a record there is nothing to guess from."""
+    if sample.observed.records:
+        return sample
+    url = sample.files[0].listed.url
+    options = sample.csv if sample.format is Format.CSV else None
+    if sample.format is not Format.PARQUET and any(
+        lines_in([part for each in sample.files for part in each.parts], options)
+    ):
+        raise FileRefused(url, f"records of {sample.format}", "none of its lines is one", "Fix its lines")
+    raise Unreadable(url, "it has no complete record yet, so no draft was written")

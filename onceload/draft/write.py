@@ -1,0 +1,127 @@
+"""Write a pipeline file: names and values of the data are quoted, and comments stay on their line."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onceload.draft.guess import Guess, GuessedColumn
+from onceload.yaml_text import on_one_line, quoted
+from spark_jobs.pipeline.declared import CsvOptions, Format, MissingColumns
+
+_COMMENT_MAX = 300
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+#: YAML takes these for something else than text, in one of its versions.
+_TAKEN = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+_LEFT_OUT_MAX = 20
+#: A page of Postgres has 8,192 bytes, and a long value stored elsewhere takes 18 of them.
+_COLUMNS_SURE = 450
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a draft is made of."""
+
+    pattern: str
+    topic: str
+    format: Format
+    csv: CsvOptions
+    #: Whether a file that was read ends without a newline.
+    has_tail: bool
+    guess: Guess
+    #: In words, how many records of how many files were read.
+    source: str = ""
+    #: What a load will leave out.
+    notes: tuple[str, ...] = ()
+
+
+def write_draft(facts: Facts) -> str:
+    head = [
+        _comment(f"Drafted by onceload draft from {facts.source}."),
+        "# Each type is a guess from these records. Review it: a record that does not fit goes to quarantine.",
+        *map(_comment, facts.notes),
+    ]
+    return (
+        "\n".join([*head, f"pipeline: {facts.topic}", *_source(facts), *_columns(facts.guess), *_target(facts)]) + "\n"
+    )
+
+
+def _source(facts: Facts) -> Iterator[str]:
+    yield "source:"
+    yield f"  path: {quoted(facts.pattern)}"
+    yield f"  format: {facts.format}"
+    if facts.format is Format.CSV:
+        yield from _options(facts)
+    if facts.has_tail:
+        yield "  # At least one file ends without a newline, and this loads its last line too."
+        yield "  # Remove it if files still grow while they are loaded."
+        yield "  sealed: always"
+
+
+def _options(facts: Facts) -> Iterator[str]:
+    csv, usual = facts.csv, CsvOptions()
+    yield "  options:"
+    if csv.header:
+        yield "    header: true"
+    else:
+        yield "    # The first line is a record. Give the columns below their names; their order is that of the fields."
+        yield "    header: false"
+    yield f"    delimiter: {quoted(csv.delimiter)}"
+    if csv.quote != usual.quote:
+        yield f"    quote: {quoted(csv.quote)}"
+    if csv.escape is not None:
+        yield f"    escape: {quoted(csv.escape)}"
+    if csv.null != usual.null:
+        yield "    # This text is null. An empty field is then an empty text."
+        yield f"    null: {quoted(csv.null)}"
+    if csv.multiline:
+        yield "    # Some values in quotes have newlines."
+        yield "    multiline: true"
+    if facts.guess.has_missing_columns:
+        yield f"    missing_columns: {MissingColumns.IGNORE}"
+
+
+def _columns(guess: Guess) -> Iterator[str]:
+    yield "columns:"
+    if len(guess.columns) > _COLUMNS_SURE:
+        yield f"  # A row has to fit into 8 kB, which only {_COLUMNS_SURE} columns of any type always do. For columns"
+        yield "  # of 8 bytes, such as bigint, the limit is about 1,000. Remove columns that you do not need."
+    for each in guess.columns:
+        yield from (f"  {_comment(comment)}" for comment in each.comments)
+        yield f"  {_name(each.column.name)}: {_type(each)}"
+    for name, why in guess.left_out[:_LEFT_OUT_MAX]:
+        yield f"  {_comment(f'not loaded: the field {_shown(name)}, because {why}')}"
+    if len(guess.left_out) > _LEFT_OUT_MAX:
+        yield f"  # not loaded: {len(guess.left_out) - _LEFT_OUT_MAX:,} more fields"
+
+
+def _type(each: GuessedColumn) -> str:
+    return f"{each.column.type}{' not null' if each.column.not_null else ''}"
+
+
+def _target(facts: Facts) -> Iterator[str]:
+    yield "target:"
+    yield f"  table: public.{facts.topic}"
+    if facts.guess.key is not None:
+        key = quoted([facts.guess.key])
+        yield "  # If a later record of the same key replaces an earlier one, add:"
+        yield "  # write: merge"
+        yield f"  # key: {key}"
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name not in _TAKEN else quoted(name)
+
+
+def _shown(name: str) -> str:
+    """A name that cannot be a column may have anything in it."""
+    written = name.encode(errors="backslashreplace").decode()
+    return quoted(written if len(written) <= 80 else f"{written[:77]}...")
+
+
+def counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def _comment(words: str) -> str:
+    shown = on_one_line(words)
+    return f"# {shown if len(shown) <= _COMMENT_MAX else f'{shown[: _COMMENT_MAX - 3]}...'}"

@@ -1,0 +1,333 @@
+"""The Python API: a pipeline, and what the command line does with it.
+
+Each method opens the database, does one thing and closes it again, so a pipeline holds nothing open. Methods may be
+called from any thread, and several at once. Nothing here changes signal handlers or the configuration of logging.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
+
+from sqlalchemy import Engine as Database
+
+from dedup_core.errors import SettingRefused
+from dedup_core.names import Batch, Position
+from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
+from dedup_core.postgres.connection import translated
+from onceload.choices import chosen, how_of
+from onceload.databases import open_database, ready_database
+from onceload.host_program import guarded, main_kept
+from onceload.settings import Settings, given_settings
+from onceload.sources import has_source
+
+if TYPE_CHECKING:
+    # Arrow takes a while to import, and some commands do without it.
+    from dedup_core.postgres.batches import Audit
+    from dedup_core.postgres.recovery import Recovery
+    from dedup_core.postgres.rewind import Rewind
+    from onceload.explanation import Explanation
+    from spark_jobs.load.report import Report
+    from spark_jobs.load.settings import LoadSettings
+    from spark_jobs.pipeline.declared import Declared
+    from spark_jobs.plan.choice import Choice
+    from spark_jobs.plan.plan import Plan
+    from spark_jobs.verify.verify import Verification
+    from spark_jobs.work.progress import OnProgress
+
+#: What runs a load: `auto` starts Spark only where it can help.
+EngineName = Literal["auto", "spark", "local"]
+
+
+class ArrowStream(Protocol):
+    """Anything that Arrow reads without a copy: its tables, and frames of pandas or polars."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ToArrow(Protocol):
+    """Anything that makes an Arrow table or reader of itself."""
+
+    def to_arrow(self) -> object: ...
+
+
+#: What `load_rows` takes.
+Rows: TypeAlias = ArrowStream | ToArrow | Iterable[Mapping[str, Any]]
+
+
+@contextmanager
+def database(*, dsn: str | None = None, home: Path | str | None = None) -> Iterator[str]:
+    """The address of the database while the block runs: `dsn`, ONCELOAD_DSN, or the embedded Postgres.
+
+    The embedded one is started and gets the schema, and keeps running until the last block or call that uses it ends.
+    """
+    with ready_database(given_settings(os.environ, dsn=dsn, home=home)) as address:
+        yield address
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A declared way from a source to a target table. Make it with `read` or `of`."""
+
+    declared: "Declared"
+    settings: Settings = field(repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        path: Path | str,
+        *,
+        values: Mapping[str, str] = {},
+        dsn: str | None = None,
+        home: Path | str | None = None,
+    ) -> "Pipeline":
+        """Read a pipeline file; `values` fill the placeholders in source.path."""
+        from onceload.pipeline_file import read_pipeline
+
+        settings = given_settings(os.environ, dsn=dsn, home=home)
+        return cls(read_pipeline(Path(path), values=values, needs_source=False), settings)
+
+    @classmethod
+    def of(
+        cls,
+        description: object,
+        *,
+        values: Mapping[str, str] = {},
+        dsn: str | None = None,
+        home: Path | str | None = None,
+    ) -> "Pipeline":
+        """A pipeline from a mapping with the keys of a pipeline file, or from a dataclass with such fields."""
+        from onceload.pipeline_file import parse_pipeline
+
+        settings = given_settings(os.environ, dsn=dsn, home=home)
+        return cls(parse_pipeline(description, values=values), settings)
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+    def plan(self, *, only: Sequence[str] = (), replaces: bool = False) -> "Plan":
+        """What a load would read, and why it skips the rest; nothing is changed."""
+        from spark_jobs.plan.plan import make_plan
+        from spark_jobs.write.target import check_target
+
+        self._check_source()
+        with self._opened("planning") as engine:
+            ledger = PostgresLedger(engine)
+            check_target(engine, ledger, self.declared)
+            choice = self._chosen(only, replaces=replaces)
+            return make_plan(self.declared, ledger, now_s=time.time(), choice=choice)
+
+    def load(
+        self,
+        *,
+        only: Sequence[str] = (),
+        replaces: bool = False,
+        accepts_differences: bool = False,
+        batch: str | None = None,
+        engine: EngineName = "auto",
+        master: str | None = None,
+        spark_options: Mapping[str, str] = {},
+        wait_s: float = 600.0,
+        on_progress: "OnProgress | None" = None,
+    ) -> "Report":
+        """Load new records, exactly once.
+
+        The arguments are the options of `onceload load`. `only` names files below the root of the source, or patterns
+        of them. A later call with the same `batch` takes over from this one. `on_progress` is called about once a
+        second, from another thread.
+        Files that cannot be loaded raise no error, because the others are loaded: see `notes` of the report.
+        """
+        how = self._options(engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": self._chosen(only, replaces=replaces), "differences_accepted": accepts_differences}
+        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
+
+    def stage(
+        self,
+        *,
+        only: Sequence[str] = (),
+        replaces: bool = False,
+        batch: str | None = None,
+        engine: EngineName = "auto",
+        master: str | None = None,
+        spark_options: Mapping[str, str] = {},
+        wait_s: float = 600.0,
+        on_progress: "OnProgress | None" = None,
+    ) -> "Report":
+        """Read new records into a staging table; the target does not change before `publish`."""
+        how = self._options(engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": self._chosen(only, replaces=replaces), "publishes": False}
+        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
+
+    def load_rows(
+        self,
+        rows: Rows,
+        *,
+        producer: str,
+        first_id: int | None = None,
+        id_column: str | None = None,
+        batch: str | None = None,
+    ) -> "Report":
+        """Load rows that this program has, exactly once, into a pipeline without source.
+
+        Each row is known by its producer and its id: those from `first_id` on, or those in a column. Ids must increase.
+        Call again with the same ids after any failure: rows that are loaded are counted as duplicates.
+        The rows of a call are one commit; with publish: direct, they are commits of about source.chunk_bytes each.
+        """
+        from onceload.given_rows import offers_of
+        from spark_jobs.load.rows import load_rows
+
+        if has_source(self.declared):
+            found = f"pipeline {self.name}, which reads files"
+            raise SettingRefused("load_rows", found, "a pipeline of its own, without source")
+        _check_ids(first_id, id_column)
+        offers = offers_of(rows, self.declared, producer=producer, first_id=first_id, id_column=id_column)
+        # Rows that cannot be read do not start a database.
+        begun = list(islice(offers, 1))
+        with ready_database(self.settings) as dsn:
+            return load_rows(
+                self.declared,
+                LedgerSettings(dsn=dsn),
+                chain(begun, offers),
+                producer=producer,
+                is_without_gaps=id_column is None,
+                batch=_batch(batch),
+                run=self.settings.run,
+            )
+
+    def audit(self, batch: str) -> "Audit":
+        """Check a staged batch with the suite of the pipeline; a failed critical expectation raises AuditFailed."""
+        from spark_jobs.load.kept_batch import audit_batch
+
+        with self._ready("auditing") as how:
+            return audit_batch(self.declared, how, batch=Batch(batch))
+
+    def publish(self, batch: str, *, accepts_differences: bool = False) -> "Report":
+        """Write a staged batch to the target, in one commit; publishing it twice changes nothing."""
+        from spark_jobs.load.kept_batch import publish_batch
+
+        with self._ready("publishing") as ready:
+            how = replace(ready, differences_accepted=accepts_differences)
+            return publish_batch(self.declared, how, batch=Batch(batch), run=self.settings.run)
+
+    def give_up(self, batch: str) -> bool:
+        """Delete a staged batch, so that the next load plans its records again; returns whether there was one."""
+        from spark_jobs.load.kept_batch import give_up
+
+        with self._ready("giving up") as how:
+            return give_up(self.declared, how, batch=Batch(batch))
+
+    def verify(self, *, deep: bool = False) -> "Verification":
+        """Compare files and rows with the ledger; `deep` parses the files again and compares every value."""
+        from spark_jobs.verify.verify import verify
+
+        with self._opened("verifying") as engine:
+            return verify(self.declared, engine, deep=deep)
+
+    def why(self, name: str) -> "Explanation":
+        """Explain why a file is or is not loaded, and what the next load does with it."""
+        from onceload.explanation import explain
+
+        self._check_source()
+        with self._opened("looking at a file") as engine:
+            return explain(self.declared, engine, name)
+
+    def recover_state(
+        self, *, position: int = 0, dry_run: bool = False, on_progress: Callable[[str], None] | None = None
+    ) -> "Recovery":
+        """Rebuild producer states from the ledger, from its beginning or from the snapshot at a position."""
+        with open_database(self.settings) as engine:
+            return recover_state(
+                engine,
+                self.name,
+                snapshot_position=Position(position),
+                dry_run=dry_run,
+                on_progress=on_progress or _ignore,
+            )
+
+    def recover_rewind(
+        self,
+        *,
+        position: int | None = None,
+        dry_run: bool = False,
+        accepts_differences: bool = False,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> "Rewind":
+        """Delete rows and state after a position, by default that of the latest snapshot, to load them again."""
+        from spark_jobs.recover.rewind import rewind
+
+        with open_database(self.settings) as engine:
+            return rewind(
+                self.declared,
+                engine,
+                to=None if position is None else Position(position),
+                dry_run=dry_run,
+                differences_accepted=accepts_differences,
+                on_progress=on_progress,
+            )
+
+    def _options(self, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]) -> dict[str, Any]:
+        """Where a load runs; what its processes need is imported while it is planned."""
+        from spark_jobs.work.local.processes import import_early
+
+        self._check_source()
+        if engine != "spark" and not master:
+            import_early()
+        from spark_jobs.load.engine import Engine
+
+        if engine not in set(Engine):
+            raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
+        return {"engine": Engine(engine), "master": master, "spark_options": spark_options}
+
+    def _load(self, batch: str | None, changes: Mapping[str, Any]) -> "Report":
+        """Load with these changes of the settings."""
+        from spark_jobs.load.load import load
+
+        with self._ready("loading") as how, main_kept():
+            return load(self.declared, replace(how, **changes), batch=_batch(batch), run=self.settings.run)
+
+    def _check_source(self) -> None:
+        if not has_source(self.declared):
+            found = f"pipeline {self.name}, which declares none"
+            raise SettingRefused("source", found, "a pipeline with a source; rows of a program are loaded by load_rows")
+
+    def _chosen(self, only: Sequence[str], *, replaces: bool) -> "Choice":
+        # One name alone is a sequence too, of its characters.
+        return chosen(self.declared, files=(only,) if isinstance(only, str) else only, replaces=replaces)
+
+    @contextmanager
+    def _ready(self, doing: str) -> "Iterator[LoadSettings]":
+        """The database with the schema, for what writes rows."""
+        with translated(pipeline=self.name, doing=doing), ready_database(self.settings) as dsn:
+            yield how_of(self.settings, dsn)
+
+    @contextmanager
+    def _opened(self, doing: str) -> Iterator[Database]:
+        """The database, for what looks; refuses an edit of the pipeline that a load would refuse."""
+        from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+
+        with translated(pipeline=self.name, doing=doing), open_database(self.settings) as engine:
+            PostgresLedger(engine).find_version(pipeline_with_declaration(self.declared))
+            yield engine
+
+
+def _batch(named: str | None) -> Batch:
+    from spark_jobs.load.settings import new_batch
+
+    return Batch(named) if named is not None else new_batch()
+
+
+def _check_ids(first_id: object, id_column: object) -> None:
+    if (first_id is None) == (id_column is None):
+        found = "neither of them" if first_id is None else "both of them"
+        raise SettingRefused("first_id or id_column", found, "the id of the first row, or the column of ids")
+    if first_id is not None and (not isinstance(first_id, SupportsIndex) or isinstance(first_id, bool)):
+        raise SettingRefused("first_id", f"{first_id!r:.80}", "an integer")
+
+
+def _ignore(doing: str) -> None:
+    """The default for what reports its progress in words."""

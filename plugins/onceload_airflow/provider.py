@@ -1,0 +1,14 @@
+"""What Airflow's list of providers says of this one; Airflow finds it by an entry point."""
+
+from typing import Any
+
+
+def provider_info() -> dict[str, Any]:
+    return {
+        "package-name": "onceload",
+        "name": "Onceload",
+        "description": "Loads files into Postgres exactly once.",
+        "connection-types": [
+            {"connection-type": "onceload", "hook-class-name": "onceload_airflow.hook.OnceloadHook"},
+        ],
+    }

@@ -1,0 +1,21 @@
+"""Drafts of files that a test writes."""
+
+from pathlib import Path
+
+from onceload.draft.draft import draft
+from onceload.pipeline_file import parse_text
+from spark_jobs.pipeline.declared import Declared
+
+
+def draft_of(path: Path, content: str | bytes) -> str:
+    """The draft of one file."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return draft(str(path)).text
+
+
+def declared_of(path: Path, content: str | bytes) -> Declared:
+    return parse_text(draft_of(path, content), name="draft")
+
+
+def columns_of(path: Path, content: str | bytes) -> dict[str, str]:
+    return {each.name: str(each.type) + " not null" * each.not_null for each in declared_of(path, content).columns}
