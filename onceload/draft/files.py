@@ -52,7 +52,8 @@ def find_files(pattern: str) -> Found:
     if not pattern.strip() or not pattern.isprintable() or find_placeholders(pattern):
         raise refused(pattern, "no plain pattern", "a pattern of files without {{ placeholders }}")
     folder = local_path(pattern)
-    if folder and Path(folder).expanduser().is_dir():
+    # os.path, because pathlib raises where a folder above may not be entered.
+    if folder and os.path.isdir(Path(folder).expanduser()):  # noqa: PTH112
         raise refused(pattern, "a folder", _pattern_for(Path(folder).expanduser()))
     try:
         listing = list_files(pattern)
@@ -81,7 +82,7 @@ def _nothing_found(pattern: str, listing: Listing) -> Exception:
     if listing.folders:
         deeper = posixpath.join(pattern, "*")
         return refused(pattern, "only folders", f"a pattern of files in them, such as {shlex.quote(deeper)}")
-    if (path := local_path(pattern)) and Path(path).expanduser().is_file():
+    if (path := local_path(pattern)) and os.path.isfile(Path(path).expanduser()):  # noqa: PTH113
         return refused(pattern, "a file whose name has wildcards in it", "each [ written as [[], * as [*], ? as [?]")
     return refused(pattern, "no file", "a pattern of files that exist (names that begin with a dot do not match)")
 

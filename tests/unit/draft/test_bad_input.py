@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -112,22 +113,37 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(user)
 
 
-def test_files_without_permission_are_refused_or_noted(tmp_path, capsys):
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    # The other user may have no right to read modules that are imported late.
-    assert cli.main(["draft", str(written(tmp_path, "open.jsonl", LINE))], {}) == 0
-    (tmp_path / "open.jsonl").unlink()
-    capsys.readouterr()
-    written(tmp_path, "secret.jsonl", LINE).chmod(0)
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that other users may enter, unlike the temporary folders of a test."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_folder_that_may_not_be_entered_is_named(shared, capsys):
+    (shared / "closed").mkdir(mode=0o700)
+    written(shared / "closed", "a.jsonl", LINE)
     with unprivileged():
-        assert cli.main(["draft", f"{tmp_path}/*.jsonl"], {}) == 1
+        assert cli.main(["draft", f"{shared}/closed/*.jsonl"], {}) == 2
+    said = capsys.readouterr()
+    assert (said.out, "Permission denied" in said.err, "Error" in said.err) == ("", True, False)
+
+
+def test_files_without_permission_are_refused_or_noted(shared, capsys):
+    # The other user may have no right to read modules that are imported late.
+    assert cli.main(["draft", str(written(shared, "open.jsonl", LINE))], {}) == 0
+    (shared / "open.jsonl").unlink()
+    capsys.readouterr()
+    written(shared, "secret.jsonl", LINE).chmod(0)
+    with unprivileged():
+        assert cli.main(["draft", f"{shared}/*.jsonl"], {}) == 1
     said = capsys.readouterr()
     assert (said.out, "secret.jsonl: Permission denied. No draft was written." in said.err) == ("", True)
 
-    written(tmp_path, "open.jsonl", LINE)
+    written(shared, "open.jsonl", LINE)
     with unprivileged():
-        found = draft(f"{tmp_path}/*.jsonl")
+        found = draft(f"{shared}/*.jsonl")
     assert found.records == 1
     assert "Permission denied" in found.notes[0]
 
