@@ -22,6 +22,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
 
 import onceload
+import spark_jobs
 from dedup_core.errors import ExitCode
 from onceload.databases import opened
 from onceload.outcome import OUTCOME_FILE, find_outcome
@@ -208,7 +209,7 @@ class Load(_OfPipeline):
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
-        quiet = Path(onceload.__file__).parents[1] / "spark_jobs" / "log4j2.properties"
+        quiet = Path(spark_jobs.__path__[0], "log4j2.properties")
         conf = {
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
             "spark.ui.enabled": "false",
