@@ -1,5 +1,6 @@
-"""Checks of what Onceload needs on a machine, each with its fix."""
+"""Checks of what Onceload needs on a machine, and of what an Airflow finds of it, each with its fix."""
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from sqlalchemy import Engine, text
 from dedup_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
 from dedup_core.postgres.connection import statements
 from onceload import schema
+from onceload.extras import check_installed
 from onceload.settings import Settings
 
 SQL = statements("doctor.sql", package=__package__)
@@ -37,7 +39,7 @@ class Check:
 
 def examine(settings: Settings, *, open_database: Callable[..., AbstractContextManager[Engine]]) -> list[Check]:
     """Run all checks; one that fails does not stop the others."""
-    return [_python(), _java(os.environ), _disk(settings.home), *_database(settings, open_database)]
+    return [_python(), _java(os.environ), _disk(settings.home), *check_database(settings, open_database)]
 
 
 def _python() -> Check:
@@ -90,12 +92,27 @@ def _disk(home: Path) -> Check:
     )
 
 
-def _database(settings: Settings, open_database: Callable[..., AbstractContextManager[Engine]]) -> Iterator[Check]:
+def examine_airflow() -> list[Check]:
+    """What the Airflow of this environment finds of Onceload, asked in a process of its own."""
+    check_installed("airflow", needed_by="--airflow")
+    command = [sys.executable, "-m", "onceload_airflow.doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        fix = f"run `{' '.join(command)}` to see all of it; `airflow version` has to work first"
+        return [Check(name="airflow", healthy=False, expected="an Airflow that starts", found=said, fix=fix)]
+    return [Check(**each) for each in json.loads(lines[-1])]
+
+
+def check_database(settings: Settings, open_database: Callable[..., AbstractContextManager[Engine]]) -> Iterator[Check]:
     try:
         with open_database(settings, schema_checked=False) as engine:
             yield _server(engine)
             yield _clock(engine)
-            yield _schema(engine)
+            yield (known := _schema(engine))
+            if known.healthy:
+                yield _rights(engine)
     except OnceloadError as error:
         yield Check(name="database", healthy=False, expected="a reachable database", found="none", fix=str(error))
 
@@ -132,3 +149,15 @@ def _schema(engine: Engine) -> Check:
         found = error.found if isinstance(error, SchemaRefused | UpgradeUnfinished) else "unreadable"
         return Check(name="schema", healthy=False, expected=f"revision {schema.head()}", found=found, fix=str(error))
     return Check(name="schema", healthy=True, expected=found, found=found, fix="")
+
+
+def _rights(engine: Engine) -> Check:
+    with engine.begin() as connection:
+        user, missing = connection.execute(SQL["rights"]).one()
+    return Check(
+        name="rights",
+        healthy=not missing,
+        expected="the rights of onceload_loader",
+        found=f"{user} lacks {', '.join(missing)}" if missing else f"those of a loader, as {user}",
+        fix=f"run `GRANT onceload_loader TO {user}` as an administrator (docs/how-to/roles.md)",
+    )

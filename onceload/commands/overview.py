@@ -7,7 +7,7 @@ because they import SQLAlchemy and the database driver.
 OVERVIEW: dict[str, dict[str, str]] = {
     "setup": {
         "init": "create or upgrade the schema",
-        "doctor": "check Python, Java, database, schema, disk and clock",
+        "doctor": "check Python, Java, database, schema, rights, disk and clock",
     },
     "editor": {
         "schema": "print the JSON Schema of pipeline files, or write it where editors find it",

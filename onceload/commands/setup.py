@@ -14,7 +14,13 @@ from onceload.terminal import (
 
 def add(commands: Commands) -> None:
     command(commands, "init", init, "create or upgrade the schema", "onceload init")
-    command(commands, "doctor", diagnose, "check Python, Java, database, schema, disk and clock", "onceload doctor")
+    checked = "check Python, Java, database, schema, rights, disk and clock"
+    command(commands, "doctor", diagnose, checked, "onceload doctor").add_argument(
+        "--airflow",
+        action="store_true",
+        help="check what the Airflow of this environment finds: versions, provider, plugin, connection type, bundles, "
+        "DAGs, and the database by the connection of a task",
+    )
 
 
 def init(arguments: Arguments, settings: Settings) -> ExitCode:
@@ -34,7 +40,7 @@ def init(arguments: Arguments, settings: Settings) -> ExitCode:
 
 def diagnose(arguments: Arguments, settings: Settings) -> ExitCode:
     """Check what Onceload needs, and print how to fix what is missing."""
-    checks = doctor.examine(settings, open_database=open_database)
+    checks = doctor.examine_airflow() if arguments.airflow else doctor.examine(settings, open_database=open_database)
     if arguments.json:
         show_json({"healthy": all(check.healthy for check in checks), "checks": checks})
     else:

@@ -32,7 +32,7 @@ class PipelinesBundle(BaseDagBundle):
 
     def __init__(self, *, pipelines: str, **others: Any) -> None:  # noqa: ANN401 - of the class above.
         super().__init__(**others)
-        self._pipelines = Path(pipelines).absolute()
+        self.pipelines = Path(pipelines).absolute()
 
     @property
     def path(self) -> Path:
@@ -45,7 +45,7 @@ class PipelinesBundle(BaseDagBundle):
     def refresh(self) -> None:
         """Write changed files; each is replaced atomically."""
         self.base_dir.mkdir(parents=True, exist_ok=True)
-        wanted = {self._name_of(path): _DAG.format(path=str(path)) for path in find_pipelines(self._pipelines)}
+        wanted = {self._name_of(path): _DAG.format(path=str(path)) for path in find_pipelines(self.pipelines)}
         for name, content in wanted.items():
             file = self.base_dir / name
             if not file.exists() or file.read_text(encoding="utf-8") != content:

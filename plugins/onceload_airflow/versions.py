@@ -14,7 +14,18 @@ try:
 except ImportError:  # Airflow 3.1
     from airflow.exceptions import AirflowRescheduleException
 
-__all__ = ["AirflowRescheduleException", "AsyncCallback", "no_retry_after"]
+__all__ = ["AirflowRescheduleException", "AsyncCallback", "no_retry_after", "plugin_errors"]
+
+
+def plugin_errors() -> dict[str, str]:
+    """The plugins that Airflow could not import, with the reasons. Asked after Airflow has imported them."""
+    try:
+        from airflow.plugins_manager import get_import_errors
+    except ImportError:  # Airflow 3.1
+        from airflow.plugins_manager import import_errors  # type: ignore[attr-defined]
+
+        return dict(import_errors)
+    return get_import_errors()
 
 
 def no_retry_after(reason: str) -> dict[str, Any]:

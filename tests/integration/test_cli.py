@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,6 +294,28 @@ def test_the_shell_completes_what_is_typed(tmp_path, typed, offered):
 
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "offered").read_text().split("\n") == offered
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_with_the_line_of_the_docs():
+    page = (Path(__file__).resolve().parents[2] / "docs/how-to/completion.md").read_text("utf-8")
+    (line,) = {each.strip("` ") for each in re.findall(r"`eval .*?`", page)}
+    tab = (
+        "COMP_WORDS=(onceload qu) COMP_CWORD=1 COMP_LINE='onceload qu' COMP_POINT=11 COMP_TYPE=9\n"
+        "$(complete -p onceload | sed 's/.*-F \\([^ ]*\\).*/\\1/') onceload qu onceload\n"
+        "printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    done = subprocess.run(
+        ["bash", "--norc", "-c", f"{line}\n{tab}"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["quarantine"], done.stderr
 
 
 def test_a_log_level_that_is_none_is_refused(dsn):
@@ -620,7 +643,7 @@ def test_doctor_checks_everything_and_prints_how_to_fix_it(empty_dsn):
     assert before.returncode == 2
     assert "Run `onceload init`" in before.stderr
     assert [check["name"] for check in json.loads(after.stdout)["checks"]] == [
-        "python", "java", "disk", "database", "clock", "schema",
+        "python", "java", "disk", "database", "clock", "schema", "rights",
     ]  # fmt: skip
     assert after.returncode == 0, after.stderr
 
