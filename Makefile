@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup check docs dist test test-rest test-laws test-all run cluster demo faults mutants bench lock clean
 
+DIST = dist
+
 help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
 
@@ -19,8 +21,9 @@ docs: ## Build the pages into site/, with links that are checked; they need no i
 	@PYTHON="$(PYTHON)" bash requirements/setup docs
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs:. .venv/bin/python -m mkdocs build --strict
 
-dist: setup ## Build the wheel and the sdist into dist/
-	.venv/bin/python -m hatchling build
+dist: setup ## Build the wheel, the sdist, and the list of the locked packages (CycloneDX) into dist/
+	.venv/bin/python -m hatchling build --directory $(DIST)
+	.venv/bin/python requirements/sbom.py requirements/onceload.txt > $(DIST)/onceload.cdx.json
 
 # The tests start hundreds of processes. Without bytecode, each of them would compile the modules again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15

@@ -1,9 +1,14 @@
-"""The built wheel, installed with plain pip into empty environments: a light core, and an Airflow that was there."""
+"""The built wheel, installed with plain pip into empty environments.
 
+A light core on each version of Python, all extras on the newest, and an Airflow that was there before.
+"""
+
+import json
 import os
+import shutil
 import subprocess
 import sys
-import venv
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -33,16 +38,26 @@ _BUNDLES = """[
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def dist(tmp_path_factory):
+    """What `make dist` builds; the environment is there already."""
     dist = tmp_path_factory.mktemp("dist")
-    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], cwd=_ROOT)
+    _run(["make", "--old-file=setup", "dist", f"DIST={dist}"], cwd=_ROOT)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(dist):
     (wheel,) = dist.glob("*.whl")
     return wheel
 
 
 @pytest.fixture(scope="module")
 def core(wheel, tmp_path_factory):
-    installed = Installed(_filled(tmp_path_factory.mktemp("core")))
+    return _core_of(wheel, tmp_path_factory.mktemp("core"), sys.executable)
+
+
+def _core_of(wheel, home, python):
+    installed = Installed(_filled(home), python)
     installed.megabytes_before = _megabytes(installed.home / "env")
     installed.install(str(wheel))
     return installed
@@ -73,9 +88,9 @@ class Installed:
 
     megabytes_before = 0
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, python: str = sys.executable) -> None:
         self.home, self.bin = home, home / "env" / "bin"
-        venv.create(home / "env", with_pip=True)
+        _run([python, "-m", "venv", home / "env"], env=_clean())
 
     def install(self, *wanted: str) -> None:
         self.run("pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
@@ -84,13 +99,27 @@ class Installed:
         return set(self.run("pip", "freeze").stdout.splitlines())
 
     def run(self, *command: str, fails: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        # Nothing of this checkout or its environment.
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-        clean |= {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "ONCELOAD_HOME": str(self.home), **environment}
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        clean = {**_clean(), "PATH": path, "ONCELOAD_HOME": str(self.home), **environment}
         done: subprocess.CompletedProcess[str] = _run(
             [self.bin / command[0], *command[1:]], cwd=self.home, env=clean, fails=fails
         )
         return done
+
+
+def _clean():
+    """Nothing of this checkout or its environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+
+
+def _python(version: str) -> str:
+    """One on the PATH, or one that pyenv has; a name on the PATH may lead to none."""
+    of_pyenv = sorted(map(str, (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")))
+    for python in filter(None, [shutil.which(f"python{version}"), *of_pyenv]):
+        works = subprocess.run([python, "-c", "import ensurepip, venv"], env=_clean(), capture_output=True, check=False)
+        if works.returncode == 0:
+            return python
+    pytest.skip(f"there is no Python {version} with venv here")
 
 
 def _run(command, *, fails=0, **options):
@@ -105,13 +134,44 @@ def test_the_wheel_has_only_our_names_at_its_top(wheel):
     assert {name for name in names if not name.endswith(".dist-info")} == _TOP
 
 
+def test_the_wheel_that_is_built_from_the_sdist_is_the_same(dist, wheel, tmp_path):
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again"], cwd=source)
+
+    (again,) = (tmp_path / "again").glob("*.whl")
+    assert _content(again) == _content(wheel)
+
+
+def test_dist_lists_the_locked_packages(dist):
+    components = json.loads((dist / "onceload.cdx.json").read_text("utf-8"))["components"]
+
+    assert {"apache-airflow", "pyarrow", "pyspark", "sqlalchemy"} <= {each["name"] for each in components}
+
+
+def _content(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def test_the_core_alone_is_light_and_loads(core, dsn):
-    load = core.run("onceload", "load", "pipelines/numbers.yaml", ONCELOAD_DSN=dsn)
-    core.run("onceload", "verify", "--deep", "pipelines/numbers.yaml", ONCELOAD_DSN=dsn)
+    _check_load(core, dsn)
+    assert _megabytes(core.home / "env") - core.megabytes_before < _CORE_MB_MAX
+
+
+@pytest.mark.parametrize("version", sorted({"3.11", "3.12", "3.13"} - {f"3.{sys.version_info.minor}"}))
+def test_the_core_loads_on_each_python(version, wheel, tmp_path, dsn):
+    _check_load(_core_of(wheel, tmp_path, _python(version)), dsn)
+
+
+def _check_load(installed, dsn):
+    load = installed.run("onceload", "load", "pipelines/numbers.yaml", ONCELOAD_DSN=dsn)
+    installed.run("onceload", "verify", "--deep", "pipelines/numbers.yaml", ONCELOAD_DSN=dsn)
 
     assert "10 loaded" in load.stderr
     assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]
-    assert _megabytes(core.home / "env") - core.megabytes_before < _CORE_MB_MAX
 
 
 @pytest.mark.parametrize(
@@ -141,26 +201,50 @@ def test_an_airflow_that_was_there_finds_everything_and_keeps_its_versions(wheel
     installed.install(f"{wheel}[airflow]", *before)
     assert {each for each in before if each not in installed.frozen()} == set()
 
+    environment = _migrated(installed)
+    address = dsn.replace("postgresql://", "onceload://")
+    installed.run("airflow", "connections", "add", "onceload", "--conn-uri", address, **environment)
+    installed.run("onceload", "init", ONCELOAD_DSN=dsn)
+    installed.run("onceload", "doctor", "--airflow", **environment)
+    installed.run("airflow", "dag-processor", "--num-runs", "1", **environment)
+    found = installed.run("airflow", "dags", "list", "--output", "plain", **environment).stdout
+    installed.run("airflow", "dags", "test", "ingest__numbers", **environment)
+
+    dags = {line.split()[0] for line in found.splitlines() if line}
+    assert {"backfill", "ingest__numbers", "maintain", "recover", "snapshot", "verify"} <= dags
+    assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]
+
+
+def test_all_extras_on_the_newest_python_load_with_spark_and_the_newest_airflow_finds_everything(wheel, home, dsn):
+    """The loads are into the embedded Postgres, and one of them is audited."""
+    installed = Installed(home, _python("3.13"))
+    installed.install(f"{wheel}[all]")
+
+    installed.run("pip", "check")
+    by_spark = installed.run("onceload", "load", "pipelines/numbers.yaml", "--engine", "spark", "--json")
+    audited = installed.run("onceload", "load", "pipelines/checked.yaml", "--json")
+    installed.run("onceload", "verify", "--deep", "pipelines/checked.yaml")
+    counted = installed.run("onceload", "sql", "-c", "SELECT count(DISTINCT id) FROM numbers", "--csv").stdout
+    installed.run("onceload", "init", ONCELOAD_DSN=dsn)
+    installed.run("onceload", "doctor", "--airflow", **_migrated(installed), ONCELOAD_DSN=dsn)
+
+    assert [json.loads(each.stdout)["loaded"] for each in (by_spark, audited)] == [10, 10]
+    assert json.loads(by_spark.stdout)["engine"] == "spark"
+    assert counted.split() == ["count", "10"]
+
+
+def _migrated(installed):
+    """The environment of an Airflow with a database of its own."""
+    home = installed.home
     environment = {
         "AIRFLOW_HOME": str(home / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": _BUNDLES,
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home / "bundles"),
-        "ONCELOAD_DSN": dsn,
         "ONCELOAD_PIPELINES": str(home / "pipelines"),
     }
     installed.run("airflow", "db", "migrate", **environment)
-    installed.run("airflow", "dag-processor", "--num-runs", "1", **environment)
-    found = installed.run("airflow", "dags", "list", "--output", "plain", **environment).stdout
-    providers = installed.run("airflow", "providers", "list", "--output", "plain", **environment).stdout
-    plugins = installed.run("airflow", "plugins", "--output", "plain", **environment).stdout
-    installed.run("airflow", "dags", "test", "ingest__numbers", **environment)
-
-    dags = {line.split()[0] for line in found.splitlines() if line}
-    assert {"backfill", "ingest__numbers", "maintain", "recover", "snapshot", "verify"} <= dags
-    assert "onceload" in providers
-    assert "onceload" in plugins
-    assert execute(dsn, "SELECT count(*), count(DISTINCT id) FROM numbers") == [(10, 10)]
+    return environment
 
 
 def _megabytes(folder: Path) -> int:

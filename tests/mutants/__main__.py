@@ -48,6 +48,7 @@ COPIED = (
     "plugins",
     "pyproject.toml",
     "README.md",
+    "requirements",
     "spark_jobs",
     "tests",
 )

@@ -51,6 +51,7 @@ OF_CLUSTERS = "tests/cluster/test_cluster.py"
 OF_ROLES = "tests/integration/test_roles.py"
 OF_STORES = "tests/loads/test_object_store.py"
 OF_RUNS = "tests/dags/test_runs.py"
+OF_DOCTOR = "tests/dags/test_doctor.py"
 OF_RECOVERIES = "tests/dags/test_recovery.py"
 KILLED_REPLACING = (
     "tests/loads/test_killed_replace.py"
@@ -3040,6 +3041,37 @@ LOOK_BUGS = (
     ),
 )
 
+PACKAGE_BUGS = (
+    Bug(
+        name="the doctor overlooks a bundle that Airflow does not have",
+        file="plugins/onceload_airflow/doctor.py",
+        correct="        healthy=bool(found),\n",
+        wrong="        healthy=bundles is not None,\n",
+        tests=(f"{OF_DOCTOR}::test_each_thing_that_is_missing_is_named_with_what_to_do",),
+    ),
+    Bug(
+        name="the doctor does not ask Airflow for the connection of a task",
+        file="plugins/onceload_airflow/doctor.py",
+        correct='os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")',
+        wrong='os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "client")',
+        tests=(f"{OF_DOCTOR}::test_everything_is_found_with_the_connection_of_airflow",),
+    ),
+    Bug(
+        name="the doctor calls a user that may only read a loader",
+        file="onceload/doctor.sql",
+        correct="     WHERE NOT has_table_privilege(pg_class.oid, privilege)\n",
+        wrong="     WHERE NOT has_table_privilege(pg_class.oid, 'SELECT')\n",
+        tests=(f"{OF_DOCTOR}::test_a_user_without_the_role_of_a_loader_gets_the_grant_to_run",),
+    ),
+    Bug(
+        name="the list of packages has every second hash",
+        file="requirements/sbom.py",
+        correct="(?P<hashes>(?: *\\\\\\n[^\\\\\\n]*)*)",
+        wrong="(?P<hashes>(?: *\\\\\\n.*)*)",
+        tests=("tests/install/test_sbom.py",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3068,4 +3100,5 @@ BUGS = (
     *HANDBOOK_BUGS,
     *GIVEN_ROWS_BUGS,
     *LOOK_BUGS,
+    *PACKAGE_BUGS,
 )
