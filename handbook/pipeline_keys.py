@@ -30,6 +30,8 @@ def all_keys(schema: Schema, above: str = "") -> Iterator[tuple[str, Schema, boo
             key = f"{above}{name}"
             yield key, node, name in part.get("required", ())
             yield from all_keys(node, f"{key}.")
+            if isinstance(named_freely := node.get("additionalProperties"), dict):
+                yield from all_keys(named_freely, f"{key}.NAME.")
 
 
 def _entry(key: str, node: Schema, *, is_required: bool) -> str:

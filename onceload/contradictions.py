@@ -8,11 +8,12 @@ from dedup_core.delivery import Mode
 from dedup_core.errors import SettingRefused
 from dedup_core.verdicts import Order
 from onceload.sources import has_source
-from spark_jobs.pipeline.columns import INTEGERS, Kind
+from spark_jobs.pipeline.columns import INTEGERS, Column, Kind, written_path
 from spark_jobs.pipeline.declared import (
     ON_ARRIVAL,
     CsvOptions,
     Declared,
+    Format,
     Identity,
     NewerFile,
     OnRewrite,
@@ -41,6 +42,7 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
         yield from _without_source(declared)
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
+    yield from _in_the_paths(declared)
     yield from _in_the_columns(declared)
     if declared.pipeline.forget_idle_after_s is not None and declared.producer is None:
         sentence = "files are never forgotten, because they would be loaded again; remove it, or add producer"
@@ -222,6 +224,26 @@ def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:
             if (one, other) == ("quote", "escape"):
                 sentence = f"{sentence}, or remove escape: then a quote inside quotes is written twice"
             yield Contradiction(at=f"{where}.{other}", about=(f"{where}.{one}",), sentence=sentence)
+
+
+def _in_the_paths(declared: Declared) -> Iterator[Contradiction]:
+    by_steps: dict[tuple[str, ...], Column] = {}
+    for column in declared.columns:
+        if column.path and declared.source.format is not Format.JSONL:
+            sentence = f"a path leads into objects of JSON lines, but the format is {declared.source.format}; remove it"
+            yield Contradiction(at=f"columns.{column.name}.path", about=("source.format",), sentence=sentence)
+        if (other := by_steps.setdefault(column.steps, column)) is not column:
+            sentence = f"{other.name} is already read from {written_path(column.steps)}; remove one of the two columns"
+            yield Contradiction(at=f"columns.{column.name}", about=(f"columns.{other.name}",), sentence=sentence)
+    for column in declared.columns:
+        for end in range(1, len(column.steps)):
+            above = by_steps.get(column.steps[:end])
+            if above is not None and (above.type.kind is not Kind.JSONB or above.type.is_array):
+                sentence = (
+                    f"its path leads through {written_path(column.steps[:end])}, but {above.name} is {above.type}, "
+                    f"which takes no object; declare {above.name} as jsonb, or remove one of the two columns"
+                )
+                yield Contradiction(at=f"columns.{column.name}", about=(f"columns.{above.name}",), sentence=sentence)
 
 
 def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:

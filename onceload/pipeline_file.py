@@ -5,7 +5,7 @@ while they are read; combinations of values are checked on the declared pipeline
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from onceload.pipeline_values import (
     INT4_MAX,
     column,
     cron,
+    field_path,
     one_byte,
     one_byte_or_none,
     pipeline_name,
@@ -249,11 +250,17 @@ def _columns(root: Section) -> tuple[Column, ...]:
     for name in section.keys:
         if problem := find_column_name_problem(name):
             section.refuse(name, problem)
-    stand_in = ColumnType(kind=Kind.TEXT)
-    return tuple(
-        section.need(name, partial(column, name), example="", stand_in=Column(name=name, type=stand_in))
-        for name in section.keys
-    )
+    return tuple(_column(section, name) for name in section.keys)
+
+
+def _column(section: Section, name: str) -> Column:
+    """A type alone, or a type with the path of its field."""
+    stand_in, reading = Column(name=name, type=ColumnType(kind=Kind.TEXT)), partial(column, name)
+    if not section.has_keys_below(name):
+        return section.need(name, reading, example="", stand_in=stand_in)
+    below = section.section(name)
+    declared = below.need("type", reading, example="type: text", stand_in=stand_in)
+    return replace(declared, path=below.take("path", field_path, default=()))
 
 
 def find_column_name_problem(name: str) -> str | None:

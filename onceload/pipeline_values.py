@@ -10,7 +10,7 @@ import yaml
 from dedup_core.errors import SettingRefused
 from dedup_core.pipeline import Pipeline
 from onceload.yaml_nodes import is_text, is_whole_number
-from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, text
+from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, some_text, text
 from spark_jobs.pipeline.columns import Column, Kind, parse_column
 from spark_jobs.pipeline.declared import ON_ARRIVAL, QuarantineLimit
 
@@ -60,6 +60,21 @@ _ELSEWHERE = {
     **dict.fromkeys(("guid", "uniqueidentifier"), "uuid"),
     **dict.fromkeys(("blob", "binary", "varbinary", "bytes"), "bytea"),
 }
+
+
+def field_path(node: yaml.Node) -> tuple[str, ...]:
+    """The names of a field and of the objects that it is inside, joined by dots or in a list."""
+    if isinstance(node, yaml.SequenceNode):
+        steps = tuple(some_text(each) for each in node.value)
+    else:
+        steps = tuple(some_text(node).split("."))
+    if not all(steps) or not 1 <= len(steps) <= _STEPS_MAX:
+        expected = f'1 to {_STEPS_MAX} names joined by dots, or, if a name has a dot itself, a list: [a, "b.c"]'
+        raise not_what(node, expected)
+    return steps
+
+
+_STEPS_MAX = 20
 
 
 def sealed_after(node: yaml.Node) -> float | None:

@@ -74,6 +74,17 @@ class Column:
     name: str
     type: ColumnType
     not_null: bool = False
+    #: The names of the objects that its field is inside, and of the field; empty: the field has its name.
+    path: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return self.path or (self.name,)
+
+
+def written_path(steps: tuple[str, ...]) -> str:
+    """A path as messages show it, and as it is declared."""
+    return ".".join(f'"{step}"' if "." in step else step for step in steps)
 
 
 #: Column names used by Onceload on the way to the target or in it, and the system columns of every table.

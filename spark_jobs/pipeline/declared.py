@@ -253,6 +253,11 @@ class Declared:
         return tuple(column.name for column in self.columns)
 
     @property
+    def field_names(self) -> tuple[str, ...]:
+        """The fields of a record that are columns, or have columns inside."""
+        return tuple(dict.fromkeys(column.steps[0] for column in self.columns))
+
+    @property
     def found_by(self) -> frozenset[str]:
         """The columns that identify rows: none of them may be null."""
         of_messages = self.message_id.columns if self.message_id else ()

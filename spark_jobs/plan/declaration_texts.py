@@ -1,5 +1,6 @@
 """The settings of a pipeline file that decide which records exist and what they mean, as comparable texts."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from dedup_core.declaration import (
 from dedup_core.pipeline import Pipeline
 from spark_jobs.files.addresses import shown
 from spark_jobs.files.listing import root_of
-from spark_jobs.pipeline.columns import INTEGERS, ColumnType, Kind
+from spark_jobs.pipeline.columns import INTEGERS, Column, ColumnType, Kind
 from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, Identity, Source
 from spark_jobs.write.sql import table_name
 
@@ -72,12 +73,16 @@ def _boundaries(source: Source) -> str:
 
 def _typed(declared: Declared, names: Sequence[str]) -> str:
     """Columns with their types; a transform may make undeclared ones."""
-    types = {column.name: _widest(column.type) for column in declared.columns}
+    types = {column.name: _widest(column.type) + _path(column) for column in declared.columns}
     if declared.source.format is Format.CSV and not declared.source.csv.header:
         # Without a header, a column is identified by its position.
         places = {column.name: f" in place {place}" for place, column in enumerate(declared.columns, start=1)}
         types = {name: of_type + places[name] for name, of_type in types.items()}
     return ", ".join(f"{name} {types.get(name, '')}".strip() for name in names)
+
+
+def _path(column: Column) -> str:
+    return f" at {json.dumps(column.path, ensure_ascii=False)}" if column.path else ""
 
 
 def _widest(column_type: ColumnType) -> str:
@@ -98,7 +103,7 @@ def _rest(declared: Declared) -> dict[str, str]:
         "source.chunk_bytes": str(source.chunk_bytes),
         "source.record_bytes_max": str(source.record_bytes_max),
         "columns": ", ".join(
-            f"{each.name} {each.type}{' not null' if each.not_null else ''}" for each in declared.columns
+            f"{each.name} {each.type}{' not null' if each.not_null else ''}{_path(each)}" for each in declared.columns
         ),
         "unknown_fields": str(declared.unknown_fields),
         "message_id.keep": str(declared.message_id.keep_days) if declared.message_id else "",

@@ -23,7 +23,7 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
             return read_jsonl(
                 [each.part for each in there],
                 columns,
-                declared=declared.column_names,
+                declared=declared.field_names,
                 unknown_fields=declared.unknown_fields,
                 record_bytes_max=declared.source.record_bytes_max,
             )

@@ -336,7 +336,7 @@ def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[
     return read_jsonl(
         [each.part for each in parts],
         columns,
-        declared=declared.column_names,
+        declared=declared.field_names,
         unknown_fields=declared.unknown_fields,
         record_bytes_max=declared.source.record_bytes_max,
         read_value=from_kept,

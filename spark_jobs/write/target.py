@@ -174,7 +174,8 @@ def added_columns(connection: Connection, declared: Declared) -> tuple[Column, .
     """The columns that the target got for undeclared fields, if the pipeline adds such columns."""
     if declared.unknown_fields is not UnknownFields.ADD:
         return ()
-    known = [column.name for column in declared.columns]
+    # A field that other columns are read from is declared too.
+    known = [*declared.column_names, *declared.field_names]
     return undeclared_columns(connection, table_name(declared.target), known=known)
 
 

@@ -13,12 +13,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
 from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.jsonl.fields import fields_of
-from spark_jobs.formats.jsonl.slices import RawValues, Slicer, Slices, has_each_name_once, has_slices, names_in
+from spark_jobs.formats.jsonl.levels import Apart, Fields, Level, Splitter, levels_of
+from spark_jobs.formats.jsonl.slices import RawValues
 from spark_jobs.formats.jsonl.texts import texts_of
 from spark_jobs.formats.jsonl.unknown import Unknown, kinds_of
 from spark_jobs.formats.lines import Lines, bad_of_too_long, lines_of, not_utf8
@@ -31,10 +32,6 @@ from spark_jobs.pipeline.declared import UnknownFields
 _BLANKS = b" \t\r"
 #: How much Arrow parses at once; its offsets end at twice this.
 _BLOCK_BYTES_MAX = 2**30
-#: How many undeclared fields are taken apart together.
-_SLICES_MAX = 100
-#: A name that fewer than one line of so many has is not worth that.
-_RARE = 20
 #: Intermediate results of this many bytes fit into the processor's cache.
 _SLAB_BYTES = 2**16
 #: The types that Arrow reads from JSON directly; all others are read as text and cast.
@@ -141,20 +138,16 @@ class _Reader:
     #: The lines that are too long or not UTF-8.
     unreadable: Mask
     columns: tuple[Column, ...]
-    #: The names of the columns that were not added for undeclared fields.
+    #: The fields of the columns that were not added for undeclared fields.
     declared: Collection[str]
     unknown_fields: UnknownFields
     read_value: Callable[[str, ColumnType], object]
     unknown: Unknown = field(default_factory=Unknown)
     #: Whether the lines that were read last had fields without a column: the next ones then probably have some too.
     has_unknown: bool = False
-    slicer: Slicer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slicer = Slicer(tuple(filter(has_slices, self._names)))
 
     def read_many(self, group: Indices) -> CastColumns | None:
-        if self._has_jsonb:
+        if not self._is_for_arrow:
             return None
         block = self.lines.together(group)
         # Arrow is fastest if it has nothing to skip.
@@ -166,23 +159,23 @@ class _Reader:
 
     def read_sliced(self, group: Indices) -> CastColumns | None:
         """The lines as raw values of their fields, which are cast like those of CSV."""
-        if not self._have_slices or (self.lines.ends - self.lines.starts)[group].sum() > _BLOCK_BYTES_MAX:
+        if not self._top.have_slices or (self.lines.ends - self.lines.starts)[group].sum() > _BLOCK_BYTES_MAX:
             return None
-        slices = self._slices(self.lines.contents(group, without=self.unreadable))
-        doubted = ~slices.whole
-        doubted |= ~np.any([slices.values[name].present for name in self.declared], axis=0)
+        apart = self._splitter.apart(self.lines.contents(group, without=self.unreadable))
+        doubted = ~apart.whole
+        doubted |= ~np.any([apart.values[name].present for name in self.declared], axis=0)
         read = []
         for column in self.columns:
-            array, unread = self._sliced_column(slices.values[column.name], column.type)
+            array, unread = self._sliced_column(apart.at(column.steps), column.type)
             read.append(array)
             doubted |= unread
         cast = cast_columns(read, self.columns, count=len(group))
-        return replace(cast, doubted=self._with_unknown(slices, doubted | cast.doubted))
+        return replace(cast, doubted=self._with_unknown(apart, doubted | cast.doubted))
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)
-        found, twice = self._fields(index)
-        row = [self._value(column, found, twice) for column in self.columns]
+        found = self._fields(index)
+        row = [self._value(column, found) for column in self.columns]
         self._note_unknown(found)
         return row
 
@@ -191,55 +184,46 @@ class _Reader:
         table = _parse(block, self._schema, unexpected=unexpected) if block.size <= _BLOCK_BYTES_MAX else None
         if table is None or table.num_rows != count:
             return None
-        arrays = [one_array(table.column(column.name)) for column in self.columns]
+        arrays = [_at(one_array(table.column(column.steps[0])), column.steps[1:]) for column in self.columns]
         cast = cast_columns(arrays, self.columns, count=count)
         return replace(cast, doubted=cast.doubted | self._without_value(cast))
 
     def _without_value(self, cast: CastColumns) -> Mask:
         """The lines in which each declared field is missing or null, which Arrow does not distinguish."""
         empty = np.ones(len(cast.doubted), np.bool_)
-        for name in self.declared:
+        for column in self.columns:
             if not empty.any():
                 break
-            empty &= mask_of(cast.rows.column(name).is_null())
+            if column.steps[0] in self.declared:
+                empty &= mask_of(cast.rows.column(column.name).is_null())
         return empty
 
     @cached_property
-    def _has_jsonb(self) -> bool:
-        """Whether a column needs raw JSON, which Arrow does not return."""
-        return any(column.type.kind is Kind.JSONB for column in self.columns)
+    def _is_for_arrow(self) -> bool:
+        """Whether no column needs raw JSON, which Arrow does not return, and each field has one type."""
+        return not self._top.is_ambiguous and all(column.type.kind is not Kind.JSONB for column in self.columns)
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        return pa.schema([pa.field(column.name, _read_type(column.type)) for column in self.columns])
-
-    @property
-    def _slices_max(self) -> int:
-        return len(self.columns) + _SLICES_MAX
+        return pa.schema(_arrow_fields(self._top))
 
     @cached_property
-    def _have_slices(self) -> bool:
-        return all(map(has_slices, self._names))
+    def _top(self) -> Level:
+        return levels_of(self.columns)
+
+    @cached_property
+    def _splitter(self) -> Splitter:
+        ignores = self.unknown_fields is UnknownFields.IGNORE
+        return Splitter(self._top, ignores=ignores, ignores_below=self.unknown_fields is not UnknownFields.FAIL)
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(column.name for column in self.columns)
+        """The fields of the records that are columns, or have columns inside."""
+        return self._top.names
 
-    def _slices(self, lines: Sequence[bytes]) -> Slices:
-        """Take lines apart, also into the undeclared fields that occur in them."""
-        slices = self.slicer.slices(lines)
-        known = self.slicer.names
-        others = [lines[at] for at in np.flatnonzero(~slices.whole).tolist()] if len(known) < self._slices_max else []
-        often = (name for name, count in names_in(others).most_common() if count * _RARE >= len(lines))
-        new = [name for name in often if name not in known and has_slices(name)][: self._slices_max - len(known)]
-        if new:
-            self.slicer = Slicer((*known, *new))
-            slices = self.slicer.slices(lines)
-        if self.unknown_fields is UnknownFields.IGNORE:
-            # Fields that are ignored need not be known, however many there are.
-            for at in np.flatnonzero(~slices.whole).tolist():
-                slices.whole[at] = has_each_name_once(lines[at])
-        return slices
+    def _may_be_added(self, name: str) -> bool:
+        """Whether an undeclared field may get a column; a column of its name may be read from another path."""
+        return may_be_added(name) and all(column.name != name for column in self.columns)
 
     def _sliced_column(self, raw: RawValues, column_type: ColumnType) -> tuple[pa.Array, Mask]:
         is_kept_jsonb = column_type.kind is Kind.JSONB and self.read_value is not from_json
@@ -254,14 +238,14 @@ class _Reader:
                 refused[at] = True
         return pa.array(values, arrow_type(column_type)), refused
 
-    def _with_unknown(self, slices: Slices, doubted: Mask) -> Mask:
+    def _with_unknown(self, apart: Apart, doubted: Mask) -> Mask:
         """Note the undeclared fields of the lines that are not doubted, or doubt these too."""
         if self.unknown_fields is UnknownFields.IGNORE:
             return doubted
         doubted = doubted.copy()
-        unknown = {name: raw for name, raw in slices.values.items() if name not in self._names}
+        unknown = {name: raw for name, raw in apart.values.items() if name not in self._names}
         for name, raw in unknown.items():
-            if self.unknown_fields is UnknownFields.FAIL or not may_be_added(name):
+            if self.unknown_fields is UnknownFields.FAIL or not self._may_be_added(name):
                 doubted |= raw.present
         kinds = {name: kinds_of(raw, ~doubted) for name, raw in unknown.items()}
         new = [name for name, found in kinds.items() if found and name not in self.unknown.kinds]
@@ -270,34 +254,40 @@ class _Reader:
         self.unknown.add(kinds)
         return doubted
 
-    def _fields(self, index: int) -> tuple[dict[str, str], set[str]]:
-        try:
-            found, twice = fields_of(self.lines.text(index))
-        except ValueRefused as refused:
-            raise RecordRefused(str(refused)) from None
-        if found.keys().isdisjoint(self.declared):
+    def _fields(self, index: int) -> Fields:
+        found = Fields.of(self.lines.text(index))
+        if found.raw.keys().isdisjoint(self.declared):
             raise RecordRefused("the record has none of the declared fields")
-        return found, twice
+        return found
 
-    def _value(self, column: Column, found: dict[str, str], twice: set[str]) -> object:
-        if column.name in twice:
-            raise RecordRefused("the field occurs twice", column=column.name)
-        return declared_value(column, lambda: self.read_value(found.get(column.name, "null"), column.type))
+    def _value(self, column: Column, found: Fields) -> object:
+        return declared_value(column, lambda: self.read_value(found.value_of(column), column.type))
 
-    def _note_unknown(self, found: dict[str, str]) -> None:
+    def _note_unknown(self, found: Fields) -> None:
         if self.unknown_fields is UnknownFields.IGNORE:
             return
-        unknown = {name: raw for name, raw in found.items() if name not in self._names}
-        for name in unknown:
-            if self.unknown_fields is UnknownFields.FAIL:
+        unknown = {name: raw for name, raw in found.raw.items() if name not in self._names}
+        if self.unknown_fields is UnknownFields.FAIL:
+            for name in (*unknown, *found.undeclared_below(self._top)):
                 raise RecordRefused(f"the field {name!r} is not declared", column=name)
-            if not may_be_added(name):
+        for name in unknown:
+            if not self._may_be_added(name):
                 raise RecordRefused(f"the field {name!r} cannot be the name of a column")
         new = [name for name, raw in unknown.items() if raw != "null" and name not in self.unknown.kinds]
         if new and len(self.columns) + len(self.unknown.kinds) + len(new) > ADDED_UP_TO:
             reason = f"a column for {new[0]!r} would give the table more than {ADDED_UP_TO} columns"
             raise RecordRefused(reason, column=new[0])
         self.unknown.see(unknown)
+
+
+def _arrow_fields(level: Level) -> list[pa.Field]:
+    fields = [pa.field(name, _read_type(column.type)) for name, column in level.columns.items()]
+    return fields + [pa.field(name, pa.struct(_arrow_fields(below))) for name, below in level.objects.items()]
+
+
+def _at(values: pa.Array, steps: tuple[str, ...]) -> pa.Array:
+    """The values of a field inside objects; null where one of the objects is missing."""
+    return pc.struct_field(values, list(steps)) if steps else values
 
 
 def _read_type(column_type: ColumnType) -> pa.DataType:

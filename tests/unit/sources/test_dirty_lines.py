@@ -1,6 +1,10 @@
 """Dirty lines of JSON: each tier alone against the slow one, which reads line by line."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,11 +14,12 @@ from hypothesis import strategies as st
 from dedup_core.names import ProducerId
 from spark_jobs.formats import tiers
 from spark_jobs.formats.chunks import Part
+from spark_jobs.formats.jsonl import levels
 from spark_jobs.formats.jsonl import rows as jsonl
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import Records
 from spark_jobs.formats.values import from_json, from_kept
-from spark_jobs.pipeline.columns import SEQUENCE, parse_column
+from spark_jobs.pipeline.columns import SEQUENCE, Column, parse_column
 from spark_jobs.pipeline.declared import UnknownFields
 from tests.laws import examples
 
@@ -33,6 +38,17 @@ DECLARED = {
 WITH_JSONB = DECLARED | {"x": "jsonb", "xs": "jsonb[]"}
 #: Its name has no slices.
 WITH_ODD_NAME = {"id": "bigint", "a:b": "text", 'a"': "text"}
+
+#: Columns inside of objects, also of one that is a column itself.
+NESTED: dict[str, str | tuple[str, str]] = {
+    "id": "bigint",
+    "t": ("text", "x.t"),
+    "n": ("numeric(12,2)", "x.y.n"),
+    "at": ("timestamptz", "x.y.at"),
+    "many": ("bigint[]", "z.id"),
+    "renamed": ("boolean", "b"),
+}
+WITH_NESTED_JSONB = NESTED | {"y": ("jsonb", "x.y"), "x": "jsonb", "odd": ("text", 'z.a"')}
 
 ESCAPES = ["\\u0000", "\\u00e9", "\\ud83d\\ude00", "\\ud800", "\\udc00", '\\"', "\\\\", "\\n", "\\/", "\\x", "\\u12"]
 CHARACTERS = st.sampled_from(["a", "7", "é", "😀", ":", ",", "{", "]", " ", "\x7f", "\x01", "e1234", *ESCAPES])
@@ -87,16 +103,58 @@ ODD = st.sampled_from(
     ["", "{}", "[]", "null", '{"id":', "7}", "{}{}", "\ufeff{}", '\ufeff{"id":7}', '{"id":7}\r', "\r"]
 )
 LINES = st.lists(OBJECTS | NEARLY_GOOD | NEARLY_GOOD | ODD, max_size=10)
+#: Objects in objects, of which one value or one field differs from a good one.
+NESTED_GOOD = {
+    ("x", "t"): '"a"',
+    ("x", "y", "n"): "7.50",
+    ("x", "y", "at"): '"2024-01-01"',
+    ("z", "id"): "[1]",
+    ("id",): "7",
+}
 
 
-def read(raw: bytes, *, rule: UnknownFields, declared: dict[str, str], read_value=from_json, without=()) -> Records:
+def as_object(fields: list[tuple[tuple[str, ...], str]]) -> str:
+    """The fields at these paths as one object; a name may come twice."""
+    members = [f'"{path[0]}":{raw}' for path, raw in fields if len(path) == 1]
+    for name in dict.fromkeys(path[0] for path, _ in fields if len(path) > 1):
+        below = [(path[1:], raw) for path, raw in fields if len(path) > 1 and path[0] == name]
+        members.append(f'"{name}":{as_object(below)}')
+    return "{" + ",".join(members) + "}"
+
+
+PATHS = st.sampled_from([*NESTED_GOOD, ("x",), ("x", "y"), ("x", "z"), ("z",), ("z", 'a\\"'), ("b",), ("x", "y", "w")])
+NESTED_LINES = st.lists(
+    st.tuples(st.lists(st.tuples(PATHS, VALUES | st.just("null")), max_size=2), st.sets(PATHS, max_size=2)).map(
+        lambda found: as_object(
+            [*((path, raw) for path, raw in NESTED_GOOD.items() if path not in found[1]), *found[0]]
+        )
+    )
+    | NEARLY_GOOD
+    | ODD,
+    max_size=10,
+)
+
+
+#: Each column's type, and the path of its field if it has one.
+Types = Mapping[str, str | tuple[str, str]]
+
+
+def columns_of(declared: Types) -> tuple[Column, ...]:
+    each = ((name, (found, "") if isinstance(found, str) else found) for name, found in declared.items())
+    return tuple(
+        replace(parse_column(name, of_type), path=tuple(path.split(".")) if path else ())
+        for name, (of_type, path) in each
+    )
+
+
+def read(raw: bytes, *, rule: UnknownFields, declared: Types, read_value=from_json, without=()) -> Records:
     with ExitStack() as stack:
         for tier in without:
             stack.enter_context(patch.object(jsonl._Reader, tier, lambda self, group: None))
         return read_jsonl(
             [Part(producer_id=ProducerId(1), first=0, end=len(raw), raw=raw)],
-            tuple(parse_column(*each) for each in declared.items()),
-            declared=list(declared),
+            columns_of(declared),
+            declared=list({column.steps[0]: None for column in columns_of(declared)}),
             unknown_fields=rule,
             record_bytes_max=2**20,
             read_value=read_value,
@@ -143,5 +201,66 @@ def test_lines_are_read_alike_among_many(rule, lines):
     raw = "\n".join(lines * 40).encode(errors="replace")
     slow = outcome(read(raw, rule=rule, declared=WITH_JSONB, without=SLOW))
 
-    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(jsonl, "_SLICES_MAX", 1):
+    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(levels, "_SLICES_MAX", 1):
         assert outcome(read(raw, rule=rule, declared=WITH_JSONB)) == slow
+
+
+@pytest.mark.parametrize("declared", [NESTED, WITH_NESTED_JSONB], ids=["nested", "with jsonb"])
+@pytest.mark.parametrize("rule", UnknownFields)
+@examples(60)
+@given(lines=NESTED_LINES)
+@example(lines=['{"x":null}', '{"x":{}}', '{"x":{"y":null,"t":"a"}}', '{"x":{"y":{}},"id":1}', '{"x":{"t":null}}'])
+@example(lines=['{"x":1,"id":1}', '{"x":[{"t":"a"}],"id":1}', '{"x":{"y":"s"},"id":1}', '{"x":"{}","id":2}'])
+@example(lines=['{"x":{"t":"a","t":"b"}}', '{"x":{"t":"a"},"x":{}}', '{"x":{"y":{},"y":null}}', '{"x":{"q":1,"q":2}}'])
+@example(lines=['{"x":{"q":1,"t":"a"}}', '{"x":{"y":{"q":{"n":1},"n":2}}}', '{"renamed":true,"id":1}', '{"b":true}'])
+def test_every_tier_reads_fields_in_objects_as_the_slow_one_does(rule, declared, lines):
+    raw = "\n".join(lines).encode(errors="replace")
+
+    slow = outcome(read(raw, rule=rule, declared=declared, without=SLOW))
+
+    for without in ((), ("read_many",)):
+        assert outcome(read(raw, rule=rule, declared=declared, without=without)) == slow
+
+
+@pytest.mark.parametrize("rule", UnknownFields)
+@examples(20)
+@given(lines=NESTED_LINES)
+def test_objects_are_read_alike_among_many(rule, lines):
+    raw = "\n".join(lines * 40).encode(errors="replace")
+    slow = outcome(read(raw, rule=rule, declared=NESTED, without=SLOW))
+
+    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(levels, "_SLICES_MAX", 1):
+        assert outcome(read(raw, rule=rule, declared=NESTED)) == slow
+
+
+NESTED_LINE = '{"id":1,"x":{"t":"a","y":{"n":2,"w":3}},"b":true,"c":4}'
+
+
+def value_of(line: str, *, rule: UnknownFields = UnknownFields.IGNORE, without=()) -> Any:
+    records = read(line.encode(), rule=rule, declared=NESTED, without=without)
+    return records.bad[0].reason if records.bad else records.rows.select(["t", "n", "renamed"]).to_pylist()[0]
+
+
+@pytest.mark.parametrize("without", [(), ("read_many",), SLOW], ids=["fast", "sliced", "slow"])
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (NESTED_LINE, {"t": "a", "n": Decimal("2.00"), "renamed": True}),
+        ('{"x":null,"id":1}', {"t": None, "n": None, "renamed": None}),
+        ('{"x":{"y":{}},"b":false}', {"t": None, "n": None, "renamed": False}),
+        ('{"x":{"t":"a","y":[]}}', "an array at x.y, not an object"),
+        ('{"x":7,"id":1}', "a single value at x, not an object"),
+        ('{"x":{"t":"a","t":"a"},"id":1}', "the field occurs twice"),
+        ('{"renamed":true}', "the record has none of the declared fields"),
+    ],
+)
+def test_a_field_in_objects_is_null_without_them_and_quarantined_if_they_are_none(line, found, without):
+    assert value_of(line, without=without) == found
+
+
+@pytest.mark.parametrize("without", [(), ("read_many",), SLOW], ids=["fast", "sliced", "slow"])
+def test_an_undeclared_field_in_an_object_is_refused_as_one_beside_it_is(without):
+    line = NESTED_LINE.replace(',"c":4', "")
+
+    assert value_of(line, rule=UnknownFields.FAIL, without=without) == "the field 'x.y.w' is not declared"
+    assert value_of(line.replace(',"w":3', ""), rule=UnknownFields.FAIL, without=without)["t"] == "a"
