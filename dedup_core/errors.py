@@ -12,6 +12,7 @@ OnceloadError
 │   ├── DatabaseLost         the connection failed before the COMMIT of any row was sent
 │   │   └── DatabaseUnreachable no server answers, or it accepts no connection at the moment
 │   ├── UpgradeUnfinished    the releases of the schema and of this installation are incompatible
+│   ├── TableHeld            other transactions hold the target, so that it cannot be changed
 │   ├── StageLost            the server lost the staged rows
 │   ├── NothingKept          no rows of this batch are staged
 │   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time

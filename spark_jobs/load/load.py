@@ -164,6 +164,7 @@ class _Load:
             with suppress(OnceloadError):
                 if self._staged_batch.kept is None:
                     context.end()
+        notes += self._sessions.notes
         notes += snapshot_if_due(context.engine, name)
         report = report_of(context.ledger, name, context.batch, after=context.before)
         if report.quarantined:

@@ -45,6 +45,7 @@ from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.read.bad_rows import without_rows
 from spark_jobs.read.limits import NOTHING_GOOD_MIN, bad_allowed, check_quarantine
 from spark_jobs.work.load_delivery import read_adding
+from spark_jobs.write.evolve import evolve_target
 from spark_jobs.write.find_refused import is_of_rows, refused_rows
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.target import check_target, columns_to_read, ensure_target
@@ -151,12 +152,14 @@ class _Job:
         ledger = PostgresLedger(engine, reached=reached)
         version = ledger.declare(pipeline_with_declaration(declared))
         check_target(engine, ledger, declared)
+        session = ledger.open_session(declared.name, session_of(batch, "rows"), version=version)
+        evolve_target(engine, declared, session, columns=declared.columns_as_read)
         ensure_target(engine, declared, columns=declared.columns_as_read)
         return cls(
             declared=declared,
             engine=engine,
             ledger=ledger,
-            session=ledger.open_session(declared.name, session_of(batch, "rows"), version=version),
+            session=session,
             producer=producer,
             producer_id=ledger.register(declared.name, [(producer, 1)])[producer, 1],
             columns=columns_to_read(engine, declared),

@@ -21,7 +21,9 @@ from spark_jobs.work.local.tasks import LocalTasks
 from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from spark_jobs.work.progress import Waiting, WatchedTasks
 from spark_jobs.work.session import Tasks
+from spark_jobs.write.evolve import evolve_target
 from spark_jobs.write.patience import until_answered
+from spark_jobs.write.sql import table_name
 from spark_jobs.write.target import columns_to_read, ensure_target
 
 
@@ -35,10 +37,12 @@ class Sessions:
         self.planned_bytes: int | None = 0
         #: What runs the sessions, once there is work for them.
         self.engine: Engine | None = None
+        #: How the target table was changed.
+        self.notes: tuple[Note, ...] = ()
 
     @cached_property
     def job(self) -> Job:
-        """The job for all sessions; creates the target table if needed."""
+        """The job for all sessions; creates or changes the target table if needed."""
         context, declared, settings = self._context, self._context.declared, self._context.settings
         columns = columns_to_read(context.engine, declared)
         job = Job(
@@ -58,6 +62,8 @@ class Sessions:
             found = "a transform without them, so the old rows would stay beside the new ones"
             expected = f"{PRODUCER_ID} and {SEQUENCE} among the columns of the transform"
             raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
+        changes = evolve_target(context.engine, declared, context.session, columns=job.written)
+        self.notes = tuple(Note(name=table_name(declared.target), reason=each.outcome) for each in changes)
         ensure_target(context.engine, declared, columns=job.written)
         return job
 

@@ -36,6 +36,15 @@ class UnknownFields(StrEnum):
     ADD = "add"
 
 
+class OnNewColumn(StrEnum):
+    """What to do if the target lacks a declared column, or has a narrower type."""
+
+    #: Load nothing; a person must change the table.
+    STOP = "stop"
+    #: Add the column before the load, and widen types that need no rewrite of the table.
+    ADD = "add"
+
+
 class Publish(StrEnum):
     STAGED = "staged"
     DIRECT = "direct"
@@ -231,6 +240,7 @@ class Declared:
     columns: tuple[Column, ...]
     target: Target
     unknown_fields: UnknownFields = UnknownFields.IGNORE
+    on_new_column: OnNewColumn = OnNewColumn.STOP
     producer: RecordProducer | None = None
     message_id: MessageId | None = None
     #: A query over `records`, and what runs it.

@@ -45,6 +45,7 @@ from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.rows import read_records
 from spark_jobs.recover.stored_fields import find_lacking, headers_of
 from spark_jobs.work.load_delivery import read_adding
+from spark_jobs.write.evolve import evolve_target
 from spark_jobs.write.find_refused import is_of_rows, refused_rows
 from spark_jobs.write.patience import Patience
 from spark_jobs.write.sql import filled, quoted, table_name
@@ -84,16 +85,17 @@ def retry(
     if not asked:
         return RetryReport(pipeline=declared.name, batch=batch, position=before)
     check_target(engine, ledger, declared)
+    # It writes rows like a load, with the current pipeline file.
+    version = ledger.declare(pipeline_with_declaration(declared))
+    session = ledger.open_session(declared.name, session_of(batch, "retry"), version=version)
+    evolve_target(engine, declared, session, columns=declared.columns_as_read)
     ensure_target(engine, declared, columns=declared.columns_as_read)
     job = _Job(
         engine=engine,
         ledger=ledger,
         declared=declared,
         columns=columns_to_read(engine, declared),
-        # It writes rows like a load, with the current pipeline file.
-        session=ledger.open_session(
-            declared.name, session_of(batch, "retry"), version=ledger.declare(pipeline_with_declaration(declared))
-        ),
+        session=session,
         batch=batch,
         fixed=fixed or {},
         headers=headers_of(declared, ledger, asked),

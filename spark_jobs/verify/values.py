@@ -77,14 +77,14 @@ def compare_values(
 def _has_other_columns(declared: Declared, view: AuditView, findings: Findings) -> bool:
     """Whether columns of the table have other types than the declared ones, whose values cannot be compared."""
     differing = differing_columns(view.connection, declared)
-    for name, of_type, found in differing:
+    for each in differing:
         findings.add(
             Difference(
                 producer=table_name(declared.target),
                 kind=Kind.COLUMN_DIFFERS,
-                column=name,
-                expected=of_type,
-                found=found or "no such column",
+                column=each.name,
+                expected=each.of_type,
+                found=each.found or "no such column",
             )
         )
     return bool(differing)

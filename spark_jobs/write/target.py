@@ -1,6 +1,6 @@
 """The target table: create it if it is missing, else check it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from dedup_core.postgres.connection import Record, statements, translated
 from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column, parse_column
 from spark_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from spark_jobs.write.binary_copy import needs_cast
+from spark_jobs.write.differences import Change, differing, settled_by, types_of
 from spark_jobs.write.sql import quoted, run, table_name
 
 SQL = statements("target.sql", package=__package__)
@@ -28,7 +29,7 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
         if not there:
             _create(connection, target, columns)
             return
-        wanted = _types(columns, lineage=target.lineage)
+        wanted = types_of(columns, lineage=target.lineage)
         _check_columns(table, wanted, {name: str(row.type) for name, row in there.items()})
         generated = [name for name, row in there.items() if row.is_generated and name in wanted]
         if generated:
@@ -107,7 +108,7 @@ def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Colu
     """
     types = _types_of_fit(connection, table)
     if types is not None:
-        _check_columns(table, _types(columns, lineage=lineage), types)
+        _check_columns(table, types_of(columns, lineage=lineage), types)
 
 
 def _types_of_fit(connection: Connection, table: str) -> Mapping[str, str] | None:
@@ -214,16 +215,11 @@ def places_taken(connection: Connection, table: str) -> int:
     return int(connection.execute(SQL["places"], {"table": table}).scalar_one())
 
 
-def _types(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:
-    types = {column.name: str(column.type) for column in columns}
-    return types | {PRODUCER_ID: "bigint", SEQUENCE: "bigint"} if lineage else types
-
-
 def _create(connection: Connection, target: Target, columns: Sequence[Column]) -> None:
     not_null = {column.name for column in columns if column.not_null}
     lines = [
         f"{quoted(name)} {of_type}{' NOT NULL' if name in not_null else ''}"
-        for name, of_type in _types(columns, lineage=target.lineage).items()
+        for name, of_type in types_of(columns, lineage=target.lineage).items()
     ]
     if target.write is Write.MERGE:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, target.key))})")
@@ -237,47 +233,29 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     run(connection, f"CREATE TABLE {table_name(target)} ({', '.join(lines)})")
 
 
-#: The long Postgres names of types with a shorter name.
-_LONG_NAMES = {
-    "varchar": "character varying",
-    "timestamptz": "timestamp with time zone",
-    "timestamp": "timestamp without time zone",
-    "time": "time without time zone",
-}
-
-
-def _as_postgres_writes(declared: str) -> str:
-    name, bracket, rest = declared.partition("(") if "(" in declared else declared.partition("[")
-    return _LONG_NAMES.get(name, name) + bracket + rest
-
-
 def _check_columns(table: str, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
-    faults = [
-        f"{name} is missing" if found is None else f"{name} is {found} instead of {of_type}"
-        for name, of_type, found in _differing(wanted, there)
-    ]
-    if faults:
-        expected = "the columns that the pipeline declares (and _producer_id and _sequence: see target.lineage)"
-        raise SettingRefused(f"target {table}", "; ".join(faults[:5]), expected)
+    changes = list(differing(wanted, there))
+    if changes:
+        faults = "; ".join(each.fault for each in changes[:5])
+        expected = f"the columns that the pipeline declares: {settled_by(table, changes)}"
+        if there.keys().isdisjoint(_OF_LINEAGE) and not wanted.keys().isdisjoint(_OF_LINEAGE):
+            expected = f"{expected}; or set target.lineage: false, so that rows have no {PRODUCER_ID} and {SEQUENCE}"
+        raise SettingRefused(f"target {table}", faults, expected)
 
 
-def _differing(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[tuple[str, str, str | None]]:
-    """Each column that is missing or has another type: its name, the type that it should have, and the one it has."""
-    for name, of_type in wanted.items():
-        if there.get(name) != _as_postgres_writes(of_type):
-            yield name, of_type, there.get(name)
+_OF_LINEAGE = (PRODUCER_ID, SEQUENCE)
 
 
-def differing_columns(connection: Connection, declared: Declared) -> list[tuple[str, str, str | None]]:
-    """The columns of the target that differ from the declared ones: each with its declared and its actual type."""
+def differing_columns(connection: Connection, declared: Declared) -> list[Change]:
+    """The columns of the target that differ from the declared ones."""
     target = declared.target
     there = types_there(connection, table_name(target))
-    return list(_differing(_types(declared.columns, lineage=target.lineage), there))
+    return list(differing(types_of(declared.columns, lineage=target.lineage), there))
 
 
 def check_copy(connection: Connection, target: Target, copy: str, *, columns: Sequence[Column]) -> None:
     """Refuse an empty copy of the target that was made after a column was altered."""
-    wanted = _types(columns, lineage=target.lineage)
+    wanted = types_of(columns, lineage=target.lineage)
     _check_columns(table_name(target), wanted, types_there(connection, copy))
 
 

@@ -2182,8 +2182,8 @@ TARGET_BUGS = (
     Bug(
         name="the types of columns are looked at only when a load begins",
         file="spark_jobs/write/target.py",
-        correct="    if types is not None:\n        _check_columns(table, _types(columns",
-        wrong="    if False:\n        _check_columns(table, _types(columns",
+        correct="    if types is not None:\n        _check_columns(table, types_of(columns",
+        wrong="    if False:\n        _check_columns(table, types_of(columns",
         tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_just_before_its_rows_takes_no_commit",),
     ),
     Bug(
@@ -3100,6 +3100,66 @@ PACKAGE_BUGS = (
     ),
 )
 
+OF_NEW_COLUMNS = "tests/loads/test_new_columns.py"
+NEW_COLUMN_BUGS = (
+    Bug(
+        name="a load of an earlier version of the pipeline file changes the table",
+        file="spark_jobs/write/evolve.py",
+        correct="    lock_pipeline_of(connection, session)\n",
+        wrong="",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_load_of_an_earlier_version_of_the_file_changes_no_table",),
+    ),
+    Bug(
+        name="a change of the table waits longer than a deadlock takes",
+        file="spark_jobs/write/evolve.py",
+        correct="_LOCK_TIMEOUT_MS = 500",
+        wrong="_LOCK_TIMEOUT_MS = 50_000",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first",),
+    ),
+    Bug(
+        name="a numeric with fewer digits after its point counts as wider",
+        file="spark_jobs/write/differences.py",
+        correct="return before.scale == after.scale and ",
+        wrong="return ",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_change_that_could_lose_values_is_refused",),
+    ),
+    Bug(
+        name="a shorter varchar counts as wider",
+        file="spark_jobs/write/differences.py",
+        correct="before.length is not None and before.length <= after.length",
+        wrong="before.length is not None",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_change_that_could_lose_values_is_refused",),
+    ),
+    Bug(
+        name="a table that will not fit gets columns anyway",
+        file="spark_jobs/write/evolve.py",
+        correct="any(each.cost is not Cost.NONE or each.name in kept",
+        wrong="any(each.name in kept",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_change_that_could_lose_values_is_refused",),
+    ),
+    Bug(
+        name="a column of the key is added without its index",
+        file="spark_jobs/write/evolve.py",
+        correct="kept = {*target.key, ",
+        wrong="kept = {",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_merge_gets_a_column_but_not_one_of_its_key",),
+    ),
+    Bug(
+        name="a table is rewritten by a load",
+        file="spark_jobs/write/differences.py",
+        correct="Cost.REWRITE if _is_wider(before, after)",
+        wrong="Cost.NONE if _is_wider(before, after)",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_wider_type_that_rewrites_the_table_is_left_to_a_person",),
+    ),
+    Bug(
+        name="a column that was added is not reported",
+        file="spark_jobs/load/load.py",
+        correct="        notes += self._sessions.notes\n",
+        wrong="",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_declared_column_is_added_and_the_rows_that_were_there_have_null_in_it",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3129,4 +3189,8 @@ BUGS = (
     *GIVEN_ROWS_BUGS,
     *LOOK_BUGS,
     *PACKAGE_BUGS,
+    ),
+)
+
+    *NEW_COLUMN_BUGS,
 )

@@ -19,6 +19,7 @@ from tests.loads.storm.operations import (
     Edit,
     Fault,
     GrowAlike,
+    Lack,
     Load,
     Look,
     Maintain,
@@ -93,6 +94,7 @@ class Theme(StrEnum):
     LATE = "a merge of records that come late"
     TOGETHER = "two publishers of one batch"
     CASES = "producers whose names differ only in case"
+    LACKING = "a table that lacks a declared column"
 
 
 def draw(seed: int, theme: Theme | None = None) -> Drawn:
@@ -152,6 +154,7 @@ class _Drawing:
             Theme.LATE: self._of_late_records,
             Theme.TOGETHER: self._of_two_publishers,
             Theme.CASES: self._of_cases,
+            Theme.LACKING: self._of_lacking_columns,
         }
         return ways[theme](bare)
 
@@ -160,6 +163,15 @@ class _Drawing:
         self._words = self._plain(replace(bare, chunk_bytes=chunk_bytes))
         self._is_packed, self._share_loaded, self._sizes = True, 0.1, (12, 20, 30)
         return [self._recut_load, self._changed_load, self._changed_load, self._killed, self._rewrite]
+
+    def _of_lacking_columns(self, bare: Words) -> list[Maker]:
+        direct, staged = replace(bare, publish=Publish.DIRECT), replace(bare, publish=Publish.STAGED)
+        self._words = replace(self._rng.choice((direct, staged, replace(staged, write=Write.MERGE))), adds_columns=True)
+
+        def while_it_loads() -> Operation:
+            return replace(self._struck(Fault.STOPPED), then=(Lack(), self._append(), Load()))
+
+        return [Lack, Lack, while_it_loads, self._killed, self._append, self._kept, self._retry]
 
     def _of_names(self, bare: Words) -> list[Maker]:
         rng = self._rng

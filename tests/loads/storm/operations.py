@@ -17,6 +17,7 @@ from spark_jobs.pipeline.declared import (
     Identity,
     MessageId,
     NewerFile,
+    OnNewColumn,
     OnRewrite,
     Publish,
     RecordProducer,
@@ -71,6 +72,8 @@ class Words:
     without: str = ""
     #: The target's texts have a collation in which `d` and `D` are equal, if the server has one.
     ignores_case: bool = False
+    #: The table gets each declared column that it lacks.
+    adds_columns: bool = False
 
     @property
     def takes_rows_away(self) -> bool:
@@ -133,6 +136,7 @@ class Words:
             publish=self.publish,
             delivery=Rules(mode=self.mode, ack_deadline_s=_DEADLINE_S, deliveries_max=self.deliveries_max),
             on_rewrite=self.on_rewrite,
+            on_new_column=OnNewColumn.ADD if self.adds_columns else OnNewColumn.STOP,
         )
 
 
@@ -327,6 +331,11 @@ class Misplace:
 
 
 @dataclass(frozen=True)
+class Lack:
+    """By hand, the target loses a column that is declared, and the pipeline file says that loads add it."""
+
+
+@dataclass(frozen=True)
 class Maintain:
     """`maintain`, which deletes what is not needed any more."""
 
@@ -339,6 +348,6 @@ class Recover:
     from_snapshot: bool = False
 
 
-ByHand = Rewind | Redrive | Misplace | Recover
+ByHand = Rewind | Redrive | Misplace | Recover | Lack
 Operation = FileChange | Edit | Look | Load | Consume | Publishing | Retry | Maintain | ByHand
 FILE_CHANGES = (Append, Complete, Damage, Rewrite, Remove, Copy, Move, Pack, Rotate, GrowAlike)

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
+from spark_jobs.write import evolve
 from spark_jobs.write import patience as loading
 from tests.loads.storm.drawing import Drawn, Theme
 from tests.loads.storm.folder import Folder
@@ -95,9 +96,10 @@ def open_stand(server_dsn: str) -> Iterator[Stand]:
         schema.upgrade(engine)
         # A load may wait for one that is stopped in the same process, which goes on only when this gives up.
         before, loading._PATIENCE_S = loading._PATIENCE_S, 3.0
+        evolve._PATIENCE_S, of_table = 3.0, evolve._PATIENCE_S
         try:
             with listening():
                 yield Stand(dsn=dsn, server_dsn=server_dsn, engine=engine, caseless=_caseless(dsn))
         finally:
-            loading._PATIENCE_S = before
+            loading._PATIENCE_S, evolve._PATIENCE_S = before, of_table
             engine.dispose()

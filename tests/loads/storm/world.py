@@ -56,6 +56,7 @@ from tests.loads.storm.operations import (
     ByHand,
     Consume,
     Edit,
+    Lack,
     Load,
     Look,
     Maintain,
@@ -177,7 +178,7 @@ class World:
                 self._edit(operation)
             case Look() | Maintain():
                 self._tried(self._look if isinstance(operation, Look) else self._maintain)
-            case Rewind() | Redrive() | Misplace() | Recover():
+            case Rewind() | Redrive() | Misplace() | Recover() | Lack():
                 self._do_by_hand(operation)
             case _:
                 self.folder.change(operation, self.words)
@@ -194,6 +195,8 @@ class World:
                 self._misplace()
             case Recover():
                 self._recover(operation)
+            case Lack():
+                self._lack()
 
     def _edit(self, edit: Edit) -> None:
         words = replace(self.words, **{edit.key: edit.value})  # type: ignore[arg-type]
@@ -318,6 +321,14 @@ class World:
             if self._exists(target) and self._has_column(target, "_producer_id"):
                 self.is_damaged = True
                 self._execute(f"UPDATE {target} SET _producer_id = -1 WHERE uid % 2 = 0")
+
+    def _lack(self) -> None:
+        self.words = replace(self.words, adds_columns=True)
+        for target in self._targets:
+            if self._exists(target):
+                # Its values are gone, which `verify` would say; the records are not.
+                self.is_damaged = True
+                self._execute(f"ALTER TABLE {target} DROP COLUMN IF EXISTS note")
 
     def _recover(self, asked: Recover) -> None:
         if asked.damages:

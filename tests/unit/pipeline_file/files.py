@@ -44,6 +44,7 @@ source:
   record_bytes_max: 1 MiB
 columns: {id: text not null, device: text, seq: int8, gone: boolean}
 unknown_fields: fail
+on_new_column: add
 producer: {name: device, sequence: seq, order: ordered}
 message_id: {columns: [id, device], keep: 30d}
 transform: SELECT * FROM records
