@@ -1,10 +1,35 @@
 """Reports about files that are not loaded, or not completely."""
 
 import shlex
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dedup_core.errors import ExitCode, OnceloadError
 from spark_jobs.files.addresses import Unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """Fields without a column, which are not loaded: in how many of the records that were looked at each is."""
+
+    fields: tuple[tuple[str, int], ...] = ()
+    records: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, int], *, records: int) -> "Ignored":
+        return cls(fields=tuple(Counter(fields).most_common(_FIELDS_MAX)), records=records) if records else cls()
+
+    def __add__(self, other: "Ignored") -> "Ignored":
+        fields = Counter(dict(self.fields)) + Counter(dict(other.fields))
+        return Ignored.of(fields, records=self.records + other.records)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} (in {count:,} of {self.records:,} records looked at)" for name, count in self.fields)
+
+
+#: Records may have any number of different fields.
+_FIELDS_MAX = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +45,8 @@ class Note:
     is_busy: bool = False
     #: It contains more than the other run loads: plan it again when that run is done.
     has_more: bool = False
+    #: About fields of records, and not about a file.
+    ignored: Ignored | None = None
 
     @classmethod
     def of(cls, name: str, error: OnceloadError) -> "Note":

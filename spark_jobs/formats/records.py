@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup_core.names import ProducerId
+from spark_jobs.files.notes import Ignored
 from spark_jobs.pipeline.columns import Column
 
 Indices = npt.NDArray[np.int64]
@@ -55,6 +56,8 @@ class Records:
     bad: tuple[BadRecord, ...] = field(default=())
     #: Undeclared fields, if the pipeline adds them: declare these, and read again.
     unknown: tuple[Column, ...] = ()
+    #: Undeclared fields, if the pipeline ignores them; of JSON lines, those of a sample.
+    ignored: Ignored = field(default_factory=Ignored)
 
     @property
     def count(self) -> int:

@@ -121,7 +121,7 @@ def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, r
         report = report_of(ledger, declared.name, batch, after=before)
         if report.quarantined:
             notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
-    return replace(report, seconds=time.monotonic() - started, notes=notes)
+    return replace(report, seconds=time.monotonic() - started).with_notes(notes)
 
 
 def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:

@@ -170,14 +170,14 @@ class _Load:
         if report.quarantined:
             bad = context.ledger.all_bad(name, context.batch, after=context.before)
             notes += note_nothing_good(context.declared, bad)
-        return replace(
+        report = replace(
             report,
             version=context.version,
             seconds=time.monotonic() - self._started,
             engine=self._sessions.engine,
             staged=self._staged_batch.kept,
-            notes=notes,
         )
+        return report.with_notes(notes)
 
     def _load(self) -> tuple[Note, ...]:
         """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""

@@ -40,6 +40,8 @@ class LoadEvents:
             noted=len({note.name for note in report.notes}),
             seconds=round(report.seconds, 3),
         )
+        if report.ignored_fields:
+            event("fields_ignored", **self._of_load, fields=str(report.ignored))
 
     def _outcome(self, report: Report) -> str:
         if report.staged is not None:

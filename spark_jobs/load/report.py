@@ -1,10 +1,11 @@
 """The result of a load."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from dedup_core.names import Batch, Position, Version
 from dedup_core.postgres import PostgresLedger
-from spark_jobs.files.notes import Note
+from spark_jobs.files.notes import Ignored, Note
 from spark_jobs.load.engine import Engine
 
 
@@ -28,6 +29,10 @@ class Report:
     #: Rows that wait to be published; None if nothing was staged, or all of it is published.
     staged: int | None = None
     notes: tuple[Note, ...] = ()
+    #: Fields without a column, which were not loaded, with the number of records that have them …
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
+    #: … among those that were looked at.
+    ignored_of: int = 0
 
     @property
     def records(self) -> int:
@@ -38,10 +43,24 @@ class Report:
     def rows_per_s(self) -> int:
         return round(self.loaded / self.seconds) if self.seconds else 0
 
+    def with_notes(self, notes: Iterable[Note]) -> "Report":
+        """With the notes about files, and all fields that were ignored."""
+        some = tuple(notes)
+        ignored = sum((note.ignored for note in some if note.ignored is not None), self.ignored)
+        kept = tuple(note for note in some if note.ignored is None)
+        return replace(self, notes=kept, ignored_fields=dict(ignored.fields), ignored_of=ignored.records)
+
+    @property
+    def ignored(self) -> Ignored:
+        return Ignored.of(self.ignored_fields, records=self.ignored_of)
+
     def and_then(self, later: "Report") -> "Report":
         """The sum of two consecutive loads of one batch."""
+        ignored = self.ignored + later.ignored
         return replace(
             later,
+            ignored_fields=dict(ignored.fields),
+            ignored_of=ignored.records,
             loaded=self.loaded + later.loaded,
             duplicates=self.duplicates + later.duplicates,
             quarantined=self.quarantined + later.quarantined,

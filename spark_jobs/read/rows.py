@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from spark_jobs.files.notes import Ignored
 from spark_jobs.formats.csv.rows import read_csv
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.parquet.rows import read_parquet
@@ -58,6 +59,7 @@ def _joined(some: Sequence[Records]) -> Records:
         rows=pa.concat_tables([each.rows for each in some]),
         bad=tuple(bad for each in some for bad in each.bad),
         unknown=tuple(unknown.values()),
+        ignored=sum((each.ignored for each in some), Ignored()),
     )
 
 

@@ -62,7 +62,7 @@ def load_delivery(job: Job, delivery: Delivery, on_chunk: Callable[[Chunk], None
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, on_chunk)):
         commit_or_stage: Callable[[list[ReadPart]], None]
         if job.stage is None:
-            commit_or_stage = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last)
+            commit_or_stage = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last, notes=notes)
         else:
             place = (delivery.number, number)
             commit_or_stage = partial(
@@ -158,12 +158,13 @@ def _is_followed(declared: Declared, delivery: Delivery) -> bool:
             return not declared.needs_spark and (declared.is_direct or declared.is_published_whole)
 
 
-def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool) -> None:
+def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool, notes: list[Note]) -> None:
     """Commit until the outcome is certain, by any process."""
     engine = engine_of(job)
     ledger = PostgresLedger(engine)
     target = Writer.into_target(job.declared.target, job.written)
     records, writer = records_of(job, parts, target)
+    note_ignored(records, notes)
     patience = Patience()
     find_consumed = partial(_consumed, ledger, job, parts)
     # A part may already be loaded, if another worker held it before.
@@ -243,10 +244,11 @@ def _stage_piece(
     place: tuple[int, int],
     claim: Claim,
     is_last: bool,
-    notes: Sequence[Note],
+    notes: list[Note],
 ) -> None:
     engine = engine_of(job)
     records, writer = records_of(job, parts, stage.writer)
+    note_ignored(records, notes)
     patience = Patience()
     while True:
         prepared = leave_out_consumed(parts, records, consumed={})
@@ -282,6 +284,12 @@ def records_of(
         records = without_invalid_ids(records, job.declared.producer, [each.part for each in parts])
     check_piece(job.declared, records, parts)
     return records, writer
+
+
+def note_ignored(records: Records, notes: list[Note]) -> None:
+    if records.ignored.fields:
+        # No file has this name: the note says nothing about what was read of one.
+        notes.append(Note(name="", reason="", ignored=records.ignored))
 
 
 def read_adding(

@@ -3160,6 +3160,33 @@ NEW_COLUMN_BUGS = (
     ),
 )
 
+OF_IGNORED_FIELDS = "tests/loads/test_ignored_fields.py"
+IGNORED_FIELD_BUGS = (
+    Bug(
+        name="fields that are ignored are not reported",
+        file="spark_jobs/work/load_delivery.py",
+        correct="    if records.ignored.fields:\n",
+        wrong="    if False:\n",
+        tests=(f"{OF_IGNORED_FIELDS}::test_a_report_counts_and_names_the_fields_that_are_not_loaded",),
+    ),
+    Bug(
+        name="a rare field that is ignored is not reported",
+        file="spark_jobs/formats/jsonl/rows.py",
+        correct="len(self.noticed) if self.is_sure else _LOOKED_AT",
+        wrong="_LOOKED_AT",
+        tests=(f"{OF_IGNORED_FIELDS}::test_a_rare_field_is_found",),
+    ),
+    Bug(
+        name="the fields that a staged batch ignored are forgotten when it is published",
+        file="spark_jobs/load/kept_batch.py",
+        correct="seconds=time.monotonic() - started).with_notes(notes)",
+        wrong="seconds=time.monotonic() - started, notes=notes)",
+        tests=(
+            f"{OF_IGNORED_FIELDS}::test_a_batch_that_is_published_later_reports_what_was_ignored_when_it_was_staged",
+        ),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3193,4 +3220,5 @@ BUGS = (
 )
 
     *NEW_COLUMN_BUGS,
+    *IGNORED_FIELD_BUGS,
 )

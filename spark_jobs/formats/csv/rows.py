@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from spark_jobs.files.notes import Ignored
 from spark_jobs.formats.casts import CastColumns, cast_columns, one_array
 from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.csv.dialect import Dialect, record_ends, split_record
@@ -47,7 +48,13 @@ def read_csv(
     records = read_in_tiers(
         lines.origins(), columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one
     )
-    return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown(records))
+    ignored = dict.fromkeys(reader.undeclared if unknown_fields is UnknownFields.IGNORE else (), lines.count)
+    return replace(
+        records,
+        bad=records.bad + bad_of_too_long(parts),
+        unknown=reader.unknown(records),
+        ignored=Ignored.of(ignored, records=lines.count),
+    )
 
 
 def _misread(lines: Lines, options: CsvOptions) -> Mask:

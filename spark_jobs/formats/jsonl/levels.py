@@ -1,6 +1,7 @@
 """The fields of JSON objects that columns are read from, level by level: a path leads through objects."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from spark_jobs.formats.jsonl.slices import (
     has_each_name_once,
     has_slices,
     names_in,
+    raw_fields,
 )
 from spark_jobs.formats.records import Mask, RecordRefused, ValueRefused
 from spark_jobs.pipeline.columns import Column, written_path
@@ -115,6 +117,17 @@ class Splitter:
             for at in np.flatnonzero(~slices.whole).tolist():
                 slices.whole[at] = has_each_name_once(objects[at])
         return slices
+
+
+def undeclared_in(objects: Iterable[bytes], level: Level, above: str = "") -> Counter[str]:
+    """In how many objects each undeclared field is; one inside of another object counts by its path."""
+    found = Counter[str]()
+    for each in objects:
+        fields = raw_fields(each)
+        found.update(f"{above}{name}" for name in fields if name not in level.names)
+        for name in fields.keys() & (level.objects.keys() - level.columns.keys()):
+            found += undeclared_in([bytes(fields[name])], level.objects[name], f"{above}{name}.")
+    return found
 
 
 def _objects_of(raw: RawValues) -> list[bytes]:

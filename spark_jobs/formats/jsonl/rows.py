@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from spark_jobs.files.notes import Ignored
 from spark_jobs.formats.casts import DIGITS_MAX, CastColumns, cast_columns, mask_of, one_array
 from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.jsonl.levels import Apart, Fields, Level, Splitter, levels_of
+from spark_jobs.formats.jsonl.levels import Apart, Fields, Level, Splitter, levels_of, undeclared_in
 from spark_jobs.formats.jsonl.slices import RawValues
 from spark_jobs.formats.jsonl.texts import texts_of
 from spark_jobs.formats.jsonl.unknown import Unknown, kinds_of
@@ -32,6 +33,8 @@ from spark_jobs.pipeline.declared import UnknownFields
 _BLANKS = b" \t\r"
 #: How much Arrow parses at once; its offsets end at twice this.
 _BLOCK_BYTES_MAX = 2**30
+#: In how many lines at once to look for fields that are ignored.
+_LOOKED_AT = 256
 #: Intermediate results of this many bytes fit into the processor's cache.
 _SLAB_BYTES = 2**16
 #: The types that Arrow reads from JSON directly; all others are read as text and cast.
@@ -86,7 +89,8 @@ def read_jsonl(
         read_sliced=reader.read_sliced,
         read_one=reader.read_one,
     )
-    return replace(records, bad=records.bad + bad_of_too_long(parts), unknown=reader.unknown.columns())
+    bad = records.bad + bad_of_too_long(parts)
+    return replace(records, bad=bad, unknown=reader.unknown.columns(), ignored=reader.ignored())
 
 
 def _looks_unlike_an_object(lines: Lines) -> Mask:
@@ -145,6 +149,9 @@ class _Reader:
     unknown: Unknown = field(default_factory=Unknown)
     #: Whether the lines that were read last had fields without a column: the next ones then probably have some too.
     has_unknown: bool = False
+    #: The lines to look at for fields that are ignored, and whether there are some.
+    noticed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    is_sure: bool = False
 
     def read_many(self, group: Indices) -> CastColumns | None:
         if not self._is_for_arrow:
@@ -155,12 +162,14 @@ class _Reader:
         if cast is None and self.unknown_fields is UnknownFields.IGNORE:
             cast = self._parsed(block, count=len(group), unexpected="ignore")
             self.has_unknown = cast is not None
+            self._notice(group, is_sure=self.has_unknown)
         return cast
 
     def read_sliced(self, group: Indices) -> CastColumns | None:
         """The lines as raw values of their fields, which are cast like those of CSV."""
         if not self._top.have_slices or (self.lines.ends - self.lines.starts)[group].sum() > _BLOCK_BYTES_MAX:
             return None
+        self._notice(group, is_sure=False)
         apart = self._splitter.apart(self.lines.contents(group, without=self.unreadable))
         doubted = ~apart.whole
         doubted |= ~np.any([apart.values[name].present for name in self.declared], axis=0)
@@ -171,6 +180,21 @@ class _Reader:
             doubted |= unread
         cast = cast_columns(read, self.columns, count=len(group))
         return replace(cast, doubted=self._with_unknown(apart, doubted | cast.doubted))
+
+    def ignored(self) -> Ignored:
+        """Fields that are not loaded, from the first lines in which there are some."""
+        if self.unknown_fields is not UnknownFields.IGNORE:
+            return Ignored()
+        for at in range(0, len(self.noticed) if self.is_sure else _LOOKED_AT, _LOOKED_AT):
+            looked_at = self.lines.contents(self.noticed[at : at + _LOOKED_AT], without=self.unreadable)
+            if found := undeclared_in(looked_at, self._top):
+                return Ignored.of(found, records=at + len(looked_at))
+        return Ignored()
+
+    def _notice(self, group: Indices, *, is_sure: bool) -> None:
+        """Lines that have fields without a column for sure, or may have some."""
+        if is_sure > self.is_sure or not len(self.noticed):
+            self.noticed, self.is_sure = group, is_sure
 
     def read_one(self, index: int) -> list[object]:
         self.lines.check_length(index)

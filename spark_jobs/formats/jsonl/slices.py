@@ -134,18 +134,17 @@ def _joined(raws: list[msgspec.Raw]) -> RawValues:
 
 def names_in(lines: Sequence[bytes]) -> Counter[str]:
     """The names of all fields in these lines, and in how many of them each is."""
-    found = Counter[str]()
-    for line in lines:
-        try:
-            found.update(_fields_of(line).keys())
-        except (*_REFUSED, UnicodeDecodeError):
-            continue
-    return found
+    return Counter(name for line in lines for name in raw_fields(line))
+
+
+def raw_fields(line: bytes) -> Mapping[str, msgspec.Raw]:
+    """The raw values of all fields, the last one of each name; none if it is not one object of strict JSON."""
+    try:
+        return _fields_of(line)
+    except (*_REFUSED, UnicodeDecodeError):
+        return {}
 
 
 def has_each_name_once(line: bytes) -> bool:
-    try:
-        fields = _fields_of(line)
-    except (*_REFUSED, UnicodeDecodeError):
-        return False
-    return len(fields) + sum(bytes(raw).count(b":") for raw in fields.values()) == line.count(b":")
+    fields = raw_fields(line)
+    return bool(fields) and len(fields) + sum(bytes(raw).count(b":") for raw in fields.values()) == line.count(b":")

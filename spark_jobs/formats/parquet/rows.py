@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.files.notes import Ignored
 from spark_jobs.formats.casts import (
     DIGITS_MAX,
     CastColumns,
@@ -45,6 +46,9 @@ def read_parquet(part: Part, *, url: str, columns: tuple[Column, ...], unknown_f
     )
     suspects = np.full(table.num_rows, refusal is not None)
     records = read_in_tiers(origins, columns, suspects=suspects, read_many=reader.read_many, read_one=reader.read_one)
+    if unknown_fields is UnknownFields.IGNORE:
+        ignored = Ignored.of(dict.fromkeys(undeclared, table.num_rows), records=table.num_rows)
+        return replace(records, ignored=ignored)
     if unknown_fields is not UnknownFields.ADD or not records.rows.num_rows:
         return records
     return replace(records, unknown=_unknown(table, undeclared))

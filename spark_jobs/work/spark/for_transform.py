@@ -18,7 +18,7 @@ from spark_jobs.files.notes import Note
 from spark_jobs.read.board_work import Delivery
 from spark_jobs.read.checked_parts import ReadPart
 from spark_jobs.read.new_content import NewContent, leave_out_consumed
-from spark_jobs.work.load_delivery import pieces_of, records_of, without_refused_files
+from spark_jobs.work.load_delivery import note_ignored, pieces_of, records_of, without_refused_files
 from spark_jobs.write.find_refused import is_of_rows
 from spark_jobs.write.patience import Patience, until_answered
 
@@ -27,15 +27,17 @@ def read_delivery(job: Job, delivery: Delivery, notes: list[Note]) -> Iterator[p
     """Read one delivery for a transform: stage its proof, return its rows, and add unread files to `notes`."""
     refused: set[str] = set()
     for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes)):
-        new_content = without_refused_files(partial(_new_content_of, job), parts, refused=refused, notes=notes)
+        new_content = without_refused_files(partial(_new_content_of, job, notes), parts, refused=refused, notes=notes)
         proof = replace(StagedPiece.of(new_content, delivery=delivery.number, number=number, is_last=is_last), rows=0)
         patience = Patience()
         patience.until_answered(partial(_stage_proof, job, proof))
         yield new_content.rows
 
 
-def _new_content_of(job: Job, parts: list[ReadPart]) -> NewContent:
-    return leave_out_consumed(parts, records_of(job, parts, _stage_of(job).writer)[0], consumed={})
+def _new_content_of(job: Job, notes: list[Note], parts: list[ReadPart]) -> NewContent:
+    records, _ = records_of(job, parts, _stage_of(job).writer)
+    note_ignored(records, notes)
+    return leave_out_consumed(parts, records, consumed={})
 
 
 def _stage_proof(job: Job, piece: StagedPiece) -> None:
