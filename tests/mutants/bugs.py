@@ -3216,9 +3216,6 @@ BUGS = (
     *GIVEN_ROWS_BUGS,
     *LOOK_BUGS,
     *PACKAGE_BUGS,
-    ),
-)
-
     *NEW_COLUMN_BUGS,
     *IGNORED_FIELD_BUGS,
 )

@@ -121,7 +121,7 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_folder_that_may_not_be_entered_is_named(shared, capsys):
+def test_a_folder_that_cannot_be_entered_is_named(shared, capsys):
     (shared / "closed").mkdir(mode=0o700)
     written(shared / "closed", "a.jsonl", LINE)
     with unprivileged():
