@@ -1,5 +1,6 @@
 """What every test may ask for: a server for the session, and a fresh database for itself."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # No server outlives a test that runs on a terminal.
     os.environ["ONCELOAD_EMBEDDED_KEEP"] = "0s"
+
+
+def pytest_unconfigure() -> None:
+    # At exit, py4j logs that it closes its connection, to a stream that is closed by then.
+    logging.getLogger("py4j").disabled = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -54,8 +54,13 @@ def load_by(loads: Loads, chosen: Engine = Engine.LOCAL, *, master: str | None =
 
 def session_processes() -> list[psutil.Process]:
     """The processes that the fork server of this one has forked."""
-    servers = [each for each in psutil.Process().children() if "forkserver" in " ".join(each.cmdline())]
-    return [each for server in servers for each in server.children()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        # One that has just ended has neither a command line nor children.
+        with suppress(psutil.NoSuchProcess):
+            if "forkserver" in " ".join(child.cmdline()):
+                found += child.children()
+    return found
 
 
 def wait_for(holds: Callable[[], Any]) -> Any:
