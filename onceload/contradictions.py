@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dedup_core.delivery import Mode
 from dedup_core.errors import SettingRefused
@@ -43,6 +44,8 @@ def contradictions(declared: Declared) -> Iterator[Contradiction]:
     yield from _in_the_target(declared)
     yield from _in_the_options(declared.source.csv)
     yield from _in_the_paths(declared)
+    if declared.source.format is Format.FIXED:
+        yield from _in_the_positions(declared)
     yield from _in_the_columns(declared)
     if declared.pipeline.forget_idle_after_s is not None and declared.producer is None:
         sentence = "files are never forgotten, because they would be loaded again; remove it, or add producer"
@@ -229,8 +232,8 @@ def _in_the_options(csv: CsvOptions) -> Iterator[Contradiction]:
 def _in_the_paths(declared: Declared) -> Iterator[Contradiction]:
     by_steps: dict[tuple[str, ...], Column] = {}
     for column in declared.columns:
-        if column.path and declared.source.format is not Format.JSONL:
-            sentence = f"a path leads into objects of JSON lines, but the format is {declared.source.format}; remove it"
+        if column.path and declared.source.format not in {Format.JSONL, Format.JSON}:
+            sentence = f"a path leads into objects of JSON, but the format is {declared.source.format}; remove it"
             yield Contradiction(at=f"columns.{column.name}.path", about=("source.format",), sentence=sentence)
         if (other := by_steps.setdefault(column.steps, column)) is not column:
             sentence = f"{other.name} is already read from {written_path(column.steps)}; remove one of the two columns"
@@ -244,6 +247,28 @@ def _in_the_paths(declared: Declared) -> Iterator[Contradiction]:
                     f"which takes no object; declare {above.name} as jsonb, or remove one of the two columns"
                 )
                 yield Contradiction(at=f"columns.{column.name}", about=(f"columns.{above.name}",), sentence=sentence)
+
+
+def _in_the_positions(declared: Declared) -> Iterator[Contradiction]:
+    """Each column has a place of its own in the line."""
+    where, places = "source.options.positions", declared.source.fixed.places
+    there, named = set(declared.column_names), {place.column for place in places}
+    if lacking := [name for name in declared.column_names if name not in named]:
+        sentence = (
+            f"the column {lacking[0]} has no position; add its first and last character, such as {lacking[0]}: 1-8"
+        )
+        yield Contradiction(at=where, about=(f"columns.{lacking[0]}",), sentence=sentence)
+    for place in places:
+        if place.column not in there:
+            sentence = f"no column is called {place.column!r}; declare it under columns, or remove its position"
+            yield Contradiction(at=f"{where}.{place.column}", about=("columns",), sentence=sentence)
+    for one, other in pairwise(sorted(places, key=lambda place: (place.first, place.end))):
+        if other.first < one.end:
+            sentence = f"{one.column} ({one}) and {other.column} ({other}) overlap; fix one of them"
+            yield Contradiction(at=f"{where}.{other.column}", about=(f"{where}.{one.column}",), sentence=sentence)
+    if declared.unknown_fields is UnknownFields.ADD:
+        sentence = "characters outside of all positions have no name, so no column can be added; set ignore or fail"
+        yield Contradiction(at="unknown_fields", about=("source.format",), sentence=sentence)
 
 
 def _in_the_columns(declared: Declared) -> Iterator[Contradiction]:

@@ -24,6 +24,7 @@ from onceload.pipeline_values import (
     one_byte,
     one_byte_or_none,
     pipeline_name,
+    place,
     quarantine_limit,
     sealed_after,
     some_names,
@@ -50,6 +51,7 @@ from spark_jobs.pipeline.columns import RESERVED, Column, ColumnType, Kind
 from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
+    FixedOptions,
     Format,
     Identity,
     MessageId,
@@ -57,9 +59,11 @@ from spark_jobs.pipeline.declared import (
     NewerFile,
     OnNewColumn,
     OnRewrite,
+    Place,
     Publish,
     QuarantineLimit,
     RecordProducer,
+    ShortLines,
     Source,
     Suite,
     Target,
@@ -208,8 +212,9 @@ def _pipeline(root: Section, message_id: MessageId | None) -> Pipeline:
 def _source(source: Section, values: Values) -> Source:
     chunk, record = size(least=1, most=2**30), size(least=1, most=2**28)
     file_format = source.need("format", one_of(Format), example="format: jsonl", stand_in=Format.CSV)
-    if file_format is Format.PARQUET and source.has("sealed"):
-        source.refuse("sealed", "parquet files are always complete; remove the key")
+    if file_format.is_whole and source.has("sealed"):
+        source.refuse("sealed", f"{file_format} files are always complete; remove the key")
+    csv, fixed = _options(source, file_format)
     pattern = partial(path_pattern, values=values)
     unnamed = FilledPath(path="unnamed")
     found = source.need("path", pattern, example="path: in/*.jsonl", stand_in=unnamed)
@@ -219,7 +224,8 @@ def _source(source: Section, values: Values) -> Source:
         pattern=found.pattern,
         moved_from=source.take("moved_from", some_text, default=None),
         format=file_format,
-        csv=_csv_options(source, file_format),
+        csv=csv,
+        fixed=fixed,
         identity=source.take("identity", one_of(Identity), default=Source.identity),
         sealed_after_s=source.take("sealed", sealed_after, default=None),
         chunk_bytes=source.take("chunk_bytes", chunk, default=Source.chunk_bytes),
@@ -227,19 +233,48 @@ def _source(source: Section, values: Values) -> Source:
     )
 
 
-def _csv_options(source: Section, file_format: Format) -> CsvOptions:
+def _options(source: Section, file_format: Format) -> tuple[CsvOptions, FixedOptions]:
+    """The options of the format; those of another one are refused."""
     options = source.section("options")
-    if options.keys and file_format is not Format.CSV:
-        found = f"{options.keys[0]} with format: {file_format}"
-        source.refuse("options", f"these options are for csv only, found {found}; remove them, or set format: csv")
+    for key in options.keys:
+        formats = [each for each, known in _OPTIONS.items() if key in known]
+        if formats and file_format not in formats:
+            found = f"{key} with format: {file_format}"
+            only = f"this option is for {' and '.join(formats)} only, found {found}"
+            source.refuse("options", f"{only}; remove it, or set format: {formats[0]}")
+            break
+    null = options.take("null", text, default="")
+    csv, fixed = _csv_options(options, null=null), _fixed_options(options, null=null)
+    return (CsvOptions(), fixed) if file_format is Format.FIXED else (csv, FixedOptions())
+
+
+_OPTIONS = {
+    Format.CSV: ("header", "delimiter", "quote", "escape", "null", "multiline", "missing_columns"),
+    Format.FIXED: ("positions", "null", "short_lines"),
+}
+
+
+def _csv_options(options: Section, *, null: str) -> CsvOptions:
     return CsvOptions(
         header=options.take("header", flag, default=CsvOptions.header),
         delimiter=options.take("delimiter", one_byte, default=CsvOptions.delimiter),
         quote=options.take("quote", one_byte_or_none, default=CsvOptions.quote),
         escape=options.take("escape", one_byte, default=CsvOptions.escape),
-        null=options.take("null", text, default=CsvOptions.null),
+        null=null,
         multiline=options.take("multiline", flag, default=CsvOptions.multiline),
         missing_columns=options.take("missing_columns", one_of(MissingColumns), default=CsvOptions.missing_columns),
+    )
+
+
+def _fixed_options(options: Section, *, null: str) -> FixedOptions:
+    positions = options.section("positions")
+    return FixedOptions(
+        places=tuple(
+            positions.need(name, partial(place, name), example="", stand_in=Place(column=name, first=0, end=0))
+            for name in positions.keys
+        ),
+        null=null,
+        short_lines=options.take("short_lines", one_of(ShortLines), default=FixedOptions.short_lines),
     )
 
 

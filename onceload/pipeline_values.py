@@ -12,7 +12,7 @@ from dedup_core.pipeline import Pipeline
 from onceload.yaml_nodes import is_text, is_whole_number
 from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, some_text, text
 from spark_jobs.pipeline.columns import Column, Kind, parse_column
-from spark_jobs.pipeline.declared import ON_ARRIVAL, QuarantineLimit
+from spark_jobs.pipeline.declared import ON_ARRIVAL, Place, QuarantineLimit
 
 INT4_MAX = 2**31 - 1
 #: Postgres allows no more arguments.
@@ -114,6 +114,19 @@ def some_names(node: yaml.Node) -> tuple[str, ...]:
     if len(found) > _MESSAGE_COLUMNS_MAX:
         raise not_what(node, f"at most {_MESSAGE_COLUMNS_MAX} names; name only the columns that identify a record")
     return found
+
+
+def place(column: str, node: yaml.Node) -> Place:
+    """`1-8`, or `8` for one character."""
+    found = _PLACE.fullmatch(text(node) if is_text(node) else str(node.value))
+    first = int(found["first"]) if found else 0
+    last = int(found["last"] or first) if found else 0
+    if not 0 < first <= last:
+        raise not_what(node, "the first and last character, counted from 1, such as 1-8")
+    return Place(column=column, first=first - 1, end=last)
+
+
+_PLACE = re.compile(r"(?P<first>[0-9]{1,8})(?: ?- ?(?P<last>[0-9]{1,8}))?")
 
 
 def table_name(node: yaml.Node) -> tuple[str, str]:

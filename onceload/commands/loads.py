@@ -98,7 +98,7 @@ def plan(arguments: Arguments, settings: Settings) -> ExitCode:
     if arguments.json:
         show_json(_plan_document(pipeline.name, found))
     else:
-        unit = "row" if pipeline.declared.source.format == "parquet" else "byte"
+        unit = "row" if pipeline.declared.source.format.is_whole else "byte"
         rows = [_plan_row(file, unit) for file in found.to_read] + [_note_row(note, unit) for note in found.notes]
         show_table(rows, nothing="nothing new")
     words(f"{len(found.to_read)} files to read, {found.done} without new records, {len(found.notes)} skipped")

@@ -188,9 +188,7 @@ def _commit_row(declared: "Declared", each: CommittedSpans) -> dict[str, object]
 
 def _bytes_of(declared: "Declared", each: CommittedSpans) -> int | None:
     """The bytes of a commit, where sequence ids are byte offsets."""
-    from spark_jobs.pipeline.declared import Format
-
-    return each.spans.count if each.is_of_file and declared.source.format is not Format.PARQUET else None
+    return each.spans.count if each.is_of_file and not declared.source.format.is_whole else None
 
 
 def _document(declared: "Declared", found: Explanation) -> dict[str, object]:

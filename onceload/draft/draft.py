@@ -49,7 +49,7 @@ def draft(pattern: str) -> Draft:
     sample = read_sample(pattern, found)
     facts = _facts(pattern, sample)
     records = _read(parse_text(write_draft(facts), name="the draft"), sample.files)
-    bad = tuple(_reasons(records, sample.files))
+    bad = tuple(_reasons(records, sample.files, is_of_rows=sample.format.is_whole))
     if not records.rows.num_rows:
         url, expected = sample.files[0].listed.url, f"{sample.format} with at least one record that can be loaded"
         raise FileRefused(url, expected, bad[0], "Fix the records, or choose other files")
@@ -112,14 +112,14 @@ def _read(declared: Declared, files: Sequence[Sampled]) -> Records:
     return read_records(declared, declared.columns, parts)
 
 
-def _reasons(records: Records, files: Sequence[Sampled]) -> Iterator[str]:
+def _reasons(records: Records, files: Sequence[Sampled], *, is_of_rows: bool) -> Iterator[str]:
     """Why records of the sample are bad, the most frequent reason first."""
     kinds = Counter(kind_of(bad.reason) for bad in records.bad)
     for kind, count in kinds.most_common(_REASONS_MAX):
         example: BadRecord = next(bad for bad in records.bad if kind_of(bad.reason) == kind)
         file = files[example.producer_id]
-        # A row in the sample of a Parquet file has another number than in the file.
-        where = "" if file.parts[0].row_group else f" from byte {example.sequence_id}"
+        # A row in the sample of a Parquet file has another number than in the file; an array has no bytes as numbers.
+        where = "" if is_of_rows else f" from byte {example.sequence_id}"
         column = "" if example.column is None else f"column {example.column!r}: "
         fix = "; convert other encodings with iconv" if _NOT_UTF8 in example.reason else ""
         bad = f"{count:,} of {counted(records.count, 'record')} will go to quarantine"

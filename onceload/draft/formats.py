@@ -6,6 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from dedup_core.errors import OnceloadError
+from onceload.draft.arrays import as_lines, is_array, sample_array
 from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
 from onceload.draft.files import Found, named_format, refused
 from onceload.draft.observe import Observed, is_json_record, lines_in, looks_like_json, observe_json
@@ -44,6 +45,10 @@ def read_sample(pattern: str, found: Found) -> Sample:
         files, notes = _each(chosen, sample_parquet)
         observed = observe_parquet(files)
         return _not_empty(Sample(format=Format.PARQUET, files=tuple(files), observed=observed, notes=notes))
+    if named in (Format.JSONL, None) and all(map(is_array, chosen)):
+        files, notes = _each(chosen, sample_array)
+        observed = observe_json(as_lines(files))
+        return _not_empty(Sample(format=Format.JSON, files=tuple(files), observed=observed, notes=notes))
     contents, notes = _each(chosen, read_content)
     jsons = [content for content in contents if looks_like_json(content.beginning)]
     if len(jsons) == len(contents) or named is Format.JSONL:
@@ -84,14 +89,17 @@ def _json(contents: Sequence[Content], named: Format | None, notes: tuple[str, .
 
 def _sample_json(content: Content) -> Sampled:
     if content.beginning.strip() and not looks_like_json(content.beginning):
-        is_array = content.beginning.lstrip().startswith(b"[")
-        found = "it is one JSON array" if is_array else "most of its lines are not JSON objects"
+        is_array_here = content.beginning.lstrip().startswith(b"[")
+        found = "it is one JSON array" if is_array_here else "most of its lines are not JSON objects"
         raise FileRefused(content.listed.url, "one JSON object on each line", found, _CONVERT)
     parts = tuple(part for part in parts_of(content) if not part.is_tail or any(map(is_json_record, lines_in([part]))))
     return Sampled(listed=content.listed, parts=parts, is_whole=content.is_whole)
 
 
-_CONVERT = "Write one object on each line: jq -c '.[]' converts an array, and jq -c . a single document"
+_CONVERT = (
+    "If each file is one document, declare format: json. Or write one object on each line: jq -c '.[]' converts an "
+    "array, and jq -c . a single document"
+)
 
 
 def _csv(pattern: str, contents: Sequence[Content], named: Format | None, notes: tuple[str, ...]) -> Sample:
@@ -132,7 +140,7 @@ def _not_empty(sample: Sample) -> Sample:
         return sample
     url = sample.files[0].listed.url
     options = sample.csv if sample.format is Format.CSV else None
-    if sample.format is not Format.PARQUET and any(
+    if sample.format not in (Format.PARQUET, Format.JSON) and any(
         lines_in([part for each in sample.files for part in each.parts], options)
     ):
         raise FileRefused(url, f"records of {sample.format}", "none of its lines is one", "Fix its lines")

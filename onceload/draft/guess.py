@@ -71,7 +71,7 @@ def guess_columns(observed: Observed, files: Sequence[Sampled], of_format: Forma
 
 def _missing_names(observed: Observed, files: Sequence[Sampled], of_format: Format) -> set[str]:
     """The columns that some of the files do not name."""
-    if of_format is Format.JSONL:
+    if of_format in (Format.JSONL, Format.JSON):
         return set()
     return {name for name in observed.fields if not all(name in file.header for file in files)}
 
@@ -101,7 +101,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def _column(name: str, seen: Seen, observed: Observed, of_format: Format, *, is_missing: bool) -> GuessedColumn:
-    column_type = type_of(seen, is_json=of_format is Format.JSONL)
+    column_type = type_of(seen, is_json=of_format in (Format.JSONL, Format.JSON))
     not_null = seen.is_required and not observed.absent(seen) and not is_missing
     comments = tuple(_comments(name, seen, observed, column_type, is_missing=is_missing))
     return GuessedColumn(column=Column(name=name, type=column_type, not_null=not_null), comments=comments)

@@ -111,7 +111,7 @@ class Shared:
 def resemblance_of(source: Source, listed: Listed, state: ProducerState) -> Resemblance:
     """Compare a file with one that was loaded, under the same or another name."""
     fingerprint = Fingerprint.from_bytes(state.fingerprint or b"")
-    if source.format is Format.PARQUET:
+    if source.format.is_whole:
         return compare_whole(listed, fingerprint)
     resemblance = compare(listed, fingerprint, consumed_end=state.consumed.end)
     if resemblance is Resemblance.GROWN and state.condition is Condition.SEALED:
@@ -170,7 +170,7 @@ class LoadedContents:
         if not proof.records:
             # Many files begin like this: with the same header, or with nothing.
             return None
-        marks_before = None if source.format is Format.PARQUET else fingerprint_of(listed.url, end=listed.size).stream
+        marks_before = fingerprint_of(listed.url, end=listed.size).stream
         try:
             end = _find_end_of_content(source, listed, proof.digests, end=state.consumed.end)
         except OnceloadError:
@@ -235,7 +235,7 @@ class _End(Enum):
 
 def _find_end_of_content(source: Source, listed: Listed, digests: bytes, *, end: int) -> _End | None:
     """Whether a file contains all content with these digests, and whether it ends there."""
-    if source.format is Format.PARQUET:
+    if source.format.is_whole:
         return _compared_row_groups(source, listed, digests)
     with open_stream(listed.url) as stream:
         at = _read_up_to(stream, digests)

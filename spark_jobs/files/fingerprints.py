@@ -9,6 +9,7 @@ it: while the ETag is the same, nothing has to be read.
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 
@@ -116,12 +117,18 @@ def fingerprint_of(url: str, *, end: int) -> Fingerprint:
 
 
 def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
-    """Fingerprint a file that is written once, such as Parquet, by its first bytes and its whole footer."""
+    """Fingerprint a file that is written once, such as Parquet, by its first bytes and its whole footer.
+
+    A compressed one is identified by its unpacked content, whose end must be there.
+    """
     return read_whole(url, size=size)[0]
 
 
 def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
-    """Also return the last bytes that were read, which contain the footer."""
+    """Also return the last bytes that were read, which contain the footer, if it is not compressed."""
+    if Compression.of(url) is not Compression.NONE:
+        packed = _get_marks(url, end=size)
+        return Fingerprint(stream=_marks_of_stream(url, packed), packed=packed), b""
     found = _find_edges(url, end=size, tail_bytes=_footer_bytes(url, size=size))
     if found is None:
         raise _too_short(url, end=size)
@@ -145,6 +152,8 @@ def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> R
 
 def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     """Compare a file that is written once, such as Parquet: any difference is a change."""
+    if Compression.of(listed.url) is not Compression.NONE:
+        return _compare_packed(listed, fingerprint)
     marks = fingerprint.stream
     if listed.size != marks.end:
         return Resemblance.CHANGED
@@ -153,6 +162,25 @@ def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     tail_bytes = _footer_bytes(listed.url, size=marks.end)
     is_same = _find_marks(listed.url, end=marks.end, tail_bytes=tail_bytes) == marks
     return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+def _compare_packed(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
+    """The same content may be compressed in another way; so it is unpacked, if the packed bytes do not decide."""
+    if fingerprint.packed is not None and _has_same_etag(listed, fingerprint):
+        return Resemblance.SAME
+    packed = _get_marks(listed.url, end=listed.size)
+    is_same = packed == fingerprint.packed or _marks_of_stream(listed.url, packed) == fingerprint.stream
+    return Resemblance.SAME if is_same else Resemblance.CHANGED
+
+
+@lru_cache(maxsize=64)
+def _marks_of_stream(url: str, packed: Marks) -> Marks:  # noqa: ARG001 - they say of which content it is.
+    """The marks of all that a compressed file holds; raises Incomplete if it breaks off."""
+    seen = StreamMarks()
+    with open_stream(url) as stream:
+        while block := stream.read(_READ_BYTES):
+            seen.feed(block)
+    return seen.marks
 
 
 def still_begins_with(listed: Listed, stored: bytes) -> bool:

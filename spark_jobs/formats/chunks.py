@@ -19,9 +19,9 @@ class Chunk:
     #: The file's path below the source's root, for messages.
     name: str
     url: str
-    #: In bytes of the unpacked content; for Parquet, in rows.
+    #: In bytes of the unpacked content; in formats whose files are written as a whole, in rows.
     first: int
-    #: In the same unit; None if only reading finds it: compressed files, newlines inside quotes, and Parquet.
+    #: In the same unit; None if only reading finds it: compressed files, newlines inside quotes, and whole files.
     end: int | None
     #: The start of the first record, if the bytes before it belong to one that is already loaded.
     begins: int | None = None
@@ -39,7 +39,7 @@ class Chunk:
     header: tuple[str, ...] = ()
     #: The plan has more of this file after this chunk.
     is_followed: bool = False
-    #: For Parquet: how many bytes of the file hold its rows.
+    #: For rows: how many bytes of the file hold them.
     row_bytes: int | None = None
 
     @property
@@ -52,7 +52,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroup:
-    """A row group of a Parquet file: its rows, its byte range, and the footer that describes it."""
+    """Some rows of a file that is written as a whole: their numbers, and their bytes in the unpacked content."""
 
     number: int
     #: The range of its rows.
@@ -60,7 +60,9 @@ class RowGroup:
     end: int
     first_byte: int
     end_byte: int
+    #: What describes the rows: the footer of a Parquet file.
     footer: bytes = field(repr=False)
+    #: The size of the unpacked content.
     file_size: int
 
     @property
@@ -73,7 +75,7 @@ class Part:
     """Whole records of one chunk, as many as are read at once."""
 
     producer_id: ProducerId
-    #: The byte range in the unpacked content; for Parquet, the range of rows.
+    #: The byte range in the unpacked content, or the range of rows.
     first: int
     end: int
     raw: bytes
@@ -81,7 +83,7 @@ class Part:
     too_long: bool = False
     #: A last line without a newline, which counts because the file is sealed.
     is_tail: bool = False
-    #: For Parquet: the row group in `raw`.
+    #: For rows: the row group in `raw`.
     row_group: RowGroup | None = None
 
 

@@ -41,7 +41,7 @@ class Lines:
 
     def check_length(self, index: int) -> None:
         if self.too_long[index]:
-            raise RecordRefused(_too_long(int(self.raw_ends[index] - self.raw_starts[index]) + 1))
+            raise RecordRefused(too_long(int(self.raw_ends[index] - self.raw_starts[index]) + 1))
 
     @property
     def octets(self) -> npt.NDArray[np.uint8]:
@@ -204,14 +204,14 @@ def bad_of_too_long(parts: Sequence[Part]) -> tuple[BadRecord, ...]:
             producer_id=part.producer_id,
             sequence_id=part.first,
             raw=part.raw.removesuffix(b"\n"),
-            reason=_too_long(part.end - part.first),
+            reason=too_long(part.end - part.first),
         )
         for part in parts
         if part.too_long
     )
 
 
-def _too_long(size: int) -> str:
+def too_long(size: int) -> str:
     kept = "; only the beginning is kept" if size > KEPT_BYTES else ""
     return f"{size} bytes are more than record_bytes_max{kept}"
 

@@ -24,12 +24,17 @@ _SIGNATURES = (
 
 def check_text(url: str, begins: bytes) -> None:
     """Refuse a file that does not begin like text; without newlines, `begins` must hold a whole maximum record."""
-    for signature, found, fix in _SIGNATURES:
-        if begins.startswith(signature):
-            raise FileRefused(url, "text in UTF-8", found, fix)
+    check_signature(url, begins)
     if _ends_in_returns(begins):
         fix = "Convert it, for example with tr '\\r' '\\n'"
         raise FileRefused(url, "lines that end with newlines", "its lines end in carriage returns alone", fix)
+
+
+def check_signature(url: str, begins: bytes) -> None:
+    """Refuse a file whose first bytes are those of another format or encoding."""
+    for signature, found, fix in _SIGNATURES:
+        if begins.startswith(signature):
+            raise FileRefused(url, "text in UTF-8", found, fix)
 
 
 def check_plain_text(url: str, *, record_bytes_max: int) -> None:

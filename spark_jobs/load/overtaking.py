@@ -20,7 +20,7 @@ from spark_jobs.files.compression import Compression, Damaged, Incomplete
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at
 from spark_jobs.formats.chunks import Chunk
-from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.pipeline.declared import Declared, Source
 from spark_jobs.plan.waiting_files import waits_for
 from spark_jobs.publish.merge import advances_of
 from spark_jobs.read.board_work import Bundle
@@ -118,7 +118,7 @@ def sealed_ends(source: Source, bundles: Sequence[Bundle], pieces: Sequence[Stag
 
 def _sealed_end(chunk: Chunk, read: Mapping[ProducerId, Advance], source: Source) -> SealedEnd | None:
     """The end of a file that was read to a last line that counts as sealed; objects in stores never grow."""
-    is_sealed = chunk.sealed and chunk.end in (None, chunk.size) and source.format is not Format.PARQUET
+    is_sealed = chunk.sealed and chunk.end in (None, chunk.size) and not source.format.is_whole
     if not (is_sealed and local_path(chunk.url) and _is_read_to_end(chunk, read)):
         return None
     return SealedEnd(name=chunk.name, url=chunk.url, end=read[chunk.producer_id].spans.end, size=chunk.size)

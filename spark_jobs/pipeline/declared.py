@@ -14,7 +14,19 @@ from spark_jobs.pipeline.columns import Column
 class Format(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
+    FIXED = "fixed"
+    JSON = "json"
     PARQUET = "parquet"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a file is written once and loaded only as a whole; its records are numbered, as rows."""
+        return self is Format.JSON or self.is_typed
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether values have types of their own, in files that are compressed internally."""
+        return self is Format.PARQUET
 
 
 class Identity(StrEnum):
@@ -96,6 +108,39 @@ class CsvOptions:
     missing_columns: MissingColumns = MissingColumns.STOP
 
 
+class ShortLines(StrEnum):
+    """What to do with a fixed-width line that ends before its last column."""
+
+    #: It may have been cut off.
+    QUARANTINE = "quarantine"
+    #: Read it as if blanks followed.
+    PAD = "pad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The characters of a line that hold a column: `[first, end)`, counted from 0."""
+
+    column: str
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.first + 1}-{self.end}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedOptions:
+    places: tuple[Place, ...] = ()
+    #: The text for null, without the blanks around it.
+    null: str = ""
+    short_lines: ShortLines = ShortLines.QUARANTINE
+
+    @property
+    def width(self) -> int:
+        return max((place.end for place in self.places), default=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     #: A pattern of any fsspec URL.
@@ -109,6 +154,7 @@ class Source:
     #: The former root of all files below this one; the names below it did not change.
     moved_from: str | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
+    fixed: FixedOptions = field(default_factory=FixedOptions)
     identity: Identity = Identity.PATH
     #: After how many seconds without a change a file is complete, so that a last line without newline counts; 0: files
     #: are complete when they appear; None: never.

@@ -6,6 +6,7 @@ from itertools import chain, zip_longest
 
 from dedup_core.delivery import Mode
 from dedup_core.names import ProducerId
+from spark_jobs.files.compression import Compression
 from spark_jobs.files.reading import read_at
 from spark_jobs.formats.chunks import Chunk
 from spark_jobs.pipeline.declared import Declared, Format, Source
@@ -69,7 +70,7 @@ def _chunks_of_spans(declared: Declared, file: FileToRead, producer_id: Producer
             stored=file.stored,
             header=header,
         )
-        if source.format is Format.PARQUET:
+        if source.format.is_whole:
             yield from _cut_at_row_groups(source, chunk, file)
         elif end is None or is_stream(source, listed.name):
             yield chunk
@@ -78,14 +79,15 @@ def _chunks_of_spans(declared: Declared, file: FileToRead, producer_id: Producer
 
 
 def _cut_at_row_groups(source: Source, chunk: Chunk, file: FileToRead) -> Iterator[Chunk]:
-    """Chunks of whole row groups, so that several sessions read one file."""
+    """Chunks of whole row groups, so that several sessions read one file; a compressed one is read in order."""
     groups = file.row_groups_of(chunk.first, chunk.end)
     if not groups and chunk.end is None and len(file.spans) > 1:
         # Only rows are missing that are before its end.
         return
+    is_plain = Compression.of(chunk.url) is Compression.NONE
     firsts, sizes = [chunk.first], [0]
     for group in groups:
-        if sizes[-1] and sizes[-1] + group.bytes > source.chunk_bytes:
+        if is_plain and sizes[-1] and sizes[-1] + group.bytes > source.chunk_bytes:
             firsts.append(group.first)
             sizes.append(0)
         sizes[-1] += group.bytes

@@ -67,7 +67,7 @@ def _terms(declared: Declared) -> dict[str, str]:
 def _boundaries(source: Source) -> str:
     csv = source.csv
     if source.format is not Format.CSV or not csv.multiline:
-        return "one record a line" if source.format is not Format.PARQUET else "rows"
+        return "one record a line" if not source.format.is_whole else "rows"
     return f"multiline, delimiter {csv.delimiter!r}, quote {csv.quote!r}, escape {csv.escape!r}"
 
 
@@ -94,11 +94,17 @@ def _widest(column_type: ColumnType) -> str:
     return str(Kind.TEXT if column_type.kind is Kind.VARCHAR else column_type)
 
 
+def _options(source: Source) -> str:
+    if source.format is Format.FIXED:
+        return repr(source.fixed)
+    return repr(source.csv) if source.csv != CsvOptions() else ""
+
+
 def _rest(declared: Declared) -> dict[str, str]:
     source, target = declared.source, declared.target
     return {
         PATH: shown(source.pattern or source.path),
-        "source.options": repr(source.csv) if source.csv != CsvOptions() else "",
+        "source.options": _options(source),
         "source.sealed": str(source.sealed_after_s),
         "source.chunk_bytes": str(source.chunk_bytes),
         "source.record_bytes_max": str(source.record_bytes_max),

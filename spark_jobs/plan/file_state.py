@@ -142,9 +142,7 @@ def _state_of_copy(
 
 def _as_seen(source: Source, state: ProducerState, shared: ProducerState) -> ProducerState:
     """The state of a copy: the loaded content of its producer, as far as the copy contains it."""
-    end = (
-        SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
-    )
+    end = SEQUENCE_END if source.format.is_whole else Fingerprint.from_bytes(state.fingerprint or b"").stream.end
     return replace(state, consumed=shared.consumed & (SpanSet([Span(0, end)]) if end else SpanSet()))
 
 

@@ -16,7 +16,7 @@ from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed, Listing, list_files
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.signatures import check_plain_text
-from spark_jobs.pipeline.declared import Declared, Format, Identity, NewerFile, Source, Write
+from spark_jobs.pipeline.declared import Declared, Identity, NewerFile, Source, Write
 from spark_jobs.plan.choice import EVERYTHING, Choice, chosen_of
 from spark_jobs.plan.file_state import FileState, current_state
 from spark_jobs.plan.ledger_lookup import KnownNames, dead_letter_reason, find_known, outlook_of
@@ -252,8 +252,8 @@ class _FileChecker:
 
 def _unusable(declared: Declared, listed: Listed) -> str | None:
     """Why a file cannot be loaded by this pipeline, whatever it holds."""
-    if declared.source.format is Format.PARQUET and Compression.of(listed.url) is not Compression.NONE:
-        return _PACKED_PARQUET
+    if declared.source.format.is_typed and Compression.of(listed.url) is not Compression.NONE:
+        return _PACKED_AGAIN.format(str(declared.source.format).capitalize())
     if declared.target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
         return _UNDATED
     return None
@@ -261,7 +261,7 @@ def _unusable(declared: Declared, listed: Listed) -> str | None:
 
 def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     source = declared.source
-    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    is_plain = not source.format.is_whole and Compression.of(listed.url) is Compression.NONE
     if is_plain and not file_state.consumed:
         check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
     rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
@@ -286,8 +286,8 @@ def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed
         return False
     taken = file_state.consumed | claimed
     try:
-        if declared.source.format is Format.PARQUET:
-            return has_more_row_groups(listed, taken)
+        if declared.source.format.is_whole:
+            return has_more_row_groups(declared.source, listed, taken)
         if is_stream(declared.source, listed.name):
             # One session reads it to its end.
             return not claimed
@@ -298,9 +298,9 @@ def _has_more(declared: Declared, listed: Listed, file_state: FileState, claimed
     return isinstance(rest, FileToRead)
 
 
-_PACKED_PARQUET = (
-    "a Parquet file inside a compressed file is not read, because Parquet compresses its own content. Nothing of it is "
-    "loaded. Put the unpacked file there"
+_PACKED_AGAIN = (
+    "a {0} file inside a compressed file is not read, because {0} compresses its own content. Nothing of it is loaded. "
+    "Put the unpacked file there"
 )
 _UNDATED = (
     "its storage does not report when it was modified, and newer_file: by_time needs that. Nothing of it is loaded. "

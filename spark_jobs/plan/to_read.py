@@ -9,12 +9,12 @@ from dedup_core.spans import Span, SpanSet
 from dedup_core.verdicts import judge
 from spark_jobs.content.copies import CopyRecord
 from spark_jobs.files.compression import Compression
-from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole, read_whole
+from spark_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.chunks import LastLineOpen, RowGroup
 from spark_jobs.formats.csv.header import read_checked_header
-from spark_jobs.formats.parquet.footers import check_columns, read_row_groups
+from spark_jobs.formats.whole_files import read_whole_file
 from spark_jobs.pipeline.declared import Declared, Format, NewerFile, Source
 from spark_jobs.plan.file_state import LEFT_OPEN, FileState
 from spark_jobs.read.cuts import complete_end
@@ -39,7 +39,7 @@ class FileToRead:
     stored: bytes | None = None
     #: What to record about it: this much is already loaded under another name.
     copy_record: CopyRecord | None = None
-    #: The row groups of a Parquet file.
+    #: The rows of a file that is written as a whole.
     row_groups: tuple[RowGroup, ...] = field(default=(), repr=False)
     #: An earlier generation, whose rows are deleted in the same commit.
     replaces: ProducerId | None = None
@@ -89,7 +89,7 @@ def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sea
     if file_state.is_left_open and not sealed:
         return Note(name=listed.name, reason=LEFT_OPEN)
     first, size = file_state.consumed.end if file_state.consumed else 0, listed.size
-    is_plain = source.format is not Format.PARQUET and Compression.of(listed.url) is Compression.NONE
+    is_plain = not source.format.is_whole and Compression.of(listed.url) is Compression.NONE
     if file_state.is_all_in and file_state.consumed == SpanSet([Span(0, first)] if first else []):
         return _to_read(source, listed, file_state, spans=(), sealed=sealed)
     if is_plain and not file_state.copy_record:
@@ -121,9 +121,9 @@ def rest_of_plain(source: Source, listed: Listed, file_state: FileState, *, seal
     return is_open if end < listed.size else None
 
 
-def has_more_row_groups(listed: Listed, taken: SpanSet) -> bool:
-    """Whether a Parquet file has row groups that are neither loaded nor claimed."""
-    groups = read_row_groups(read_whole(listed.url, size=listed.size)[1], url=listed.url, size=listed.size)
+def has_more_row_groups(source: Source, listed: Listed, taken: SpanSet) -> bool:
+    """Whether a whole file has row groups that are neither loaded nor claimed."""
+    groups = read_whole_file(source.format, listed.url, size=listed.size).row_groups
     return any(not taken.covers(SpanSet([Span(group.first, group.end)])) for group in groups)
 
 
@@ -148,7 +148,7 @@ def _expected(
 ) -> tuple[bytes, ...]:
     """The loaded part, and, where that is cheap, all that will be read."""
     known = (file_state.fingerprint,) if file_state.fingerprint else ()
-    if source.format is Format.PARQUET:
+    if source.format.is_whole:
         return (*known, fingerprint_of_whole(listed.url, size=listed.size).to_bytes())
     end = spans[-1][1] if spans else None
     return known if end is None else (*known, fingerprint_of(listed.url, end=end).to_bytes())
@@ -156,17 +156,16 @@ def _expected(
 
 def _stored_marks(source: Source, listed: Listed) -> bytes | None:
     """The stored bytes of a file whose end is only found by reading; the others have expected fingerprints."""
-    is_end_known = source.format is Format.PARQUET or not is_stream(source, listed.name)
+    is_end_known = source.format.is_whole or not is_stream(source, listed.name)
     return None if is_end_known else fingerprint_of(listed.url, end=listed.size).to_bytes()
 
 
 def with_columns(declared: Declared, file: FileToRead) -> FileToRead | Note:
     """Refuse a file that lacks declared columns; keep what its chunks need: row groups, or the header of a CSV file."""
     source, listed = declared.source, file.listed
-    if source.format is Format.PARQUET:
-        _, tail = read_whole(listed.url, size=listed.size)
-        check_columns(tail, declared.columns, url=listed.url)
-        return replace(file, row_groups=read_row_groups(tail, url=listed.url, size=listed.size))
+    if source.format.is_whole:
+        found = read_whole_file(source.format, listed.url, size=listed.size, columns=declared.columns)
+        return replace(file, row_groups=found.row_groups)
     if source.format is not Format.CSV or not source.csv.header:
         return file
     header = read_checked_header(listed.url, declared.columns, source.csv, sealed=file.sealed)

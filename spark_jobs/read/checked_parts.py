@@ -1,6 +1,6 @@
 """Split chunks into parts, and read parts into records, for every format."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dedup_core.replay import Condition
@@ -17,15 +17,15 @@ from spark_jobs.files.fingerprints import (
     compare_whole,
     fingerprint_of,
     has_other_etag,
-    read_whole,
     still_begins_with,
 )
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.reading import look_at, open_stream, read_at
-from spark_jobs.formats.chunks import Chunk, FileRefused, LastLineOpen, Part
-from spark_jobs.formats.parquet.footers import read_row_groups
+from spark_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part, RowGroup
 from spark_jobs.formats.signatures import check_text
+from spark_jobs.formats.whole_files import read_whole_file
 from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.read.cuts import STEP_BYTES
 from spark_jobs.read.parts import UnfinishedRecord, open_end, parts_of
 
 
@@ -51,8 +51,8 @@ def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     An error that prevents reading the rest of the file is raised after them.
     """
     etag = _check_unchanged(chunk, source)
-    if source.format is Format.PARQUET:
-        yield from _row_group_parts(chunk, etag=etag)
+    if source.format.is_whole:
+        yield from _row_group_parts(chunk, source, etag=etag)
     elif Compression.of(chunk.url) is Compression.NONE:
         yield from _plain_parts(chunk, source)
     else:
@@ -66,7 +66,7 @@ def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
     """
     now = _check_stored(chunk)
     for expected in map(Fingerprint.from_bytes, chunk.expected):
-        if source.format is Format.PARQUET:
+        if source.format.is_whole:
             resemblance = compare_whole(now, expected)
         else:
             resemblance = compare(now, expected, consumed_end=expected.stream.end)
@@ -205,23 +205,59 @@ def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
 
 
-def _row_group_parts(chunk: Chunk, *, etag: str | None) -> Iterator[ReadPart]:
-    """A Parquet file is written once: it is recognised as a whole, and read by row group."""
-    whole, tail = read_whole(chunk.url, size=chunk.size)
-    whole = whole.named(etag)
-    fingerprint = whole.to_bytes()
-    groups = read_row_groups(tail, url=chunk.url, size=chunk.size)
+def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Iterator[ReadPart]:
+    """A file that is written once is recognised as a whole, and read by row group.
+
+    Only what records its size says that it was read to its end, so that it need not be unpacked again.
+    """
+    found = read_whole_file(source.format, chunk.url, size=chunk.size)
+    whole, groups = found.fingerprint.named(etag), found.row_groups
     end = SEQUENCE_END if chunk.end is None else chunk.end
     wanted = [group for group in groups if group.end > chunk.first and group.first < end]
-    for group in wanted:
-        raw = read_at(chunk.url, offset=group.first_byte, size=group.end_byte - group.first_byte)
+    for group, raw in _bytes_of(chunk.url, wanted, source):
         _check_whole(chunk, whole)
-        part = Part(producer_id=chunk.producer_id, first=group.first, end=group.end, raw=raw, row_group=group)
         size = chunk.size if group is groups[-1] else None
-        yield ReadPart(chunk=chunk, part=part, fingerprint=fingerprint, size=size, condition=Condition.SEALED)
+        yield ReadPart(
+            chunk=chunk,
+            part=Part(
+                producer_id=chunk.producer_id,
+                first=group.first,
+                end=group.end,
+                raw=raw,
+                too_long=len(raw) < group.bytes,
+                row_group=group,
+            ),
+            fingerprint=(whole if size is not None else replace(whole, packed=None)).to_bytes(),
+            size=size,
+            condition=Condition.SEALED,
+        )
     if not wanted and chunk.end is None:
+        fingerprint = whole.to_bytes()
         nothing = _nothing(chunk)
         yield ReadPart(chunk=chunk, part=nothing, fingerprint=fingerprint, size=chunk.size, condition=Condition.SEALED)
+
+
+def _bytes_of(url: str, groups: Sequence[RowGroup], source: Source) -> Iterator[tuple[RowGroup, bytes]]:
+    """The bytes of row groups in their order; of a record that is too long, only its beginning."""
+    if Compression.of(url) is Compression.NONE:
+        for group in groups:
+            yield group, read_at(url, offset=group.first_byte, size=_read_bytes(group, source))
+        return
+    with open_stream(url) as stream:
+        at = 0
+        for group in groups:
+            while at < group.first_byte and (skipped := stream.read(min(STEP_BYTES, group.first_byte - at))):
+                at += len(skipped)
+            raw = stream.read(_read_bytes(group, source))
+            at += len(raw)
+            yield group, raw
+
+
+def _read_bytes(group: RowGroup, source: Source) -> int:
+    is_too_long = (
+        source.format is Format.JSON and group.end - group.first == 1 and group.bytes >= source.record_bytes_max
+    )
+    return min(KEPT_BYTES, group.bytes) if is_too_long else group.bytes
 
 
 def _check_whole(chunk: Chunk, fingerprint: Fingerprint) -> None:

@@ -18,7 +18,7 @@ from spark_jobs.files.addresses import shown
 from spark_jobs.files.notes import Note
 from spark_jobs.formats.records import BadRecord, Records
 from spark_jobs.pipeline.columns import PRODUCER_ID
-from spark_jobs.pipeline.declared import Declared, Format
+from spark_jobs.pipeline.declared import Declared
 from spark_jobs.read.checked_parts import ReadPart
 
 #: Fewer bad records may be accidents, so they are quarantined even if no other record is good.
@@ -118,7 +118,7 @@ def _all_of_them(count: int) -> str:
 
 
 def _place(declared: Declared, record: BadRecord, parts: Sequence[ReadPart]) -> str:
-    if declared.source.format is Format.PARQUET:
+    if declared.source.format.is_whole:
         return f"row {record.sequence_id}"
     begun = next((each.part for each in parts if each.part.producer_id == record.producer_id), None)
     if begun is None or begun.first or record.sequence_id >= begun.end:

@@ -17,7 +17,7 @@ from spark_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
 def is_stream(source: Source, name: str) -> bool:
     """Whether the records of a file can only be found by reading it from its start."""
     multiline = source.format is Format.CSV and source.csv.multiline
-    return source.format is Format.PARQUET or multiline or Compression.of(name) is not Compression.NONE
+    return source.format.is_whole or multiline or Compression.of(name) is not Compression.NONE
 
 
 #: How far into a file lines are counted for messages, because that is quick.

@@ -6,6 +6,8 @@ import pyarrow as pa
 
 from spark_jobs.files.notes import Ignored
 from spark_jobs.formats.csv.rows import read_csv
+from spark_jobs.formats.fixed.rows import read_fixed
+from spark_jobs.formats.json.rows import read_json
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.parquet.rows import read_parquet
 from spark_jobs.formats.records import Records
@@ -32,6 +34,22 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
             # Files with the same column names are parsed together.
             headers = sorted({each.chunk.header for each in there})
             some = [_read_csv(declared, columns, there, header) for header in headers]
+        case Format.FIXED:
+            return read_fixed(
+                [each.part for each in there],
+                columns,
+                options=declared.source.fixed,
+                unknown_fields=declared.unknown_fields,
+                record_bytes_max=declared.source.record_bytes_max,
+            )
+        case Format.JSON:
+            return read_json(
+                [(each.chunk.url, each.part) for each in there],
+                columns,
+                declared=declared.field_names,
+                unknown_fields=declared.unknown_fields,
+                record_bytes_max=declared.source.record_bytes_max,
+            )
         case Format.PARQUET:
             some = [
                 read_parquet(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)

@@ -38,7 +38,7 @@ from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.records import Records
 from spark_jobs.formats.values import from_kept
 from spark_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
-from spark_jobs.pipeline.declared import Declared, Format, Target, Write
+from spark_jobs.pipeline.declared import Declared, Target, Write
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.publish.merge import merge_in
 from spark_jobs.read.checked_parts import ReadPart
@@ -313,7 +313,7 @@ def _unreadable(job: _Job, record: KeptRecord) -> Refusal | None:
         return Refusal(reason=record.reason, column=record.column)
     if isinstance(header := job.headers.get(record.producer_id), Refusal):
         return header
-    if job.declared.source.format is Format.PARQUET:
+    if job.declared.source.format.is_typed:
         return find_lacking(job.declared, _text_of(job, record))
     return None
 
@@ -332,8 +332,8 @@ def _part(job: _Job, number: int, record: KeptRecord) -> ReadPart:
 
 
 def _read_kept(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
-    """A Parquet row is kept as a line of JSON; other records are kept unchanged."""
-    if declared.source.format is not Format.PARQUET:
+    """A row of values with types is kept as a line of JSON; other records are kept unchanged."""
+    if not declared.source.format.is_typed:
         return read_records(declared, columns, parts)
     return read_jsonl(
         [each.part for each in parts],

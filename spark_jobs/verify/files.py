@@ -1,7 +1,6 @@
 """Compare files with the digests of their receipts, byte by byte."""
 
 import hashlib
-import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from spark_jobs.files.listing import Listed, list_files, root_of
 from spark_jobs.files.notes import Note
 from spark_jobs.files.reading import look_at, open_stream
 from spark_jobs.formats.chunks import Chunk
-from spark_jobs.pipeline.declared import Declared, Format, Source
+from spark_jobs.pipeline.declared import Declared, Source
 from spark_jobs.read.checked_parts import read_parts
 from spark_jobs.read.digests import Digests, digests_in, digests_up_to, shortened
 from spark_jobs.verify.findings import Difference, Findings, Kind
@@ -117,7 +116,7 @@ class ComparedFiles:
     def _differences(self, file: FileReceipts) -> Iterator[Difference]:
         url = url_of(self._source, file.name)
         try:
-            if self._source.format is Format.PARQUET:
+            if self._source.format.is_whole:
                 yield from self._compare_row_groups(file, url)
             else:
                 yield from self._compare_stream(file, url)
@@ -165,7 +164,7 @@ class ComparedFiles:
     def _compare_row_groups(self, file: FileReceipts, url: str) -> Iterator[Difference]:
         """Compare row groups; their ids count rows, so only the file's footer locates their bytes."""
         expected = dict(digests_in(file.digests))
-        size = size_of(url)
+        size = look_at(url).size
         if file.size is not None and size < file.size:
             yield _of_file(file, Kind.FILE_SHORTER, f"{size} instead of {file.size} bytes")
             return
@@ -186,7 +185,7 @@ class ComparedFiles:
 
 def _of_copy(source: Source, file: FileReceipts, copy: CopyOfFile) -> FileReceipts:
     """The receipts of a file, as far as a copy contains it."""
-    end = SEQUENCE_END if source.format is Format.PARQUET else Fingerprint.from_bytes(copy.fingerprint).stream.end
+    end = SEQUENCE_END if source.format.is_whole else Fingerprint.from_bytes(copy.fingerprint).stream.end
     held = SpanSet([Span(0, end)]) if end else SpanSet()
     return replace(
         file,
@@ -209,12 +208,6 @@ def url_of(source: Source, name: str) -> str:
     if local is not None:
         return str(Path(local).expanduser().absolute() / name)
     return root + name if root.endswith("/") else f"{root}/{name}"
-
-
-def size_of(url: str) -> int:
-    """The size of a file that is not compressed."""
-    with errors_naming(url), open_stream(url) as stream:
-        return stream.seek(0, os.SEEK_END)
 
 
 class _Check:

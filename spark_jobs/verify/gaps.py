@@ -13,7 +13,7 @@ from spark_jobs.files.addresses import shown
 from spark_jobs.files.compression import Compression
 from spark_jobs.files.listing import Listed
 from spark_jobs.files.notes import Note
-from spark_jobs.pipeline.declared import Format, Source
+from spark_jobs.pipeline.declared import Source
 from spark_jobs.verify.findings import Difference, Findings, Kind
 
 _SPANS_SHOWN = 5
@@ -84,7 +84,7 @@ class Gaps:
         return f"{spans.count:,} {self._unit(file)} {_shortened(spans)}"
 
     def _unit(self, file: FileReceipts) -> str:
-        if self._source.format is Format.PARQUET:
+        if self._source.format.is_whole:
             return "rows"
         return "bytes" if Compression.of(file.name) is Compression.NONE else "unpacked bytes"
 

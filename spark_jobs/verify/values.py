@@ -19,6 +19,7 @@ from dedup_core.postgres.connection import array
 from dedup_core.spans import SpanSet
 from spark_jobs.files.compression import Damaged, Incomplete
 from spark_jobs.files.notes import Note
+from spark_jobs.files.reading import look_at
 from spark_jobs.formats.chunks import Chunk
 from spark_jobs.formats.csv.header import read_header
 from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
@@ -27,7 +28,7 @@ from spark_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration
 from spark_jobs.read.checked_parts import ReadPart, read_parts
 from spark_jobs.read.parts import is_stream, parts_of
 from spark_jobs.read.rows import read_records
-from spark_jobs.verify.files import size_of, url_of
+from spark_jobs.verify.files import url_of
 from spark_jobs.verify.findings import Difference, Findings, Kind
 from spark_jobs.write.binary_copy import copy_in
 from spark_jobs.write.sql import quoted, table_name
@@ -126,7 +127,7 @@ def _reread(
 
 
 def _parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
-    if source.format is Format.PARQUET:
+    if source.format.is_whole:
         yield from read_parts(chunk, source)
         return
     try:
@@ -153,7 +154,7 @@ def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSe
         url=url,
         first=0,
         end=None if is_stream(source, name) else spans.end,
-        size=size_of(url) if source.format is Format.PARQUET else 0,
+        size=look_at(url).size if source.format.is_whole else 0,
         # The consumed part ends with its last record, with or without a newline.
         sealed=True,
         header=_header(declared, url),

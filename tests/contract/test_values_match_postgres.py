@@ -21,6 +21,7 @@ from dedup_core.names import ProducerId
 from spark_jobs.formats.chunks import Part
 from spark_jobs.formats.csv import rows as csv
 from spark_jobs.formats.csv.rows import read_csv
+from spark_jobs.formats.json.rows import read_json
 from spark_jobs.formats.jsonl import rows as jsonl
 from spark_jobs.formats.jsonl.rows import read_jsonl
 from spark_jobs.formats.parquet import rows as parquet
@@ -141,6 +142,17 @@ def of_json(values: Sequence[str], declared: str) -> Records:
     )
 
 
+def of_array(values: Sequence[str], declared: str) -> Records:
+    raw = ",\n".join(f'{{"a":\n{value}}}' for value in values).encode()
+    return read_json(
+        [(URL, Part(producer_id=ProducerId(1), first=0, end=len(raw), raw=raw))],
+        (parse_column("a", declared),),
+        declared=["a"],
+        unknown_fields=UnknownFields.IGNORE,
+        record_bytes_max=2**20,
+    )
+
+
 def of_strings(texts: Sequence[str], declared: str) -> Records:
     return of_json([json.dumps(text) for text in texts], declared)
 
@@ -186,7 +198,7 @@ def of_string_array(texts: Sequence[str], declared: str) -> Records:
 
 
 OF_CSV = (of_csv, of_string_array)
-WAYS = {"JSON": (of_json,), "text": (of_strings, *OF_CSV), "CSV": OF_CSV, "Parquet": (of_stored,)}
+WAYS = {"JSON": (of_json, of_array), "text": (of_strings, *OF_CSV), "CSV": OF_CSV, "Parquet": (of_stored,)}
 
 
 @contextmanager

@@ -67,7 +67,10 @@ def test_a_broken_pipeline_file_breaks_its_own_dag_alone_and_says_what_to_fix(ai
     assert set(parsed["dags"]) == SAMPLES
     ((file, said),) = parsed["errors"].items()
     assert file.startswith("ingest__bad_yaml_")
-    assert f"{airflow.pipelines}/bad.yaml:2: source.format: expected one of jsonl, csv, parquet, found 'jsn'" in said
+    assert (
+        f"{airflow.pipelines}/bad.yaml:2: source.format: expected one of jsonl, csv, fixed, json, parquet, found 'jsn'"
+        in said
+    )
 
 
 def test_a_pipeline_file_that_goes_takes_its_dag_with_it(airflow):

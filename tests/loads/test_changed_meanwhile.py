@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.batch.pieces import is_whole
+from spark_jobs.formats import whole_files
 from spark_jobs.formats.parquet.footers import read_row_groups
 from spark_jobs.formats.parquet.rows import read_parquet
 from spark_jobs.pipeline.columns import parse_column
@@ -71,7 +72,7 @@ def test_a_parquet_file_whose_place_another_takes_while_it_is_read_gives_no_rows
         return groups
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "read_row_groups", replaced_behind)
+        patched.setattr(whole_files, "read_row_groups", replaced_behind)
         loads.load(source=source, columns=columns)
     loads.load(source=source, columns=columns, on_rewrite=OnRewrite.NEW_GENERATION)
 

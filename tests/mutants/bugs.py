@@ -74,6 +74,9 @@ OF_FOOTERS = "tests/unit/sources/test_footers.py"
 OF_DEADLY_FILES = "tests/loads/test_deadly_files.py"
 OF_BROKEN_FILES = "tests/loads/test_broken_files.py"
 OF_JSON_LINES = f"{OF_SOURCES}/test_jsonl.py"
+OF_JSON = f"{OF_SOURCES}/test_json.py"
+OF_FIXED = f"{OF_SOURCES}/test_fixed.py"
+OF_JSON_FILES = "tests/loads/test_json_files.py"
 OF_CASTS = f"{OF_SOURCES}/test_casts.py::test_texts_are_cast_together_as_each_alone"
 OF_DIRTY_LINES = f"{OF_SOURCES}/test_dirty_lines.py::test_every_tier_reads_dirty_lines_as_the_slow_one_does"
 OF_SLABS = f"{OF_SOURCES}/test_csv.py::test_records_end_in_the_same_places_however_the_slabs_are_cut"
@@ -1021,6 +1024,53 @@ CONTENT_BUGS = (
         correct="or any(not signs.isdisjoint(column) for column in columns)",
         wrong="",
         tests=(f"{OF_FOOTERS}::test_a_column_that_is_encrypted_is_reported_as_such",),
+    ),
+    Bug(
+        name="the value of a fixed-width line that was cut off is taken",
+        file="spark_jobs/formats/fixed/rows.py",
+        correct="        if self.options.short_lines is ShortLines.QUARANTINE:\n            doubted",
+        wrong="        if False:\n            doubted",
+        tests=(
+            f"{OF_FIXED}::test_a_line_that_ends_before_its_last_column_is_bad_or_padded",
+            f"{OF_FIXED}::test_both_tiers_read_a_line_alike",
+        ),
+    ),
+    Bug(
+        name="a fixed-width line is cut by bytes",
+        file="spark_jobs/formats/fixed/rows.py",
+        correct="        values = pc.ascii_trim(pc.utf8_slice_codeunits(texts, place.first, place.end), _BLANK)\n",
+        wrong="        values = pc.ascii_trim(\n"
+        "            pc.binary_slice(texts.cast(pa.binary()), place.first, place.end).cast(pa.string()), _BLANK\n"
+        "        )\n",
+        tests=(f"{OF_FIXED}::test_values_are_cut_by_characters_and_lose_their_blanks",),
+    ),
+    Bug(
+        name="an array that is not closed is loaded as far as it goes",
+        file="spark_jobs/formats/json/documents.py",
+        correct="        if self._closed < 0:\n            raise self._incomplete()\n",
+        wrong="        if self._closed < 0:\n            self._closed = self.at\n",
+        tests=(f"{OF_JSON_FILES}::test_nothing_of_an_array_that_is_not_closed_is_loaded",),
+    ),
+    Bug(
+        name="a quote behind a block that ends in a backslash ends its string",
+        file="spark_jobs/formats/json/tokens.py",
+        correct='        self._is_escaped = block.endswith(b"\\\\")\n',
+        wrong="        self._is_escaped = False\n",
+        tests=(f"{OF_JSON}::test_a_backslash_at_the_end_of_a_block_escapes_the_next_byte",),
+    ),
+    Bug(
+        name="records of a JSON array are read in the places of another content",
+        file="spark_jobs/formats/json/rows.py",
+        correct="    if found is None or len(found[0]) != part.end - part.first:\n",
+        wrong="    if found is None:\n",
+        tests=(f"{OF_JSON_FILES}::test_an_array_that_changes_behind_its_plan_gives_no_row_of_both_contents",),
+    ),
+    Bug(
+        name="a packed array is recognised only while it is packed alike",
+        file="spark_jobs/files/fingerprints.py",
+        correct="packed == fingerprint.packed or _marks_of_stream(listed.url, packed) == fingerprint.stream\n",
+        wrong="packed == fingerprint.packed\n",
+        tests=(f"{OF_JSON_FILES}::test_the_same_content_that_is_packed_again_is_not_loaded_again",),
     ),
     Bug(
         name="a Parquet file is recognised by its last bytes instead of its footer",

@@ -69,6 +69,19 @@ def read_jsonl(
     """Read the lines of all parts, except blank ones; a record has at least one of the `declared` fields."""
     whole = [part for part in parts if not part.too_long]
     lines = lines_of(whole, blanks=_BLANKS, record_bytes_max=record_bytes_max)
+    records = read_objects(lines, columns, declared=declared, unknown_fields=unknown_fields, read_value=read_value)
+    return replace(records, bad=records.bad + bad_of_too_long(parts))
+
+
+def read_objects(
+    lines: Lines,
+    columns: tuple[Column, ...],
+    *,
+    declared: Collection[str],
+    unknown_fields: UnknownFields,
+    read_value: Callable[[str, ColumnType], object] = from_json,
+) -> Records:
+    """Read records that should be one object each."""
     unreadable = lines.too_long | not_utf8(lines)
     reader = _Reader(
         lines=lines,
@@ -89,8 +102,7 @@ def read_jsonl(
         read_sliced=reader.read_sliced,
         read_one=reader.read_one,
     )
-    bad = records.bad + bad_of_too_long(parts)
-    return replace(records, bad=bad, unknown=reader.unknown.columns(), ignored=reader.ignored())
+    return replace(records, unknown=reader.unknown.columns(), ignored=reader.ignored())
 
 
 def _looks_unlike_an_object(lines: Lines) -> Mask:

@@ -137,7 +137,7 @@ class _Drawing:
     def _begin(self, theme: Theme) -> list[Maker]:
         """Declare what a theme needs, and say what happens in it more often than elsewhere."""
         words = self._words
-        text = Form.JSONL if words.form is Form.PARQUET else words.form
+        text = Form.JSONL if words.form.is_whole else words.form
         bare = Words(form=text, chunk_bytes=words.chunk_bytes, deliveries_max=words.deliveries_max)
         ways: Mapping[Theme, Callable[[Words], list[Maker]]] = {
             Theme.ANYTHING: lambda _: [],
@@ -257,7 +257,7 @@ class _Drawing:
     def _kind(self) -> Words:
         rng = self._rng
         words = Words(chunk_bytes=rng.choice(_CHUNK_BYTES), deliveries_max=rng.choice((1, 2, 2, 5)))
-        words = replace(words, form=rng.choice((Form.JSONL, Form.JSONL, Form.JSONL, Form.CSV, Form.PARQUET)))
+        words = replace(words, form=rng.choice((Form.JSONL, Form.JSONL, Form.JSONL, Form.CSV, *Form)))
         if rng.random() < 0.2:
             words = replace(words, mode=rng.choice((Mode.KEY_SHARED, Mode.ORDERED)))
         kinds: tuple[Callable[[Words], Words], ...] = (
@@ -460,7 +460,7 @@ class _Drawing:
             Edit("without", rng.choice(("", "eid", "pos", "device"))),
             Edit("guarantee", rng.choice((None, None, *Guarantee))),
         ]
-        if words.form is not Form.PARQUET:
+        if not words.form.is_whole:
             edits.append(Edit("form", rng.choice((Form.JSONL, Form.CSV))))
         if words.write is Write.APPEND and words.transform in (None, Transform.ONE):
             edits.append(Edit("transform", rng.choice((None, Transform.ONE))))

@@ -173,14 +173,14 @@ class Folder:
 
     def _append(self, change: Append, words: Words) -> None:
         file = self.files.get(change.file)
-        if file and change.file.endswith(Form.PARQUET):
+        if file and Form.of(change.file).is_whole:
             return
         new = self._new(change.file, change.records, words, bad=change.bad, again=change.again, late=change.late)
         self._write(change.file, new, words, percent=change.percent)
 
     def _grow_alike(self, change: GrowAlike, words: Words) -> None:
         paths = [path for path in change.files if path in self.files]
-        if paths and not paths[0].endswith(Form.PARQUET):
+        if paths and not Form.of(paths[0]).is_whole:
             new = self._new(paths[0], change.records, words)
             whole = self.files[paths[0]].whole
             for path in paths:
@@ -191,7 +191,7 @@ class Folder:
     def _write(self, path: str, new: Sequence[Record], words: Words, *, percent: int = 100) -> None:
         before = self.files.get(path, File(b"", ()))
         # The writer of files does not read the pipeline file.
-        form = next(each for each in Form if f".{each}" in path)
+        form = Form.of(path)
         if path not in self.files:
             self._contents[path] += 1
         written = packed(path, stream_of(form, new, is_first=not before.records)) if new else b""

@@ -13,6 +13,7 @@ from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
+    FixedOptions,
     Format,
     Identity,
     MessageId,
@@ -26,7 +27,7 @@ from spark_jobs.pipeline.declared import (
     TransformEngine,
     Write,
 )
-from tests.loads.storm.records import COLUMNS, Form
+from tests.loads.storm.records import COLUMNS, PLACES, Form
 
 #: Nothing here is late by itself: a session is declared to be gone, and then loses whatever it held.
 _DEADLINE_S = 600.0
@@ -103,6 +104,7 @@ class Words:
             path=path,
             format=Format(self.form),
             csv=CsvOptions(multiline=self.multiline),
+            fixed=FixedOptions(places=PLACES),
             identity=self.identity,
             sealed_after_s=0 if self.sealed else None,
             chunk_bytes=self.chunk_bytes,

@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from spark_jobs.formats.json.documents import GROUP_BYTES
+from spark_jobs.pipeline.declared import Place
+
 COLUMNS = {
     "uid": "bigint not null",
     "k": "bigint",
@@ -35,6 +38,17 @@ class Form(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     PARQUET = "parquet"
+    JSON = "json"
+    FIXED = "fixed"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is appended to its files."""
+        return self in (Form.PARQUET, Form.JSON)
+
+    @classmethod
+    def of(cls, path: str) -> "Form":
+        return next(each for each in cls if each in path.split("."))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +106,28 @@ def stream_of(form: Form, records: Sequence[Record], *, is_first: bool) -> bytes
             return _csv(records, has_header=is_first)
         case Form.PARQUET:
             return _parquet(records)
+        case Form.JSON:
+            return _json(records)
+        case Form.FIXED:
+            return "".join(_fixed(each) for each in records).encode()
+
+
+def _json(records: Sequence[Record]) -> bytes:
+    """An array whose records are read in several groups, because blanks are as long as one."""
+    written = (json.dumps(each.fields(), indent=1) for each in records)
+    padded = (each if number % 4 else each + " " * GROUP_BYTES for number, each in enumerate(written, start=1))
+    return f"[{','.join(padded)}]".encode()
+
+
+_WIDTH = 12
+PLACES = tuple(
+    Place(column=name, first=_WIDTH * number, end=_WIDTH * (number + 1)) for number, name in enumerate(COLUMNS)
+)
+
+
+def _fixed(record: Record) -> str:
+    fields = record.fields()
+    return "".join(f"{fields[name]!s:<{_WIDTH}}" for name in COLUMNS) + "\n"
 
 
 def _csv(records: Sequence[Record], *, has_header: bool) -> bytes:

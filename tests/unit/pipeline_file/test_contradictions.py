@@ -94,7 +94,7 @@ PRODUCER = "producer: {name: device, sequence: seq}"
             plain(("format: csv", "format: jsonl")),
             5,
             "source.options",
-            "found header with format: jsonl; remove them, or set format: csv",
+            "found header with format: jsonl; remove it, or set format: csv",
         ),
         (
             plain(("format: csv\n  options:\n    header: true", "format: parquet\n  sealed: never")),

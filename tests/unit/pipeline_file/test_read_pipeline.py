@@ -204,7 +204,9 @@ def test_a_refusal_survives_pickling_and_says_that_nothing_was_started(tmp_path)
 
     back = pickle.loads(pickle.dumps(refused.value))
     assert str(back) == str(refused.value)
-    assert back.problems == (f"{tmp_path}/p.yaml:4: source.format: expected one of jsonl, csv, parquet, found 'xml'",)
+    assert back.problems == (
+        f"{tmp_path}/p.yaml:4: source.format: expected one of jsonl, csv, fixed, json, parquet, found 'xml'",
+    )
     assert str(back).splitlines() == [
         *back.problems,
         f"{tmp_path}/p.yaml: nothing was started. Fix it, and retry",

@@ -9,6 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from spark_jobs.pipeline.columns import _KINDS, Kind
+from spark_jobs.pipeline.declared import FixedOptions
 from tests.unit.pipeline_file.files import PLAIN, ROOT, SAMPLES, WHOLE, plain, problems_of, read
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "onceload/pipeline.schema.json").read_text())
@@ -55,6 +56,8 @@ def test_every_key_is_described(where):
 @pytest.mark.parametrize("where", SECTIONS, ids=".".join)
 def test_a_default_of_the_schema_is_the_one_of_the_reader(tmp_path, where):
     defaults = {key: each["default"] for key, each in SECTIONS[where]["properties"].items() if "default" in each}
+    # Only fixed width has this one.
+    assert defaults.pop("short_lines", FixedOptions.short_lines) == FixedOptions.short_lines
     content = yaml.safe_load(PLAIN)
     content["source"]["options"] = {}
     content |= {

@@ -1,0 +1,68 @@
+"""Sample files of one JSON array: the whole records at its beginning."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dedup_core.errors import OnceloadError
+from dedup_core.names import ProducerId
+from onceload.draft.sample import PIECE_BYTES, Sampled
+from spark_jobs.files.addresses import Unreadable, errors_naming
+from spark_jobs.files.listing import Listed
+from spark_jobs.files.reading import open_stream
+from spark_jobs.formats.chunks import Part
+from spark_jobs.formats.json.tokens import Tokens
+from spark_jobs.formats.lines import BOM
+
+_SAMPLE_BYTES = 3 * PIECE_BYTES
+_LOOK_BYTES = 1024
+
+
+def is_array(listed: Listed) -> bool:
+    """Whether a file begins like one; why it cannot be read is said when it is sampled."""
+    try:
+        return _inside(_beginning(listed, _LOOK_BYTES)) is not None
+    except OnceloadError:
+        return False
+
+
+def sample_array(listed: Listed) -> Sampled:
+    """The records that end within the beginning of a file."""
+    raw = _beginning(listed, _SAMPLE_BYTES)
+    inside = _inside(raw) or b""
+    structure = Tokens().feed(inside)
+    closed = structure.positions[structure.depths < 0][:1].tolist()
+    ends = [each for each in structure.commas(depth=0).tolist() if not closed or each < closed[0]] + closed
+    starts = [0, *(end + 1 for end in ends)]
+    elements = [element for start, end in zip(starts, ends, strict=False) if (element := inside[start:end].strip())]
+    if not elements:
+        raise Unreadable(
+            listed.url, f"it has no complete record in its first {len(raw):,} bytes, so no draft was written"
+        )
+    joined = b",".join(elements)
+    part = Part(producer_id=ProducerId(0), first=0, end=len(joined), raw=joined)
+    return Sampled(listed=listed, parts=(part,), is_whole=bool(closed) and len(raw) < _SAMPLE_BYTES)
+
+
+def as_lines(files: Sequence[Sampled]) -> list[Sampled]:
+    """The same records with one on each line: in JSON, no string has a newline."""
+    return [replace(file, parts=tuple(map(_as_lines, file.parts))) for file in files]
+
+
+def _as_lines(part: Part) -> Part:
+    raw = part.raw.replace(b"\n", b" ")
+    commas = Tokens().feed(raw).commas(depth=0)
+    lines = bytearray(raw)
+    for comma in commas.tolist():
+        lines[comma] = ord("\n")
+    return replace(part, raw=bytes(lines))
+
+
+def _beginning(listed: Listed, size: int) -> bytes:
+    with errors_naming(listed.url), open_stream(listed.url) as stream:
+        return stream.read(size)
+
+
+def _inside(raw: bytes) -> bytes | None:
+    """What follows the opening bracket."""
+    begins = raw.removeprefix(BOM).lstrip()
+    return begins[1:] if begins.startswith(b"[") else None

@@ -1,0 +1,1 @@
+"""JSON documents: one array of objects, or one object a file."""
