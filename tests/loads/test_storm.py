@@ -235,6 +235,17 @@ def test_a_fault_that_was_found_once_is_not_found_again_behind_any_commit(
             raise fault
 
 
+@pytest.mark.parametrize("path", ["day/a.json", "day/a.json.gz"])
+def test_an_array_whose_loads_die_behind_any_commit_is_loaded_once_as_a_whole(stand: Stand, path: str):
+    """Each group of its records is a commit; what is loaded of it must be of one content."""
+    words = Words(form=Form.JSON, on_rewrite=OnRewrite.NEW_GENERATION, **_AT_ONCE)
+    for at in range(2, 6):
+        found = Drawn(words, (Append(path, 12), _dies(at), Load(), Rewrite(path, 12), _killed(at), Load()))
+        if fault := stand.fault_of(found):
+            fault.add_note(f"struck behind commit {at}")
+            raise fault
+
+
 @pytest.fixture(scope="module")
 def stand_with_icu():
     with open_server(Theme.CASES) as dsn, open_stand(dsn) as opened:

@@ -46,10 +46,10 @@ def outcome(records: Records) -> dict[int, object]:
 
 
 def test_values_are_cut_by_characters_and_lose_their_blanks():
-    records = read(b"0001  001.50abcd", "  -2xx    3 äé".encode() + b"  \r", b"                ")
+    records = read("0001ä 001.50abcd".encode(), "  -2xx    3 äé".encode() + b"  \r", b"                ")
 
     assert values(records) == [(1, "1.50", "abcd"), (-2, "3.00", "äé"), (None, "None", None)]
-    assert records.rows.column(SEQUENCE).to_pylist() == [0, 17, 37]
+    assert records.rows.column(SEQUENCE).to_pylist() == [0, 18, 38]
 
 
 def test_a_line_that_ends_before_its_last_column_is_bad_or_padded():
