@@ -359,6 +359,9 @@ def test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first(loaded)
         changes.start()
         waits = "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND NOT granted"
         wait_until(lambda: execute(loaded.admin_dsn, waits) == [(1,)])
+        # One that has waited for a second has looked for a deadlock; from then on, the other one would find it.
+        looks = f"{waits} AND waitstart > clock_timestamp() - interval '1.5 s'"
+        wait_until(lambda: execute(loaded.admin_dsn, looks) == [(0,)])
         execute_in("SELECT 1 FROM onceload.pipeline FOR NO KEY UPDATE")
     changes.join()
 
