@@ -18,7 +18,7 @@ _LOOK_BYTES = 1024
 
 
 def is_array(listed: Listed) -> bool:
-    """Whether a file begins like one; why it cannot be read is said when it is sampled."""
+    """Whether a file begins like one; sampling it reports why it cannot be read."""
     try:
         return _inside(_beginning(listed, _LOOK_BYTES)) is not None
     except OnceloadError:

@@ -129,7 +129,7 @@ def test_an_upload_whose_beginning_ends_like_an_array_is_not_loaded(loads):
     ],
     ids=["empty", "blank", "lines", "trailing", "csv", "string", "utf16", "gzip"],
 )
-def test_what_is_no_json_document_is_refused(loads, content, reason):
+def test_a_file_of_another_kind_is_refused(loads, content, reason):
     loads.write("a.json", content)
 
     report = loads.load()

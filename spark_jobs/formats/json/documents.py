@@ -1,7 +1,7 @@
 """The records of a JSON file: the elements of its array, or the one object that it is.
 
-A file is read to its end before any of it is loaded, because the beginning of an upload cannot be told from a whole
-file in any other way. Each record is identified by its number. Records are read in groups whose places depend on
+A file is read to its end before any of it is loaded, because nothing else distinguishes the beginning of an upload
+from a whole file. Each record is identified by its number. Records are read in groups whose places depend on
 nothing but the bytes of the file, so that receipts of any version can be compared with it.
 """
 

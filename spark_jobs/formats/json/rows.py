@@ -45,7 +45,7 @@ def _elements(url: str, part: Part) -> tuple[Part, Indices, Indices]:
 
 
 def _joined(parts: Sequence[tuple[Part, Indices, Indices]], *, record_bytes_max: int) -> Lines:
-    """The elements of all parts, with a newline in the place of the comma behind each."""
+    """The elements of all parts, with a newline instead of the comma behind each."""
     block = bytearray()
     starts, separators, sequence_ids, producer_ids = [], [], [], []
     for part, begins, ends in parts:
@@ -59,9 +59,10 @@ def _joined(parts: Sequence[tuple[Part, Indices, Indices]], *, record_bytes_max:
     nothing = np.zeros(0, np.int64)
     ends = np.concatenate([nothing, *separators])
     octets[ends] = ord("\n")
-    trimmed_starts, trimmed_ends = _trimmed(bytes(block), np.concatenate([nothing, *starts]), ends)
+    joined = bytes(block)
+    trimmed_starts, trimmed_ends = _trimmed(joined, np.concatenate([nothing, *starts]), ends)
     return Lines(
-        block=bytes(block),
+        block=joined,
         record_bytes_max=record_bytes_max,
         raw_starts=trimmed_starts,
         raw_ends=trimmed_ends,

@@ -49,7 +49,7 @@ def test_positions_are_of_characters_counted_from_one(tmp_path):
         ("columns:\n", "unknown_fields: add\ncolumns:\n", "no column can be added"),
     ],
 )
-def test_what_is_wrong_with_positions_is_named(tmp_path, correct, wrong, problem):
+def test_wrong_positions_are_named(tmp_path, correct, wrong, problem):
     (found,) = problems_of(tmp_path, FIXED.replace(correct, wrong))
 
     assert problem in found
