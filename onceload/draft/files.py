@@ -52,7 +52,7 @@ def find_files(pattern: str) -> Found:
     if not pattern.strip() or not pattern.isprintable() or find_placeholders(pattern):
         raise refused(pattern, "no plain pattern", "a pattern of files without {{ placeholders }}")
     folder = local_path(pattern)
-    # os.path, because pathlib raises where a folder above may not be entered.
+    # os.path, because pathlib raises where a folder above cannot be entered.
     if folder and os.path.isdir(Path(folder).expanduser()):  # noqa: PTH112
         raise refused(pattern, "a folder", _pattern_for(Path(folder).expanduser()))
     try:

@@ -15,6 +15,7 @@ from spark_jobs.files.compression import Damaged
 from spark_jobs.formats.json import documents
 from spark_jobs.formats.whole_files import read_whole_file
 from spark_jobs.load.report import Report
+from spark_jobs.pipeline.columns import parse_column
 from spark_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish, UnknownFields
 from spark_jobs.read import checked_parts as reading
 from spark_jobs.verify.findings import Kind
@@ -79,6 +80,14 @@ def test_one_object_is_one_record(loads):
 
     assert (loads.load().loaded, loads.load().loaded) == (3, 0)
     assert loads.rows("_sequence, id") == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_column_is_read_by_its_path_inside_of_an_element(loads):
+    city = replace(parse_column("city", "text"), path=("to", "city"))
+    loads.write("a.json", json.dumps([{"id": 0, "to": {"city": "Oslo"}}, {"to": {"city": "Rome"}}, {"id": 2}]))
+
+    assert loads.load(columns=(parse_column("id", "bigint"), city)).loaded == 3
+    assert loads.rows("id, city") == [(0, "Oslo"), (2, None), (None, "Rome")]
 
 
 @pytest.mark.parametrize("suffix", TWO_PACKS)
