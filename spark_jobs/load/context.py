@@ -19,6 +19,7 @@ from spark_jobs.plan.choice import Choice
 from spark_jobs.plan.declaration_texts import pipeline_with_declaration
 from spark_jobs.work.session import BEATS_PER_LEASE
 from spark_jobs.write.patience import until_answered
+from spark_jobs.write.rights import check_schema
 from spark_jobs.write.target import check_target
 
 
@@ -44,6 +45,7 @@ class LoadContext:
     ) -> "LoadContext":
         ledger = PostgresLedger(engine)
         board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        check_schema(engine, declared)
         version = ledger.declare(pipeline_with_declaration(declared), version=settings.version)
         check_target(engine, ledger, declared)
         # First release everything that an earlier epoch under this name still holds.

@@ -48,6 +48,7 @@ from spark_jobs.work.load_delivery import read_adding
 from spark_jobs.write.evolve import evolve_target
 from spark_jobs.write.find_refused import is_of_rows, refused_rows
 from spark_jobs.write.patience import Patience
+from spark_jobs.write.rights import check_schema
 from spark_jobs.write.target import check_target, columns_to_read, ensure_target
 from spark_jobs.write.writer import ColumnsDiffer, Writer
 
@@ -150,6 +151,7 @@ class _Job:
         cls, declared: Declared, engine: Engine, *, producer: str, batch: Batch, run: Run | None, reached: Reached
     ) -> "_Job":
         ledger = PostgresLedger(engine, reached=reached)
+        check_schema(engine, declared)
         version = ledger.declare(pipeline_with_declaration(declared))
         check_target(engine, ledger, declared)
         session = ledger.open_session(declared.name, session_of(batch, "rows"), version=version)

@@ -13,6 +13,7 @@ from spark_jobs.pipeline.columns import PRODUCER_ID, RESERVED, SEQUENCE, Column,
 from spark_jobs.pipeline.declared import Declared, Target, UnknownFields, Write
 from spark_jobs.write.binary_copy import needs_cast
 from spark_jobs.write.differences import Change, differing, settled_by, types_of
+from spark_jobs.write.rights import refuse_full_schema, refuse_lacking_rights
 from spark_jobs.write.sql import quoted, run, table_name
 
 SQL = statements("target.sql", package=__package__)
@@ -41,6 +42,7 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
         if target.write is Write.MERGE:
             _check_key(connection, target)
+        refuse_lacking_rights(connection, declared)
 
 
 def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
@@ -223,6 +225,7 @@ def _create(connection: Connection, target: Target, columns: Sequence[Column]) -
     ]
     if target.write is Write.MERGE:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, target.key))})")
+    refuse_full_schema(connection, target)
     schema = connection.execute(SQL["schema"], {"schema": target.schema}).one()
     if not schema.is_there:
         if not schema.may_make:

@@ -3237,6 +3237,16 @@ IGNORED_FIELD_BUGS = (
     ),
 )
 
+RIGHTS_BUGS = (
+    Bug(
+        name="a merge is begun without the right to update rows",
+        file="spark_jobs/write/rights.py",
+        correct='"UPDATE": merges,',
+        wrong='"UPDATE": False,',
+        tests=("tests/loads/test_rights.py::test_what_deletes_or_updates_rows_needs_more_rights",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3268,4 +3278,5 @@ BUGS = (
     *PACKAGE_BUGS,
     *NEW_COLUMN_BUGS,
     *IGNORED_FIELD_BUGS,
+    *RIGHTS_BUGS,
 )
