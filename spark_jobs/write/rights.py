@@ -30,7 +30,7 @@ def _refuse_schema(connection: Connection, target: Target, *, right: str) -> Non
 
 
 def refuse_lacking_rights(connection: Connection, declared: Declared) -> None:
-    """Refuse a table that the loader may not write to as the pipeline needs."""
+    """Refuse a table that the loader cannot write to as the pipeline needs."""
     table, needed = table_name(declared.target), _needed(declared)
     lacking = connection.execute(SQL["of_table"], {"table": table, "rights": array(needed)}).one()
     if lacking.rights:
