@@ -19,9 +19,9 @@ from pathlib import Path
 from bench import commits, dirty, loads, parsing, scale, states
 from bench.machine import Machine, describe
 from bench.measured import Measured
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from onceload.embedded import running
+from onceload_core.postgres import LedgerSettings, connect
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 LOADS_PAGE = PAGE.with_name("benchmarks-loads.md")

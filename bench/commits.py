@@ -14,12 +14,12 @@ from time import perf_counter
 from sqlalchemy import Connection, Engine, text
 
 from bench.measured import Measured, check_equal, table
-from dedup_core.names import Batch, ProducerId, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, Session
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.replay import Counts
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, ProducerId, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit, Session
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
 
 COMMITTERS = (1, 2, 4, 8)
 BARE, ONE_PIPELINE, OWN_PIPELINES = "bare", "one pipeline", "own pipelines"

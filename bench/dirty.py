@@ -6,14 +6,14 @@ from time import process_time
 
 from bench.events import COLUMNS
 from bench.measured import Measured, check_equal
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv.dialect import RecordEnds
-from spark_jobs.formats.csv.rows import read_csv
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import Column, parse_column
-from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv.dialect import RecordEnds
+from onceload_jobs.formats.csv.rows import read_csv
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import Column, parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, UnknownFields
 
 _LINES = 200_000
 #: Kinds that start so have one dirty line of this many.

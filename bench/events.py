@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Engine, text
 
 from bench.measured import check_equal
-from spark_jobs.pipeline.columns import arrow_schema, parse_column
+from onceload_jobs.pipeline.columns import arrow_schema, parse_column
 
 #: Six columns, by the types that a pipeline declares and that a plain table has.
 COLUMNS = {

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from bench.events import COLUMNS, DDL
-from spark_jobs.formats.lines import positions_of
-from spark_jobs.pipeline.columns import arrow_schema, parse_column
-from spark_jobs.read.cuts import cuts
-from spark_jobs.write.binary_copy import Reader
+from onceload_jobs.formats.lines import positions_of
+from onceload_jobs.pipeline.columns import arrow_schema, parse_column
+from onceload_jobs.read.cuts import cuts
+from onceload_jobs.write.binary_copy import Reader
 
 _PROCESSES = 2
 #: This was the fastest of 8, 16 and 32 MiB. A third process did not help.

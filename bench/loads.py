@@ -23,7 +23,7 @@ from bench.parts.parquet import parquet
 from bench.parts.producers import producers
 from bench.parts.sessions import shared_pipeline
 from bench.parts.stand import QUICK, Sizes, Stand
-from dedup_core.postgres import LedgerSettings, connect
+from onceload_core.postgres import LedgerSettings, connect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,7 +58,7 @@ def _parse(home: Path, pipelines: Path) -> tuple[float, float]:
         "AIRFLOW_HOME": str(home / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home / "bundles"),
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "plugins")]),
+        "PYTHONPATH": os.pathsep.join(str(_ROOT / each) for each in ("", "dedup_core", "plugins", "spark_jobs")),
     }
     command = [sys.executable, "-W", "ignore", "-c", _PARSE, str(pipelines), str(_PIPELINES)]
     done = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=300)

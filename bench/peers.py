@@ -16,8 +16,8 @@ import psycopg2
 from bench.events import COLUMNS, DDL
 from bench.measured import check_equal
 from onceload.embedded import binaries
-from spark_jobs.pipeline.columns import arrow_schema, parse_column
-from spark_jobs.read.cuts import cuts
+from onceload_jobs.pipeline.columns import arrow_schema, parse_column
+from onceload_jobs.read.cuts import cuts
 
 #: From Debian's package libpostgresql-jdbc-java; nothing but this comparison needs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")

@@ -19,12 +19,12 @@ import psutil
 from sqlalchemy import Engine, text
 
 from bench.measured import Stopwatch, check_equal, peak_bytes, table
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.postgres.metrics import MetricsReader
 from onceload import schema
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from onceload_core.postgres.metrics import MetricsReader
 
 FILES = (10_000, 100_000, 1_000_000)
 PRODUCERS = (1_000_000, 10_000_000, 100_000_000)

@@ -16,13 +16,13 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from bench.measured import check_equal
-from dedup_core.delivery import Mode, Rules
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from spark_jobs.load.consume import consume
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Declared
+from onceload_core.delivery import Mode, Rules
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_jobs.load.consume import consume
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Declared
 
 LEASE_S = 2.0
 _ROOT = Path(__file__).resolve().parents[1]

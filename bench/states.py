@@ -3,9 +3,9 @@
 from sqlalchemy import Engine, text
 
 from bench.measured import Measured, Stopwatch, check_equal, table
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.postgres import (
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import (
     BulkCommit,
     LedgerSettings,
     PostgresLedger,

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
+
 from onceload_airflow.by_hand import DEFAULTS, PIPELINES, pipeline_param
 from onceload_airflow.recovery import REBUILD, REWIND, STATE, Apply, Approve, Conclude, Look, Rebuild, runs_of
 from onceload_airflow.upkeep import Verify

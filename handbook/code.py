@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("dedup_core", "spark_jobs", "onceload", "plugins/onceload_airflow")
+PACKAGES = ("dedup_core/onceload_core", "spark_jobs/onceload_jobs", "onceload", "plugins/onceload_airflow")
 #: A value that is passed in from more places than this says nothing about one message.
 _CALLS_MAX = 6
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from handbook.code import ROOT
 from handbook.markdown import page
-from spark_jobs.pipeline.columns import _OTHER_NAMES, PRECISION_MAX, Kind, arrow_type, parse_type
+from onceload_jobs.pipeline.columns import _OTHER_NAMES, PRECISION_MAX, Kind, arrow_type, parse_type
 
 VALUES = ROOT / "docs" / "values.md"
 

@@ -90,7 +90,7 @@ def find_errors(code: Code) -> Mapping[str, ErrorClass]:
 
 def causes(code: Code) -> Mapping[str, str]:
     """What the drawing of the tree says of each error."""
-    drawing = ast.get_docstring(code.modules["dedup_core.errors"].tree) or ""
+    drawing = ast.get_docstring(code.modules["onceload_core.errors"].tree) or ""
     return dict(re.findall(r"(?m)── (\w+) +(.*?)(?: +\(exit \d\))?$", drawing))
 
 

@@ -47,7 +47,7 @@ KINDS = (
             "_refused": (2, "why"),
             "BadRecord": (3, "reason"),
         },
-        below="spark_jobs.formats.",
+        below="onceload_jobs.formats.",
     ),
     Kind(
         title="Lines on stderr",

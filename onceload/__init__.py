@@ -16,8 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dedup_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
-    from dedup_core.errors import (
+    from onceload.explanation import Explanation
+    from onceload.pipeline import ArrowStream, Pipeline, Rows, ToArrow, database
+    from onceload.pipeline_file import PipelineFileRefused
+    from onceload_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
+    from onceload_core.errors import (
         AlreadyConsumed,
         AskTheLedger,
         CallAgain,
@@ -40,47 +43,44 @@ if TYPE_CHECKING:
         TooManyQuarantined,
         WrongUse,
     )
-    from dedup_core.postgres.batches import Audit, Finding
-    from dedup_core.postgres.recovery import Recovery
-    from dedup_core.postgres.rewind import Rewind
-    from onceload.explanation import Explanation
-    from onceload.pipeline import ArrowStream, Pipeline, Rows, ToArrow, database
-    from onceload.pipeline_file import PipelineFileRefused
-    from spark_jobs.files.notes import Note
-    from spark_jobs.load.engine import Engine
-    from spark_jobs.load.kept_batch import NotAudited, NothingKept
-    from spark_jobs.load.report import Report
-    from spark_jobs.load.rows import NoGoodRow, OfferRefused
-    from spark_jobs.plan.plan import Plan
-    from spark_jobs.plan.to_read import FileToRead
-    from spark_jobs.quality.audit import AuditFailed
-    from spark_jobs.verify.findings import Difference
-    from spark_jobs.verify.verify import Verification
-    from spark_jobs.work.progress import Progress, Waiting
+    from onceload_core.postgres.batches import Audit, Finding
+    from onceload_core.postgres.recovery import Recovery
+    from onceload_core.postgres.rewind import Rewind
+    from onceload_jobs.files.notes import Note
+    from onceload_jobs.load.engine import Engine
+    from onceload_jobs.load.kept_batch import NotAudited, NothingKept
+    from onceload_jobs.load.report import Report
+    from onceload_jobs.load.rows import NoGoodRow, OfferRefused
+    from onceload_jobs.plan.plan import Plan
+    from onceload_jobs.plan.to_read import FileToRead
+    from onceload_jobs.quality.audit import AuditFailed
+    from onceload_jobs.verify.findings import Difference
+    from onceload_jobs.verify.verify import Verification
+    from onceload_jobs.work.progress import Progress, Waiting
 
 #: The public names, by the modules that define them; the list above is the same for type checkers.
 _NAMES_IN = {
-    "dedup_core.declaration": "DeclarationChanged EditRefused LoadedByAnother",
-    "dedup_core.errors": "AlreadyConsumed AskTheLedger CallAgain ClaimedElsewhere CommitOutcomeUnknown DatabaseLost "
+    "onceload_core.declaration": "DeclarationChanged EditRefused LoadedByAnother",
+    "onceload_core.errors": "AlreadyConsumed AskTheLedger CallAgain ClaimedElsewhere CommitOutcomeUnknown DatabaseLost "
     "DatabaseRefused DatabaseUnreachable ExitCode LimitReached NeedsAPerson NotFound OnceloadError PipelineBusy "
     "RowsRefused SchemaRefused SessionFenced SettingRefused StateDiffers TooManyQuarantined WrongUse",
-    "dedup_core.postgres.batches": "Audit Finding",
-    "dedup_core.postgres.recovery": "Recovery",
-    "dedup_core.postgres.rewind": "Rewind",
+    "onceload_core.postgres.batches": "Audit Finding",
+    "onceload_core.postgres.recovery": "Recovery",
+    "onceload_core.postgres.rewind": "Rewind",
     "onceload.explanation": "Explanation",
     "onceload.pipeline": "ArrowStream Pipeline Rows ToArrow database",
     "onceload.pipeline_file": "PipelineFileRefused",
-    "spark_jobs.files.notes": "Note",
-    "spark_jobs.load.engine": "Engine",
-    "spark_jobs.load.kept_batch": "NotAudited NothingKept",
-    "spark_jobs.load.report": "Report",
-    "spark_jobs.load.rows": "NoGoodRow OfferRefused",
-    "spark_jobs.plan.plan": "Plan",
-    "spark_jobs.plan.to_read": "FileToRead",
-    "spark_jobs.quality.audit": "AuditFailed",
-    "spark_jobs.verify.findings": "Difference",
-    "spark_jobs.verify.verify": "Verification",
-    "spark_jobs.work.progress": "Progress Waiting",
+    "onceload_jobs.files.notes": "Note",
+    "onceload_jobs.load.engine": "Engine",
+    "onceload_jobs.load.kept_batch": "NotAudited NothingKept",
+    "onceload_jobs.load.report": "Report",
+    "onceload_jobs.load.rows": "NoGoodRow OfferRefused",
+    "onceload_jobs.plan.plan": "Plan",
+    "onceload_jobs.plan.to_read": "FileToRead",
+    "onceload_jobs.quality.audit": "AuditFailed",
+    "onceload_jobs.verify.findings": "Difference",
+    "onceload_jobs.verify.verify": "Verification",
+    "onceload_jobs.work.progress": "Progress Waiting",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
 

@@ -4,10 +4,10 @@ import os
 import sys
 from io import TextIOWrapper
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.events import show_events
 from onceload import cli
 from onceload.terminal import words
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.events import show_events
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from dedup_core.errors import CallAgain
+from onceload_core.errors import CallAgain
 
 _PAUSE_S = 0.5
 _ENDED = ("success", "failed")

@@ -10,14 +10,14 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from dedup_core.errors import DatabaseLost, ExitCode, OnceloadError
-from dedup_core.events import show_events
 from onceload.commands.overview import OVERVIEW
 from onceload.commands.parser import Parser
 from onceload.extras import advice_for
 from onceload.outcome import Outcome, write_outcome
 from onceload.settings import Settings, read_settings
 from onceload.terminal import lines_of_words, show_json, show_text
+from onceload_core.errors import DatabaseLost, ExitCode, OnceloadError
+from onceload_core.events import show_events
 
 Arguments = argparse.Namespace
 
@@ -63,7 +63,7 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
     # Each command that can fail in this way has imported them.
     from sqlalchemy.exc import DBAPIError
 
-    from dedup_core.postgres.connection import first_line, is_lost
+    from onceload_core.postgres.connection import first_line, is_lost
 
     match error:
         case OnceloadError():

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dedup_core.delivery import Mode
-from dedup_core.errors import SettingRefused
-from dedup_core.verdicts import Order
 from onceload.sources import has_source
-from spark_jobs.pipeline.columns import INTEGERS, Column, Kind, written_path
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Mode
+from onceload_core.errors import SettingRefused
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.columns import INTEGERS, Column, Kind, written_path
+from onceload_jobs.pipeline.declared import (
     ON_ARRIVAL,
     CsvOptions,
     Declared,

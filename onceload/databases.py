@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import NotFound, SettingRefused
-from dedup_core.postgres import LedgerSettings, connect
-from dedup_core.postgres.views import look
 from onceload import schema
 from onceload.settings import Settings, database
+from onceload_core.errors import NotFound, SettingRefused
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres.views import look
 
 
 @contextmanager

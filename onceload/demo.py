@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import psycopg2
 
-from dedup_core.errors import NeedsAPerson
-from dedup_core.postgres.connection import statements
 from onceload.airflow_api import AirflowApi
 from onceload.stack import Running, alone, running
 from onceload.terminal import words
+from onceload_core.errors import NeedsAPerson
+from onceload_core.postgres.connection import statements
 
 SQL = statements("demo.sql", package=__package__)
 _DAYS = 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dedup_core.errors import SettingRefused
+from onceload_core.errors import SettingRefused
 
 _EXPECTED = "texts, numbers, true or false, None, and lists and mappings of them, as in a pipeline file"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from dedup_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
-from dedup_core.postgres.connection import statements
 from onceload import schema
 from onceload.extras import check_installed
 from onceload.settings import Settings
+from onceload_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
+from onceload_core.postgres.connection import statements
 
 SQL = statements("doctor.sql", package=__package__)
 _DISK_FREE_MIN = 1 << 30

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from dedup_core.errors import SettingRefused
+from onceload_core.errors import SettingRefused
 
 _FOLDER = Path(".vscode")
 _NAME = "onceload.schema.json"

@@ -33,8 +33,8 @@ from urllib.parse import quote
 
 import psutil
 
-from dedup_core.errors import DatabaseUnreachable, SettingRefused
 from onceload.extras import how_to_install
+from onceload_core.errors import DatabaseUnreachable, SettingRefused
 
 PostgresVersion = Literal[16, 18]
 

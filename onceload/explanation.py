@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import NotFound
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.history import History, history_of, names_of
+from onceload_core.errors import NotFound
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.history import History, history_of, names_of
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.files.notes import Note
-    from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.plan.to_read import FileToRead
+    from onceload_jobs.files.notes import Note
+    from onceload_jobs.pipeline.declared import Declared
+    from onceload_jobs.plan.to_read import FileToRead
 
 _NAMES_SHOWN = 5
 
@@ -34,8 +34,8 @@ class Explanation:
 
 def explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
     """Explain a file, given by its name below the source's root or by its full path."""
-    from spark_jobs.files.listing import list_files
-    from spark_jobs.plan.plan import make_plan
+    from onceload_jobs.files.listing import list_files
+    from onceload_jobs.plan.plan import make_plan
 
     listing = list_files(declared.source.path, root=declared.source.root)
     there = {each.name for each in listing.files}
@@ -59,7 +59,7 @@ def explain(declared: "Declared", engine: Engine, asked: str) -> Explanation:
 
 def _name_of(declared: "Declared", asked: str) -> str:
     """The name in the ledger; the full path of a file is accepted too."""
-    from spark_jobs.files.listing import root_of
+    from onceload_jobs.files.listing import root_of
 
     root = root_of(declared.source.path, root=declared.source.root)
     return asked.removeprefix(root).removeprefix("/") if asked.startswith(f"{root.rstrip('/')}/") else asked

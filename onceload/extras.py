@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from dedup_core.errors import SettingRefused
+from onceload_core.errors import SettingRefused
 
 #: The extra of each package that is imported only when it is needed.
 _EXTRAS = {

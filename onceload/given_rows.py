@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dedup_core.spans import SEQUENCE_END
-from spark_jobs.formats.records import Indices
-from spark_jobs.load.offered_rows import OfferedRows
-from spark_jobs.load.rows import OfferRefused
-from spark_jobs.pipeline.declared import Declared, UnknownFields
+from onceload_core.spans import SEQUENCE_END
+from onceload_jobs.formats.records import Indices
+from onceload_jobs.load.offered_rows import OfferedRows
+from onceload_jobs.load.rows import OfferRefused
+from onceload_jobs.pipeline.declared import Declared, UnknownFields
 
 _Piece: TypeAlias = pa.Table | list[Mapping[str, object]]
 #: How many rows of a table, or how many mappings, are taken at once.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.work.progress import OnProgress, Progress, Waiting
+    from onceload_jobs.work.progress import OnProgress, Progress, Waiting
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from psycopg2.extensions import new_array_type, new_type, register_type, string_
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import NotFound
-from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 from onceload.databases import opened
+from onceload_core.errors import NotFound
+from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 
 SQL = statements("looking.sql", package=__package__)
 #: Without an index, Postgres sorts the whole table to find its newest rows.

@@ -14,16 +14,16 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
-from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.connection import Record
-from dedup_core.postgres.metrics import MetricsReader, Sums
 from onceload.pipeline_file import find_pipelines, read_pipeline
 from onceload.placeholders import GIVEN
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
-from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.plan import make_plan
+from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.connection import Record
+from onceload_core.postgres.metrics import MetricsReader, Sums
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.plan import make_plan
 
 Arguments = argparse.Namespace
 #: For each column of the database, the name of its metric and its help text.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dedup_core.errors import ExitCode
+from onceload_core.errors import ExitCode
 
 #: The environment variable with the file to write. A driver on another machine does not inherit it, and writes none.
 OUTCOME_FILE = "ONCELOAD_OUTCOME_FILE"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from dedup_core.errors import CallAgain
 from onceload.terminal import words
+from onceload_core.errors import CallAgain
 
 _ENDS_IN_S = 30.0
 _LOOKS_EVERY_S = 0.5

@@ -15,29 +15,29 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAli
 
 from sqlalchemy import Engine as Database
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings, PostgresLedger, recover_state
-from dedup_core.postgres.connection import translated
 from onceload.choices import chosen, how_of
 from onceload.databases import open_database, ready_database
 from onceload.host_program import guarded, main_kept
 from onceload.settings import Settings, given_settings
 from onceload.sources import has_source
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings, PostgresLedger, recover_state
+from onceload_core.postgres.connection import translated
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and some commands do without it.
-    from dedup_core.postgres.batches import Audit
-    from dedup_core.postgres.recovery import Recovery
-    from dedup_core.postgres.rewind import Rewind
     from onceload.explanation import Explanation
-    from spark_jobs.load.report import Report
-    from spark_jobs.load.settings import LoadSettings
-    from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.plan.choice import Choice
-    from spark_jobs.plan.plan import Plan
-    from spark_jobs.verify.verify import Verification
-    from spark_jobs.work.progress import OnProgress
+    from onceload_core.postgres.batches import Audit
+    from onceload_core.postgres.recovery import Recovery
+    from onceload_core.postgres.rewind import Rewind
+    from onceload_jobs.load.report import Report
+    from onceload_jobs.load.settings import LoadSettings
+    from onceload_jobs.pipeline.declared import Declared
+    from onceload_jobs.plan.choice import Choice
+    from onceload_jobs.plan.plan import Plan
+    from onceload_jobs.verify.verify import Verification
+    from onceload_jobs.work.progress import OnProgress
 
 #: What runs a load: `auto` starts Spark only where it can help.
 EngineName = Literal["auto", "spark", "local"]
@@ -112,8 +112,8 @@ class Pipeline:
 
     def plan(self, *, only: Sequence[str] = (), replaces: bool = False) -> "Plan":
         """What a load would read, and why it skips the rest; nothing is changed."""
-        from spark_jobs.plan.plan import make_plan
-        from spark_jobs.write.target import check_target
+        from onceload_jobs.plan.plan import make_plan
+        from onceload_jobs.write.target import check_target
 
         self._check_source()
         with self._opened("planning") as engine:
@@ -179,7 +179,7 @@ class Pipeline:
         The rows of a call are one commit; with publish: direct, they are commits of about source.chunk_bytes each.
         """
         from onceload.given_rows import offers_of
-        from spark_jobs.load.rows import load_rows
+        from onceload_jobs.load.rows import load_rows
 
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"
@@ -201,14 +201,14 @@ class Pipeline:
 
     def audit(self, batch: str) -> "Audit":
         """Check a staged batch with the suite of the pipeline; a failed critical expectation raises AuditFailed."""
-        from spark_jobs.load.kept_batch import audit_batch
+        from onceload_jobs.load.kept_batch import audit_batch
 
         with self._ready("auditing") as how:
             return audit_batch(self.declared, how, batch=Batch(batch))
 
     def publish(self, batch: str, *, accepts_differences: bool = False) -> "Report":
         """Write a staged batch to the target, in one commit; publishing it twice changes nothing."""
-        from spark_jobs.load.kept_batch import publish_batch
+        from onceload_jobs.load.kept_batch import publish_batch
 
         with self._ready("publishing") as ready:
             how = replace(ready, differences_accepted=accepts_differences)
@@ -216,14 +216,14 @@ class Pipeline:
 
     def give_up(self, batch: str) -> bool:
         """Delete a staged batch, so that the next load plans its records again; returns whether there was one."""
-        from spark_jobs.load.kept_batch import give_up
+        from onceload_jobs.load.kept_batch import give_up
 
         with self._ready("giving up") as how:
             return give_up(self.declared, how, batch=Batch(batch))
 
     def verify(self, *, deep: bool = False) -> "Verification":
         """Compare files and rows with the ledger; `deep` parses the files again and compares every value."""
-        from spark_jobs.verify.verify import verify
+        from onceload_jobs.verify.verify import verify
 
         with self._opened("verifying") as engine:
             return verify(self.declared, engine, deep=deep)
@@ -258,7 +258,7 @@ class Pipeline:
         on_progress: Callable[[str], None] | None = None,
     ) -> "Rewind":
         """Delete rows and state after a position, by default that of the latest snapshot, to load them again."""
-        from spark_jobs.recover.rewind import rewind
+        from onceload_jobs.recover.rewind import rewind
 
         with open_database(self.settings) as engine:
             return rewind(
@@ -272,12 +272,12 @@ class Pipeline:
 
     def _options(self, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]) -> dict[str, Any]:
         """Where a load runs; what its processes need is imported while it is planned."""
-        from spark_jobs.work.local.processes import import_early
+        from onceload_jobs.work.local.processes import import_early
 
         self._check_source()
         if engine != "spark" and not master:
             import_early()
-        from spark_jobs.load.engine import Engine
+        from onceload_jobs.load.engine import Engine
 
         if engine not in set(Engine):
             raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
@@ -285,7 +285,7 @@ class Pipeline:
 
     def _load(self, batch: str | None, changes: Mapping[str, Any]) -> "Report":
         """Load with these changes of the settings."""
-        from spark_jobs.load.load import load
+        from onceload_jobs.load.load import load
 
         with self._ready("loading") as how, main_kept():
             return load(self.declared, replace(how, **changes), batch=_batch(batch), run=self.settings.run)
@@ -308,7 +308,7 @@ class Pipeline:
     @contextmanager
     def _opened(self, doing: str) -> Iterator[Database]:
         """The database, for what looks; refuses an edit of the pipeline that a load would refuse."""
-        from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+        from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 
         with translated(pipeline=self.name, doing=doing), open_database(self.settings) as engine:
             PostgresLedger(engine).find_version(pipeline_with_declaration(self.declared))
@@ -316,7 +316,7 @@ class Pipeline:
 
 
 def _batch(named: str | None) -> Batch:
-    from spark_jobs.load.settings import new_batch
+    from onceload_jobs.load.settings import new_batch
 
     return Batch(named) if named is not None else new_batch()
 

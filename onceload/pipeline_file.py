@@ -10,10 +10,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import NotFound, WrongUse
-from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
 from onceload.description import as_yaml
 from onceload.pipeline_values import (
@@ -47,8 +43,12 @@ from onceload.yaml_values import (
     text,
     whole_number,
 )
-from spark_jobs.pipeline.columns import RESERVED, Column, ColumnType, Kind
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import NotFound, WrongUse
+from onceload_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.columns import RESERVED, Column, ColumnType, Kind
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     FixedOptions,

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import yaml
 
-from dedup_core.errors import SettingRefused
-from dedup_core.pipeline import Pipeline
 from onceload.yaml_nodes import is_text, is_whole_number
 from onceload.yaml_values import NAME_BYTES_MAX, duration, names, not_what, some_text, text
-from spark_jobs.pipeline.columns import Column, Kind, parse_column
-from spark_jobs.pipeline.declared import ON_ARRIVAL, Place, QuarantineLimit
+from onceload_core.errors import SettingRefused
+from onceload_core.pipeline import Pipeline
+from onceload_jobs.pipeline.columns import Column, Kind, parse_column
+from onceload_jobs.pipeline.declared import ON_ARRIVAL, Place, QuarantineLimit
 
 INT4_MAX = 2**31 - 1
 #: Postgres allows no more arguments.

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import yaml
 
-from dedup_core.errors import SettingRefused
 from onceload.yaml_nodes import FILE_BYTES_MAX, SHOWN_MAX, NotAPipeline, compose, cut, is_nothing, line_of, shown
 from onceload.yaml_values import Reading
+from onceload_core.errors import SettingRefused
 
 T = TypeVar("T")
 D = TypeVar("D")

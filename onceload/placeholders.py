@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from dedup_core.errors import SettingRefused
 from onceload.yaml_values import not_what, some_text
-from spark_jobs.files.listing import root_of
+from onceload_core.errors import SettingRefused
+from onceload_jobs.files.listing import root_of
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 #: The placeholders that Airflow fills for each run.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from dedup_core.errors import SettingRefused
 from onceload import embedded
+from onceload_core.errors import SettingRefused
 
 #: What psql can only get as an argument, which every user of the machine can read.
 _SECRETS = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from dedup_core.errors import SettingRefused
-from dedup_core.postgres.quarantine import KeptRecord, QuarantineId
+from onceload_core.errors import SettingRefused
+from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
 
 _EXPECTED = "lines as `onceload quarantine export` writes them, with only `raw` changed"
 

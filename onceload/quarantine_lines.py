@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import OnceloadError
-from dedup_core.postgres.quarantine import KeptRecord, QuarantineId, find_root
-from spark_jobs.files.addresses import local_path
-from spark_jobs.files.reading import open_stream
+from onceload_core.errors import OnceloadError
+from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, find_root
+from onceload_jobs.files.addresses import local_path
+from onceload_jobs.files.reading import open_stream
 
 #: How many bytes of each record are compared.
 COMPARED_BYTES = 64

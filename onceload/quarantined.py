@@ -3,8 +3,8 @@
 import codecs
 from collections.abc import Mapping
 
-from dedup_core.ports import QuarantineState
-from dedup_core.postgres.quarantine import KeptRecord, QuarantineId
+from onceload_core.ports import QuarantineState
+from onceload_core.postgres.quarantine import KeptRecord, QuarantineId
 
 
 def row_of(record: KeptRecord, lines: Mapping[QuarantineId, int]) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Messages about recoveries."""
 
-from dedup_core.postgres.recovery import Recovery
-from dedup_core.postgres.rewind import Rewind
+from onceload_core.postgres.recovery import Recovery
+from onceload_core.postgres.rewind import Rewind
 
 _NAMES_SHOWN = 20
 

@@ -5,19 +5,19 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dedup_core.errors import NotFound
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import PostgresLedger, connect
-from dedup_core.postgres.batches import PostgresBatches
-from dedup_core.postgres.deliveries import PostgresDeliveries
 from onceload import schema
-from spark_jobs.load.engine import Engine, engine_for
-from spark_jobs.load.report import Report, report_of
-from spark_jobs.load.settings import LoadSettings, without_replaced
-from spark_jobs.pipeline.declared import Declared
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.plan.plan import Plan, make_plan
-from spark_jobs.write.target import check_target
+from onceload_core.errors import NotFound
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import PostgresLedger, connect
+from onceload_core.postgres.batches import PostgresBatches
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_jobs.load.engine import Engine, engine_for
+from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.settings import LoadSettings, without_replaced
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.plan.plan import Plan, make_plan
+from onceload_jobs.write.target import check_target
 
 #: No batch has this name.
 _NO_BATCH = Batch("")

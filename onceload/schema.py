@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
-from dedup_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 from onceload.shipped import shipped
+from onceload_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
+from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 
 SQL = statements("schema.sql", package=__package__)
 MIGRATIONS = shipped("migrations")

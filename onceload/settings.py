@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from dedup_core.errors import SettingRefused
-from dedup_core.replay import Run
 from onceload import embedded, keeping
 from onceload.terminal import is_watched, time_in_words, words
+from onceload_core.errors import SettingRefused
+from onceload_core.replay import Run
 
 _KEEP = "ONCELOAD_EMBEDDED_KEEP"
 _KEEP_ON_TERMINALS_S = 600

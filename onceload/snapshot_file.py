@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from dedup_core.errors import NotASpan, SettingRefused, SnapshotDamaged
-from dedup_core.names import Position, ProducerId
-from dedup_core.replay import Condition, ProducerState, Snapshot
-from dedup_core.spans import SpanSet
+from onceload_core.errors import NotASpan, SettingRefused, SnapshotDamaged
+from onceload_core.names import Position, ProducerId
+from onceload_core.replay import Condition, ProducerState, Snapshot
+from onceload_core.spans import SpanSet
 
 FORMAT = "onceload-snapshot"
 VERSION = 1

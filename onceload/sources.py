@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.pipeline.declared import Declared, Source
+    from onceload_jobs.pipeline.declared import Declared, Source
 
 #: A path of no file: below a file, there is none.
 _NO_FILES = "/dev/null/rows of a program"
@@ -12,7 +12,7 @@ _NO_FILES = "/dev/null/rows of a program"
 
 def source_of_rows(pipeline: str) -> "Source":
     """Rows that are numbered and have types, as those of Parquet."""
-    from spark_jobs.pipeline.declared import Format, Source
+    from onceload_jobs.pipeline.declared import Format, Source
 
     # Two pipelines may load rows into one table. Two with the same path would load the same files into it.
     return Source(path=_NO_FILES, pattern=f"(rows of a program, pipeline {pipeline})", format=Format.PARQUET)

@@ -28,15 +28,15 @@ from urllib.request import urlopen
 
 import psycopg2
 
-from dedup_core.errors import OnceloadError, SettingRefused
-from dedup_core.postgres import LedgerSettings, connect
-from dedup_core.postgres.connection import statements
 from onceload import embedded, schema
 from onceload.parts import NotStarted, Parts
 from onceload.samples import growing
 from onceload.shipped import shipped
 from onceload.stopping import asked_to_stop
 from onceload.terminal import words
+from onceload_core.errors import OnceloadError, SettingRefused
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres.connection import statements
 
 SQL = statements("stack.sql", package=__package__)
 _SAMPLE = "readings.yaml"

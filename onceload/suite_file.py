@@ -12,7 +12,7 @@ import yaml
 from onceload.pipeline_yaml import Document, Section
 from onceload.yaml_nodes import is_text, is_whole_number
 from onceload.yaml_values import flag, not_what, one_of, some_text, text
-from spark_jobs.pipeline.declared import Expectation, Severity
+from onceload_jobs.pipeline.declared import Expectation, Severity
 
 _TYPE = re.compile(r"expect_[a-z0-9_]+")
 _NUMBER = re.compile(r"-?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.upkeep import pipelines, tidy
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.upkeep import pipelines, tidy
 
 
 def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
     """Delete what no load needs; return the number deleted of each kind."""
-    from spark_jobs.batch.stage import sweep
-    from spark_jobs.quality.pages import drop_old_pages
+    from onceload_jobs.batch.stage import sweep
+    from onceload_jobs.quality.pages import drop_old_pages
 
     gone = [tidy(engine, name) for name in pipelines(engine)]
     return {

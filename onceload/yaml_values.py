@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import yaml
 
-from dedup_core.errors import SettingRefused
 from onceload.yaml_nodes import is_text, is_whole_number, shown, tag_of
+from onceload_core.errors import SettingRefused
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
 from onceload.embedded import PostgresVersion
+from onceload_core.postgres import LedgerSettings, connect
 from tests.servers import execute, temporary_database, temporary_server
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from dedup_core.delivery import TRANSITIONS, State
+from onceload_core.delivery import TRANSITIONS, State
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "parallel-loading.md"
 _PICTURE = re.compile(r"```mermaid\n.*?```", re.DOTALL)

@@ -10,7 +10,7 @@ from bench.parts.outside import pipeline_file, run_load
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.pipeline.declared import Publish
+from onceload_jobs.pipeline.declared import Publish
 
 _LIMIT = "two bare processes"
 _DIRECT, _STAGED, _SPARK = "direct", "staged", "direct, --engine spark"

@@ -8,11 +8,11 @@ from bench.measured import Figure, Measured, check_equal
 from bench.parts.outside import pipeline_file, run_load
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way, declared_as
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Format, Publish, Source
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Format, Publish, Source
 
 SMALL, ONE, AGAIN, COMMAND = "small files", "one file", "nothing new", "nothing new, the whole command"
 SMALL_ROWS = 100

@@ -9,7 +9,7 @@ from bench.parts.outside import finished, pipeline_file, start_load
 from bench.parts.section import mb
 from bench.parts.stand import Stand, Way
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.pipeline.declared import Publish
+from onceload_jobs.pipeline.declared import Publish
 
 _BYTES_MAX = 10**9
 #: The last moments before a process ends must not be missed.

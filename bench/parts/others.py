@@ -12,8 +12,8 @@ from bench.events import COLUMNS, Events
 from bench.measured import Figure, Measured, Taken, check_equal
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way, declared_as
-from dedup_core.pipeline import Guarantee
-from spark_jobs.pipeline.declared import Publish, TransformEngine
+from onceload_core.pipeline import Guarantee
+from onceload_jobs.pipeline.declared import Publish, TransformEngine
 
 COPY = "two COPY streams of CSV"
 DIRECT, STAGED, TRANSFORM = "direct", "staged", "staged, with a transform"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.events import COLUMNS
-from spark_jobs.pipeline.declared import Publish
+from onceload_jobs.pipeline.declared import Publish
 
 
 def pipeline_file(path: Path, source: Path, *, publish: Publish) -> Path:

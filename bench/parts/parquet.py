@@ -8,8 +8,8 @@ from bench.events import Events
 from bench.measured import Figure
 from bench.parts.section import section
 from bench.parts.stand import Stand, Way, declared_as
-from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.pipeline.declared import Format, Publish
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.pipeline.declared import Format, Publish
 
 _GROUPS = 10
 _ONE, _TWO = "one session", "two sessions"

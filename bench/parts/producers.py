@@ -6,7 +6,7 @@ from bench.events import Events
 from bench.measured import Figure
 from bench.parts.section import section
 from bench.parts.stand import Stand, declared_as
-from spark_jobs.pipeline.declared import Publish, RecordProducer
+from onceload_jobs.pipeline.declared import Publish, RecordProducer
 
 DIRECT, PRODUCERS = "direct", "staged, record producers"
 

@@ -4,9 +4,9 @@ from bench import sessions
 from bench.events import COLUMNS, Events, check_rows
 from bench.measured import Figure, Measured, table
 from bench.parts.stand import Stand, check_deep, declared_as
-from dedup_core.delivery import Mode
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.pipeline.declared import Publish
+from onceload_core.delivery import Mode
+from onceload_jobs.pipeline.declared import Publish
 
 _SESSIONS = (1, 2, 4, 8)
 _ROWS_OF_TINY = 10

@@ -15,18 +15,18 @@ from sqlalchemy import Engine, text
 
 from bench.events import COLUMNS, Events, check_rows
 from bench.measured import PeakMemory, Taken, check_equal
-from dedup_core.pipeline import Pipeline
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
-from spark_jobs.verify.verify import verify
-from spark_jobs.work.local.tasks import LocalTasks
-from spark_jobs.work.session import Tasks
-from spark_jobs.work.spark.tasks import SparkTasks
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.local.tasks import LocalTasks
+from onceload_jobs.work.session import Tasks
+from onceload_jobs.work.spark.tasks import SparkTasks
 
 _WARMING_ROWS = 10_000
 

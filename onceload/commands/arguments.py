@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.events import FORMATS
-from dedup_core.postgres import PostgresLedger
 from onceload.databases import only_pipeline, open_database
 from onceload.settings import Settings
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.events import FORMATS
+from onceload_core.postgres import PostgresLedger
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.plan.choice import Choice
+    from onceload_jobs.pipeline.declared import Declared
+    from onceload_jobs.plan.choice import Choice
 
 Arguments = argparse.Namespace
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no other name.
@@ -108,7 +108,7 @@ def read_declared(arguments: Arguments, *, needs_source: bool = True) -> "Declar
 
 def read_as_loaded(arguments: Arguments, engine: Engine) -> "Declared":
     """Read a pipeline file, and refuse one that would change the meaning of loaded data."""
-    from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+    from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 
     declared = read_declared(arguments, needs_source=False)
     PostgresLedger(engine).find_version(pipeline_with_declaration(declared))

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Engine
 
-from dedup_core.delivery import State
-from dedup_core.errors import ExitCode, OnceloadError, SettingRefused
-from dedup_core.names import DeliveryId, SessionName
-from dedup_core.postgres import LedgerSettings, by_hand
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -27,11 +23,15 @@ from onceload.commands.arguments import (
 from onceload.commands.reports import code_of, print_report
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload_core.delivery import State
+from onceload_core.errors import ExitCode, OnceloadError, SettingRefused
+from onceload_core.names import DeliveryId, SessionName
+from onceload_core.postgres import LedgerSettings, by_hand
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.files.notes import Note
-    from spark_jobs.load.report import Report
+    from onceload_jobs.files.notes import Note
+    from onceload_jobs.load.report import Report
 from onceload.databases import ready_database
 from onceload.stopping import asked_to_stop
 
@@ -65,8 +65,8 @@ def consume(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def _consume(arguments: Arguments, dsn: str) -> ExitCode:
-    from spark_jobs.load.consume import consume as consume_now
-    from spark_jobs.load.settings import LoadSettings, new_batch
+    from onceload_jobs.load.consume import consume as consume_now
+    from onceload_jobs.load.settings import LoadSettings, new_batch
 
     declared, every_s = read_declared(arguments), seconds("--every", arguments.every)
     if not every_s:

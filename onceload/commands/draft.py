@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from dedup_core.errors import ExitCode, SettingRefused
 from onceload.commands.arguments import Arguments, Commands, command
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_text, words
+from onceload_core.errors import ExitCode, SettingRefused
 
 
 def add(commands: Commands) -> None:

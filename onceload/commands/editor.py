@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from dedup_core.errors import ExitCode
 from onceload.commands.arguments import Arguments, Commands, command
 from onceload.editor import offer, schema_text
 from onceload.settings import Settings
 from onceload.terminal import show_json, show_text, words
+from onceload_core.errors import ExitCode
 
 
 def add(commands: Commands) -> None:

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dedup_core.errors import ExitCode, SettingRefused
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -28,13 +27,14 @@ from onceload.terminal import (
     show_table,
     words,
 )
+from onceload_core.errors import ExitCode, SettingRefused
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.files.notes import Note
-    from spark_jobs.load.report import Report
-    from spark_jobs.plan.plan import Plan
-    from spark_jobs.plan.to_read import FileToRead
+    from onceload_jobs.files.notes import Note
+    from onceload_jobs.load.report import Report
+    from onceload_jobs.plan.plan import Plan
+    from onceload_jobs.plan.to_read import FileToRead
 from onceload.commands.suggest import suggest, suggest_arguments
 from onceload.databases import ready_database
 from onceload.pipeline import Pipeline
@@ -173,7 +173,7 @@ def _audit(arguments: Arguments, settings: Settings) -> ExitCode:
     pipeline = Pipeline(read_declared(arguments), settings)
     on_terminal(f"pipeline {pipeline.name}: auditing")
     result = pipeline.audit(arguments.batch)
-    from spark_jobs.quality.audit import in_words
+    from onceload_jobs.quality.audit import in_words
 
     for finding in result.findings:
         if not finding.success:

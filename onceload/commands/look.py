@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.postgres.connection import first_line, is_lost, sqlstate
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, read_declared, set_option
 from onceload.settings import Settings, database
 from onceload.terminal import show_csv, show_json, show_values, words
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.postgres.connection import first_line, is_lost, sqlstate
 
 if TYPE_CHECKING:
     from onceload.looking import Rows
@@ -191,7 +191,7 @@ def _table_of(arguments: Arguments) -> str:
     """The name of the table, as it is written in SQL."""
     if Path(arguments.what).suffix not in {".yaml", ".yml"}:
         return str(arguments.what)
-    from spark_jobs.write.sql import table_name
+    from onceload_jobs.write.sql import table_name
 
     arguments.file = Path(arguments.what)
     return table_name(read_declared(arguments).target)

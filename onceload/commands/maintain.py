@@ -1,11 +1,11 @@
 """The command that frees space: maintain."""
 
-from dedup_core.errors import ExitCode
 from onceload.commands.arguments import Arguments, Commands, command
 from onceload.databases import open_database
 from onceload.settings import Settings
 from onceload.terminal import show_json, words
 from onceload.upkeep import delete_unused
+from onceload_core.errors import ExitCode
 
 
 def add(commands: Commands) -> None:

@@ -12,22 +12,6 @@ from uuid import uuid4
 
 from sqlalchemy import Engine
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch, Position
-from dedup_core.ports import QuarantineState, Settlement
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.quarantine import (
-    Chosen,
-    KeptRecord,
-    QuarantineId,
-    Selection,
-    choose,
-    count_by_reason,
-    find_records,
-    get_record,
-)
-from dedup_core.postgres.sessions import session_of
-from dedup_core.replay import EntryKind
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -43,10 +27,26 @@ from onceload.quarantine_file import FixedRecord, check_fixed_records, raw_field
 from onceload.quarantine_lines import COMPARED_BYTES, find_lines
 from onceload.quarantined import harmless, readable, row_of, summary_of, what_to_do, whole_characters
 from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.names import Batch, Position
+from onceload_core.ports import QuarantineState, Settlement
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.quarantine import (
+    Chosen,
+    KeptRecord,
+    QuarantineId,
+    Selection,
+    choose,
+    count_by_reason,
+    find_records,
+    get_record,
+)
+from onceload_core.postgres.sessions import session_of
+from onceload_core.replay import EntryKind
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and only a retry needs it.
-    from spark_jobs.recover.retry import RetryReport
+    from onceload_jobs.recover.retry import RetryReport
 
 Action = Literal["list", "show", "export", "retry", "discard"]
 _REASONS_SHOWN = 10
@@ -133,8 +133,8 @@ def export(arguments: Arguments, engine: Engine) -> ExitCode:
 
 def retry(arguments: Arguments, engine: Engine) -> ExitCode:
     """Load records that are valid now, because the pipeline file or the records were fixed."""
-    from spark_jobs.load.settings import new_batch
-    from spark_jobs.recover.retry import retry as retry_now
+    from onceload_jobs.load.settings import new_batch
+    from onceload_jobs.recover.retry import retry as retry_now
 
     declared = read_as_loaded(arguments, engine)
     fixed = read_fixed_records(arguments.fixed_file) if arguments.fixed_file else {}

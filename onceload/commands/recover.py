@@ -6,9 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dedup_core.errors import ExitCode, StateDiffers
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings, recover_state
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -25,10 +22,13 @@ from onceload.commands.reports import code_of, watching
 from onceload.settings import Settings, database
 from onceload.snapshot_file import read_snapshot
 from onceload.terminal import lines_of_words, on_terminal, show_json, words
+from onceload_core.errors import ExitCode, StateDiffers
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings, recover_state
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and recovering state does without it.
-    from spark_jobs.recover.rebuild import Comparison
+    from onceload_jobs.recover.rebuild import Comparison
 from onceload.databases import only_pipeline, open_database, opened
 from onceload.pipeline import Pipeline
 from onceload.recoveries import rewind_in_words, state_in_words
@@ -128,8 +128,8 @@ def rebuild(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def _rebuild(arguments: Arguments, dsn: str) -> ExitCode:
-    from spark_jobs.load.settings import LoadSettings, new_batch
-    from spark_jobs.recover.rebuild import rebuild as rebuild_now
+    from onceload_jobs.load.settings import LoadSettings, new_batch
+    from onceload_jobs.recover.rebuild import rebuild as rebuild_now
 
     declared = read_declared(arguments)
     snapshot = read_snapshot(arguments.snapshot) if arguments.snapshot else None

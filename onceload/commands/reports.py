@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dedup_core.errors import ExitCode
 from onceload.commands.arguments import Arguments
 from onceload.terminal import (
     is_watched,
@@ -13,12 +12,13 @@ from onceload.terminal import (
     time_in_words,
     words,
 )
+from onceload_core.errors import ExitCode
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.files.notes import Note
-    from spark_jobs.load.report import Report
-    from spark_jobs.work.progress import OnProgress, Progress, Waiting
+    from onceload_jobs.files.notes import Note
+    from onceload_jobs.load.report import Report
+    from onceload_jobs.work.progress import OnProgress, Progress, Waiting
 
 
 def code_of(notes: Sequence["Note"], *, is_idle: bool = False) -> ExitCode:
@@ -61,7 +61,7 @@ def watching(pipeline: str, arguments: Arguments) -> "Iterator[OnProgress | None
 
 
 def _progress(progress: "Progress | Waiting") -> str:
-    from spark_jobs.work.progress import Waiting
+    from onceload_jobs.work.progress import Waiting
 
     if isinstance(progress, Waiting):
         return f"waiting for {progress.waits_for}"

@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from dedup_core.errors import ExitCode, SettingRefused
 from onceload.commands.arguments import Arguments, Commands, command, positive
 from onceload.databases import open_database
 from onceload.extras import check_installed
 from onceload.settings import Settings
 from onceload.stopping import interrupted_by_sigterm
+from onceload_core.errors import ExitCode, SettingRefused
 
 
 def add(commands: Commands) -> None:

@@ -1,6 +1,5 @@
 """The commands that create the schema and check the installation: init, doctor."""
 
-from dedup_core.errors import ExitCode
 from onceload import doctor, schema
 from onceload.commands.arguments import Arguments, Commands, command
 from onceload.databases import open_database
@@ -10,6 +9,7 @@ from onceload.terminal import (
     show_table,
     words,
 )
+from onceload_core.errors import ExitCode
 
 
 def add(commands: Commands) -> None:

@@ -3,8 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-from dedup_core.errors import ExitCode
-from dedup_core.postgres import PostgresSnapshots
 from onceload.commands.arguments import (
     Arguments,
     Commands,
@@ -24,6 +22,8 @@ from onceload.terminal import (
     show_json,
     words,
 )
+from onceload_core.errors import ExitCode
+from onceload_core.postgres import PostgresSnapshots
 
 
 def add(commands: Commands) -> None:

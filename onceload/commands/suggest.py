@@ -7,21 +7,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings, connect
 from onceload.commands.arguments import Arguments, read_declared
 from onceload.terminal import on_terminal, show_json, show_text, words
 from onceload.yaml_text import on_one_line, quoted
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings, connect
 
 if TYPE_CHECKING:
     # Arrow takes a while to import.
-    from spark_jobs.quality.suggest import Draft, Suggestion
+    from onceload_jobs.quality.suggest import Draft, Suggestion
 
 
 def suggest(arguments: Arguments, dsn: str) -> ExitCode:
     """Draft a suite from the rows in the target, or from those of a staged batch."""
-    from spark_jobs.quality.suggest import suggest as suggest_now
+    from onceload_jobs.quality.suggest import suggest as suggest_now
 
     declared = read_declared(arguments)
     on_terminal(f"pipeline {declared.name}: reading rows")

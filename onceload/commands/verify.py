@@ -4,19 +4,19 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dedup_core.errors import ExitCode
-from dedup_core.postgres.history import ClaimedSpans, CommittedSpans, Generation
 from onceload.commands.arguments import Arguments, Commands, command, file_arguments, read_declared
 from onceload.explanation import Explanation
 from onceload.pipeline import Pipeline
 from onceload.settings import Settings
 from onceload.terminal import on_terminal, show_json, show_table, words
+from onceload_core.errors import ExitCode
+from onceload_core.postgres.history import ClaimedSpans, CommittedSpans, Generation
 
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
-    from spark_jobs.pipeline.declared import Declared
-    from spark_jobs.verify.findings import Difference
-    from spark_jobs.verify.verify import Verification
+    from onceload_jobs.pipeline.declared import Declared
+    from onceload_jobs.verify.findings import Difference
+    from onceload_jobs.verify.verify import Verification
 
 
 def add(commands: Commands) -> None:

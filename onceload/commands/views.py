@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from dedup_core.errors import ExitCode
-from dedup_core.postgres.views import View, look
 from onceload.commands.arguments import Arguments, Commands, command, limit_option, pipeline_option
 from onceload.databases import only_pipeline, open_database
 from onceload.settings import Settings
@@ -12,6 +10,8 @@ from onceload.terminal import (
     show_table,
     words,
 )
+from onceload_core.errors import ExitCode
+from onceload_core.postgres.views import View, look
 
 
 def add(commands: Commands) -> None:

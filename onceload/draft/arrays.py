@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dedup_core.errors import OnceloadError
-from dedup_core.names import ProducerId
 from onceload.draft.sample import PIECE_BYTES, Sampled
-from spark_jobs.files.addresses import Unreadable, errors_naming
-from spark_jobs.files.listing import Listed
-from spark_jobs.files.reading import open_stream
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.json.tokens import Tokens
-from spark_jobs.formats.lines import BOM
+from onceload_core.errors import OnceloadError
+from onceload_core.names import ProducerId
+from onceload_jobs.files.addresses import Unreadable, errors_naming
+from onceload_jobs.files.listing import Listed
+from onceload_jobs.files.reading import open_stream
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.json.tokens import Tokens
+from onceload_jobs.formats.lines import BOM
 
 _SAMPLE_BYTES = 3 * PIECE_BYTES
 _LOOK_BYTES = 1024

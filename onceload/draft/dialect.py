@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
-from dedup_core.names import ProducerId
 from onceload.draft.observe import Observed, lines_in, observe_csv, records_in
 from onceload.draft.sample import Content, Sampled, is_utf8, not_utf8, parts_of
 from onceload.draft.types import type_of
 from onceload.draft.values import Written, of_csv
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv.dialect import RecordEnds, split_record
-from spark_jobs.formats.csv.header import read_header
-from spark_jobs.formats.records import RecordRefused
-from spark_jobs.pipeline.columns import Kind
-from spark_jobs.pipeline.declared import CsvOptions
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv.dialect import RecordEnds, split_record
+from onceload_jobs.formats.csv.header import read_header
+from onceload_jobs.formats.records import RecordRefused
+from onceload_jobs.pipeline.columns import Kind
+from onceload_jobs.pipeline.declared import CsvOptions
 
 #: If two split all records alike, the first is taken: commas and bars are more often parts of values.
 _DELIMITERS = ("\t", ";", "|", ",")

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dedup_core.names import ProducerId
-from dedup_core.postgres.quarantine import kind_of
 from onceload.draft.files import Found, find_files, refused
 from onceload.draft.formats import Sample, read_sample
 from onceload.draft.guess import guess_columns
@@ -18,11 +16,13 @@ from onceload.draft.sample import Sampled
 from onceload.draft.write import Facts, counted, write_draft
 from onceload.pipeline_file import parse_text
 from onceload.yaml_nodes import cut
-from spark_jobs.formats.chunks import Chunk, FileRefused
-from spark_jobs.formats.records import BadRecord, Records
-from spark_jobs.pipeline.declared import Declared
-from spark_jobs.read.checked_parts import ReadPart
-from spark_jobs.read.rows import read_records
+from onceload_core.names import ProducerId
+from onceload_core.postgres.quarantine import kind_of
+from onceload_jobs.formats.chunks import Chunk, FileRefused
+from onceload_jobs.formats.records import BadRecord, Records
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.read.checked_parts import ReadPart
+from onceload_jobs.read.rows import read_records
 
 _REASONS_MAX, _REASON_MAX = 5, 200
 _NOT_UTF8 = "invalid UTF-8"

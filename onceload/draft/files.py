@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dedup_core.errors import NotFound, SettingRefused
 from onceload.placeholders import find_placeholders
-from spark_jobs.files.addresses import Unreadable, local_path
-from spark_jobs.files.compression import Compression
-from spark_jobs.files.listing import Listed, Listing, list_files
-from spark_jobs.pipeline.declared import Format
+from onceload_core.errors import NotFound, SettingRefused
+from onceload_jobs.files.addresses import Unreadable, local_path
+from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.listing import Listed, Listing, list_files
+from onceload_jobs.pipeline.declared import Format
 
 FILES_MAX = 5
 _FORMATS: Mapping[str, Format] = {

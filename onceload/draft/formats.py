@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from dedup_core.errors import OnceloadError
 from onceload.draft.arrays import as_lines, is_array, sample_array
 from onceload.draft.dialect import guess_dialect, has_quoted_newlines, observe_with_null, sample_csv
 from onceload.draft.files import Found, named_format, refused
@@ -13,12 +12,13 @@ from onceload.draft.observe import Observed, is_json_record, lines_in, looks_lik
 from onceload.draft.parquet import observe_parquet, sample_parquet
 from onceload.draft.sample import Content, Sampled, parts_of, read_content
 from onceload.draft.write import counted
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.fingerprints import MAGIC
-from spark_jobs.files.listing import Listed
-from spark_jobs.files.reading import read_at
-from spark_jobs.formats.chunks import FileRefused
-from spark_jobs.pipeline.declared import CsvOptions, Format
+from onceload_core.errors import OnceloadError
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.fingerprints import MAGIC
+from onceload_jobs.files.listing import Listed
+from onceload_jobs.files.reading import read_at
+from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.pipeline.declared import CsvOptions, Format
 
 S = TypeVar("S")
 T = TypeVar("T")

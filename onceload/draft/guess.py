@@ -10,8 +10,8 @@ from onceload.draft.types import MANY_FRACTION_DIGITS, Seen, type_of
 from onceload.draft.values import Written
 from onceload.pipeline_file import COLUMNS_MAX, find_column_name_problem
 from onceload.yaml_values import NAME_BYTES_MAX
-from spark_jobs.pipeline.columns import Column, ColumnType, Kind
-from spark_jobs.pipeline.declared import Format
+from onceload_jobs.pipeline.columns import Column, ColumnType, Kind
+from onceload_jobs.pipeline.declared import Format
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import re
 
 from onceload.draft.files import base_of
 from onceload.yaml_values import NAME_BYTES_MAX
-from spark_jobs.files.addresses import split_address
+from onceload_jobs.files.addresses import split_address
 
 _OTHERWISE = "records"
 #: Names of files that say nothing about their records.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from onceload.draft.sample import Sampled
 from onceload.draft.types import Seen
 from onceload.draft.values import Value, of_csv, of_json
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv.dialect import record_ends, split_record
-from spark_jobs.formats.jsonl.fields import fields_of
-from spark_jobs.formats.lines import BOM, Lines, lines_of
-from spark_jobs.formats.records import RecordRefused, ValueRefused
-from spark_jobs.pipeline.declared import CsvOptions, Source
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv.dialect import record_ends, split_record
+from onceload_jobs.formats.jsonl.fields import fields_of
+from onceload_jobs.formats.lines import BOM, Lines, lines_of
+from onceload_jobs.formats.records import RecordRefused, ValueRefused
+from onceload_jobs.pipeline.declared import CsvOptions, Source
 
 _LINES_MAX = 100
 _RECORD_BYTES_MAX = Source.record_bytes_max

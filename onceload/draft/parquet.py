@@ -7,21 +7,21 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup_core.names import ProducerId
 from onceload.draft.observe import Observed
 from onceload.draft.sample import Sampled
 from onceload.draft.types import Seen
 from onceload.draft.values import Written, of_string
-from spark_jobs.files.addresses import errors_naming
-from spark_jobs.files.compression import Compression
-from spark_jobs.files.fingerprints import MAGIC, read_whole
-from spark_jobs.files.listing import Listed
-from spark_jobs.files.reading import open_stream
-from spark_jobs.formats.chunks import FileRefused, Part, RowGroup
-from spark_jobs.formats.parquet.footers import damaged, read_row_groups
-from spark_jobs.formats.parquet.row_groups import read_row_group
-from spark_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
-from spark_jobs.pipeline.declared import UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.fingerprints import MAGIC, read_whole
+from onceload_jobs.files.listing import Listed
+from onceload_jobs.files.reading import open_stream
+from onceload_jobs.formats.chunks import FileRefused, Part, RowGroup
+from onceload_jobs.formats.parquet.footers import damaged, read_row_groups
+from onceload_jobs.formats.parquet.row_groups import read_row_group
+from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
+from onceload_jobs.pipeline.declared import UnknownFields
 
 #: How much of one row group is read.
 _ROWS_MAX = 10_000

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dedup_core.names import ProducerId
-from spark_jobs.files.addresses import errors_naming
-from spark_jobs.files.compression import Compression, Incomplete
-from spark_jobs.files.listing import Listed
-from spark_jobs.files.reading import open_stream, read_at
-from spark_jobs.formats.chunks import FileRefused, Part
-from spark_jobs.formats.signatures import check_text
+from onceload_core.names import ProducerId
+from onceload_jobs.files.addresses import errors_naming
+from onceload_jobs.files.compression import Compression, Incomplete
+from onceload_jobs.files.listing import Listed
+from onceload_jobs.files.reading import open_stream, read_at
+from onceload_jobs.formats.chunks import FileRefused, Part
+from onceload_jobs.formats.signatures import check_text
 
 PIECE_BYTES = 2**18
 _PIECES = 3

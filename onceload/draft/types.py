@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from onceload.draft.values import BOOLEAN_WORDS, Value, Written
-from spark_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
+from onceload_jobs.pipeline.columns import PRECISION_MAX, ColumnType, Kind
 
 _TEXT, _JSONB, _DOUBLE = (ColumnType(kind=kind) for kind in (Kind.TEXT, Kind.JSONB, Kind.DOUBLE))
 _NESTED = {Written.OBJECT, Written.ARRAY}

@@ -6,10 +6,10 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 
-from spark_jobs.formats.json_values import string_of
-from spark_jobs.formats.records import ValueRefused
-from spark_jobs.formats.values import from_text
-from spark_jobs.pipeline.columns import ColumnType, Kind
+from onceload_jobs.formats.json_values import string_of
+from onceload_jobs.formats.records import ValueRefused
+from onceload_jobs.formats.values import from_text
+from onceload_jobs.pipeline.columns import ColumnType, Kind
 
 
 class Written(Enum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onceload.draft.guess import Guess, GuessedColumn
 from onceload.yaml_text import on_one_line, quoted
-from spark_jobs.pipeline.declared import CsvOptions, Format, MissingColumns
+from onceload_jobs.pipeline.declared import CsvOptions, Format, MissingColumns
 
 _COMMENT_MAX = 300
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")

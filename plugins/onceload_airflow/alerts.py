@@ -21,13 +21,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, redact
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from structlog import get_logger
 
-from dedup_core.errors import OnceloadError, SettingRefused
-from dedup_core.postgres.views import look
 from onceload.databases import opened
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.versions import AsyncCallback
+from onceload_core.errors import OnceloadError, SettingRefused
+from onceload_core.postgres.views import look
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from dedup_core.errors import OnceloadError
 from onceload.pipeline_file import read_pipeline
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
-from spark_jobs.files.addresses import use_access
+from onceload_core.errors import OnceloadError
+from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from onceload.runs import Found

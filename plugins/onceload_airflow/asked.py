@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
-from dedup_core.names import Batch
+from onceload_core.names import Batch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

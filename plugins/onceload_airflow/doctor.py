@@ -21,7 +21,6 @@ from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.plugins_manager import get_plugin_info
 from airflow.providers_manager import ProvidersManager
 
-from dedup_core.errors import OnceloadError
 from onceload import doctor
 from onceload.databases import open_database
 from onceload.doctor import Check
@@ -30,6 +29,7 @@ from onceload_airflow.bundle import PipelinesBundle, RecoveryBundle
 from onceload_airflow.hook import CONNECTION_TYPE, OnceloadHook
 from onceload_airflow.ingest import dag_of
 from onceload_airflow.versions import plugin_errors
+from onceload_core.errors import OnceloadError
 
 _OLDEST = (3, 1)
 _INSTALL = "install Onceload in the environment of Airflow (pip install 'onceload[airflow]'), and restart Airflow"

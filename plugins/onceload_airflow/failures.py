@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import get_current_context
 
-from dedup_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 from onceload.outcome import Outcome
 from onceload_airflow.versions import AirflowRescheduleException
+from onceload_core.errors import ExitCode, OnceloadError, UpgradeUnfinished
 
 _LOG = logging.getLogger(__name__)
 #: A retry does not help.

@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
-from dedup_core.errors import CallAgain, OnceloadError, SettingRefused
 from onceload.databases import opened
 from onceload.settings import Settings, database, read_settings
-from spark_jobs.files.addresses import is_of_s3
+from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
+from onceload_jobs.files.addresses import is_of_s3
 
 CONNECTION = CONNECTION_TYPE = "onceload"
 #: The connection (type aws) to the object store of the files, if the environment has no credentials.

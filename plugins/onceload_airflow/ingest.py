@@ -17,8 +17,8 @@ from onceload_airflow.alerts import deadline, notifiers, tell_failure
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.asked import MISSING, MODES
 from onceload_airflow.operators import Audit, Load, Plan, Publish, Report
-from spark_jobs.files.addresses import shown, split_address
-from spark_jobs.pipeline.declared import ON_ARRIVAL, Declared
+from onceload_jobs.files.addresses import shown, split_address
+from onceload_jobs.pipeline.declared import ON_ARRIVAL, Declared
 
 _DEFAULTS: dict[str, Any] = {
     "owner": "onceload",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from spark_jobs.files.addresses import shown, split_address
-from spark_jobs.files.listing import root_of
-from spark_jobs.load.report import Report
-from spark_jobs.pipeline.declared import Declared
+from onceload_jobs.files.addresses import shown, split_address
+from onceload_jobs.files.listing import root_of
+from onceload_jobs.load.report import Report
+from onceload_jobs.pipeline.declared import Declared
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

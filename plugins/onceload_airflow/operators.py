@@ -22,8 +22,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Connection
 
 import onceload
-import spark_jobs
-from dedup_core.errors import ExitCode
+import onceload_jobs
 from onceload.databases import opened
 from onceload.outcome import OUTCOME_FILE, find_outcome
 from onceload.pipeline_file import placeholders, read_pipeline
@@ -33,16 +32,17 @@ from onceload_airflow.failures import failure_of, in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
 from onceload_airflow.spark_submit import submit_command
-from spark_jobs.files.addresses import use_access
+from onceload_core.errors import ExitCode
+from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from onceload_airflow.lineage import Lineage
-    from spark_jobs.load.report import Report as LoadReport
-    from spark_jobs.load.settings import LoadSettings
-    from spark_jobs.pipeline.declared import Declared
+    from onceload_jobs.load.report import Report as LoadReport
+    from onceload_jobs.load.settings import LoadSettings
+    from onceload_jobs.pipeline.declared import Declared
 
 SPARK_CONNECTION = "onceload_spark"
 _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
@@ -82,7 +82,7 @@ class _OfPipeline(BaseOperator):
     def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
         """Skip the task if nothing was staged because another load was faster."""
         from onceload.runs import look
-        from spark_jobs.load.kept_batch import NothingKept
+        from onceload_jobs.load.kept_batch import NothingKept
 
         try:
             yield
@@ -209,7 +209,7 @@ class Load(_OfPipeline):
         return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
 
     def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
-        quiet = Path(spark_jobs.__path__[0], "log4j2.properties")
+        quiet = Path(onceload_jobs.__path__[0], "log4j2.properties")
         conf = {
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:+UseParallelGC",
             "spark.ui.enabled": "false",
@@ -258,8 +258,8 @@ class Audit(_OfPipeline):
     operator_extra_links = (DataDocsLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.load.kept_batch import audit_batch
-        from spark_jobs.quality.audit import in_words
+        from onceload_jobs.load.kept_batch import audit_batch
+        from onceload_jobs.quality.audit import in_words
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
             audit = audit_batch(self.declared(context), how, batch=batch_of(context))
@@ -274,7 +274,7 @@ class Publish(_OfPipeline):
     operator_extra_links = (LedgerLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.load.kept_batch import publish_batch
+        from onceload_jobs.load.kept_batch import publish_batch
 
         with self.how(context) as how, self.skipped_without_rows(context, how):
             report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())

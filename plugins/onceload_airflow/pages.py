@@ -20,12 +20,12 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import Engine
 
-from dedup_core.errors import NotFound, OnceloadError
-from dedup_core.names import Batch
-from dedup_core.postgres.views import View, is_audited_elsewhere, look
 from onceload.databases import opened
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.ingest import dag_id_of
+from onceload_core.errors import NotFound, OnceloadError
+from onceload_core.names import Batch
+from onceload_core.postgres.views import View, is_audited_elsewhere, look
 
 _ROWS_MAX = 1000
 _STYLE = (

@@ -15,10 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, SkipMixin,
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Position
-from dedup_core.postgres import PostgresLedger, recover_state
-from dedup_core.replay import EntryKind
 from onceload.contradictions import refuse_choice
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload.placeholders import GIVEN
@@ -29,13 +25,17 @@ from onceload_airflow.ingest import dag_id_of
 from onceload_airflow.operators import Load
 from onceload_airflow.upkeep import OfOnePipeline
 from onceload_airflow.versions import no_retry_after
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Position
+from onceload_core.postgres import PostgresLedger, recover_state
+from onceload_core.replay import EntryKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator
     from sqlalchemy import Engine
 
-    from spark_jobs.pipeline.declared import Declared
+    from onceload_jobs.pipeline.declared import Declared
 
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
 #: Airflow expands one task into at most this many.
@@ -108,7 +108,7 @@ class Look(OfOnePipeline, SkipMixin):
                 state = recover_state(engine, declared.name, snapshot_position=at or Position(0), dry_run=True)
                 return state_in_words(state), state.snapshot_position if state.is_different else None
             case "rewind":
-                from spark_jobs.recover.rewind import rewind
+                from onceload_jobs.recover.rewind import rewind
 
                 found = rewind(declared, engine, to=at, dry_run=True)
                 words = rewind_in_words(found)
@@ -121,7 +121,7 @@ class Look(OfOnePipeline, SkipMixin):
                 )
                 return words + (more if found.entries else ""), found.rewound_to if found.entries else None
             case _:
-                from spark_jobs.recover.rebuild import refuse_loaded
+                from onceload_jobs.recover.rebuild import refuse_loaded
 
                 if _is_by_day(self.found(context)[0]):
                     expected = "a source.path without a day (run the DAG backfill for all days in the new database)"
@@ -163,7 +163,7 @@ class Apply(OfOnePipeline):
             ledger = PostgresLedger(engine)
             gone = _taken_back(ledger, declared, since=seen, to=to)
             if gone is None:
-                from spark_jobs.recover.rewind import rewind
+                from onceload_jobs.recover.rewind import rewind
 
                 accepted = bool(context["params"]["accept_differences"])
                 found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
@@ -269,7 +269,7 @@ def _days_of_range(path: Path, first: str | None, last: str | None) -> Sequence[
 
 def _days_of(path: Path, declared: "Declared", producers: Collection[str]) -> dict[str, set[date]]:
     """The days whose runs read each file: a date in its name counts if the path of that day matches the file."""
-    from spark_jobs.files.patterns import Pattern
+    from onceload_jobs.files.patterns import Pattern
 
     @cache
     def pattern_of(day: date) -> Pattern:

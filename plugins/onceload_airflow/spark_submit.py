@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow.sdk import Connection
 
-from dedup_core.errors import SettingRefused
+from onceload_core.errors import SettingRefused
 
 #: Extras of the connection that have another name in Spark.
 _SETTINGS = {

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
-from dedup_core.errors import NotFound
-from dedup_core.postgres import PostgresSnapshots
 from onceload.databases import opened
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
 from onceload.upkeep import delete_unused
 from onceload_airflow.asked import given_values
 from onceload_airflow.failures import in_airflows_words
 from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
-from spark_jobs.files.addresses import use_access
+from onceload_core.errors import NotFound
+from onceload_core.postgres import PostgresSnapshots
+from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from sqlalchemy import Engine
 
-    from spark_jobs.pipeline.declared import Declared
+    from onceload_jobs.pipeline.declared import Declared
 
 
 class OfOnePipeline(BaseOperator):
@@ -58,7 +58,7 @@ class Verify(OfOnePipeline):
     """Compare files and rows with the ledger; differences fail the run."""
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from spark_jobs.verify.verify import verify
+        from onceload_jobs.verify.verify import verify
 
         with self.opened() as engine:
             found = verify(self.declared(context), engine, deep=bool(context["params"]["deep"]))

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.names import Batch, ProducerId, SessionName
-from dedup_core.pipeline import Guarantee, Pipeline
-from dedup_core.ports import Advance, Commit, CommitStep, Ledger, Session, SnapshotStore
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.replay import Counts
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, ProducerId, SessionName
+from onceload_core.pipeline import Guarantee, Pipeline
+from onceload_core.ports import Advance, Commit, CommitStep, Ledger, Session, SnapshotStore
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
 from tests.models.memory import Book, MemoryLedger, MemorySnapshots
 
 Row = tuple[int, int]

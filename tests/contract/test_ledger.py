@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dedup_core.declaration import Declaration, DeclarationChanged, EditRefused
-from dedup_core.errors import (
+from onceload_core.declaration import Declaration, DeclarationChanged, EditRefused
+from onceload_core.errors import (
     AlreadyConsumed,
     ClaimedElsewhere,
     DeliveryTakenAway,
@@ -19,13 +19,13 @@ from dedup_core.errors import (
     SettingRefused,
     SnapshotRefused,
 )
-from dedup_core.guards import RowsDiffer
-from dedup_core.names import Batch, Position, ProducerId, SessionName
-from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.ports import Advance, Commit, CommitStep, Proof, QuarantinedRecord, Session, Settlement
-from dedup_core.replay import Condition, Counts, EntryKind, Run, replay
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Verdict, judge
+from onceload_core.guards import RowsDiffer
+from onceload_core.names import Batch, Position, ProducerId, SessionName
+from onceload_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from onceload_core.ports import Advance, Commit, CommitStep, Proof, QuarantinedRecord, Session, Settlement
+from onceload_core.replay import Condition, Counts, EntryKind, Run, replay
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Verdict, judge
 from tests.contract.conftest import Crash, World, crashing_at
 
 pytestmark = [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedup_core.spans import SEQUENCE_END, SpanSet
+from onceload_core.spans import SEQUENCE_END, SpanSet
 from tests.unit.test_spans import span_sets
 
 pytestmark = pytest.mark.every_postgres

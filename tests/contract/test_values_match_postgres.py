@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv import rows as csv
-from spark_jobs.formats.csv.rows import read_csv
-from spark_jobs.formats.json.rows import read_json
-from spark_jobs.formats.jsonl import rows as jsonl
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.parquet import rows as parquet
-from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.formats.records import Records, ValueRefused
-from spark_jobs.formats.values import from_text
-from spark_jobs.pipeline.columns import SEQUENCE, Kind, arrow_type, parse_column, parse_type
-from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv import rows as csv
+from onceload_jobs.formats.csv.rows import read_csv
+from onceload_jobs.formats.json.rows import read_json
+from onceload_jobs.formats.jsonl import rows as jsonl
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.parquet import rows as parquet
+from onceload_jobs.formats.parquet.rows import read_parquet
+from onceload_jobs.formats.records import Records, ValueRefused
+from onceload_jobs.formats.values import from_text
+from onceload_jobs.pipeline.columns import SEQUENCE, Kind, arrow_type, parse_column, parse_type
+from onceload_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 pytestmark = pytest.mark.every_postgres

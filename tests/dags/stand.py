@@ -80,7 +80,7 @@ class Airflow:
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.home / "logs"),
             "AIRFLOW_CONN_ONCELOAD_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "ONCELOAD_HOME": str(self.home / "onceload"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("", "dedup_core", "plugins", "spark_jobs")),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONWARNINGS": "ignore",
         }

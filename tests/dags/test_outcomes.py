@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
 from tests.servers import execute

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.names import Batch
-from dedup_core.pipeline import Pipeline
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.postgres.batches import planner_of
 from onceload import schema
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
+from onceload_core.names import Batch
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.batches import planner_of
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
 from tests.dags.stand import Airflow
 from tests.loads.conftest import InThisProcess
 from tests.object_store import KEY, object_store
@@ -260,7 +260,7 @@ from types import SimpleNamespace
 from airflow.sdk.exceptions import AirflowFailException
 from onceload_airflow.asked import batch_of
 from onceload_airflow.operators import Publish
-from spark_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.kept_batch import publish_batch
 
 publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])
 at = datetime(2026, 3, 1, tzinfo=UTC)

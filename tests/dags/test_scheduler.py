@@ -18,9 +18,9 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from dedup_core.errors import SettingRefused
 from onceload import stack
 from onceload.airflow_api import AirflowApi
+from onceload_core.errors import SettingRefused
 from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port

@@ -5,9 +5,9 @@ import os
 
 import pytest
 from airflow.sdk import Connection
-from onceload_airflow.spark_submit import submit_command
 
-from dedup_core.errors import SettingRefused
+from onceload_airflow.spark_submit import submit_command
+from onceload_core.errors import SettingRefused
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import Engine, text
 
-from dedup_core.names import ProducerId
-from dedup_core.pipeline import Pipeline
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload import schema
+from onceload_core.names import ProducerId
+from onceload_core.pipeline import Pipeline
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from tests.fault.laws import Place
 from tests.fault.nursery import Nursery, nursery
 from tests.fault.observer import Observer

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import psycopg2.extensions
 from sqlalchemy import Engine, text
 
-from dedup_core.names import Position, ProducerId
-from dedup_core.postgres import PostgresLedger, PostgresSnapshots, recover_state
-from dedup_core.replay import Entry, replay
-from dedup_core.spans import SpanSet
+from onceload_core.names import Position, ProducerId
+from onceload_core.postgres import PostgresLedger, PostgresSnapshots, recover_state
+from onceload_core.replay import Entry, replay
+from onceload_core.spans import SpanSet
 from tests.fault.work import Record, Work, is_damaged, message_ids_in
 
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from dedup_core.errors import OnceloadError
+from onceload_core.errors import OnceloadError
 from tests.fault.worker import Finished, Halt, Order, Reached, Refused, live
 
 _PATIENCE_S = 90.0

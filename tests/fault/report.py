@@ -20,7 +20,7 @@ from random import Random
 
 from sqlalchemy import text
 
-from dedup_core.delivery import Mode
+from onceload_core.delivery import Mode
 from tests.fault import control_plane
 from tests.fault.lane import Lane, open_lanes
 from tests.fault.sizes import (

@@ -7,7 +7,7 @@ import os
 import secrets
 from dataclasses import dataclass, replace
 
-from dedup_core.ports import CommitStep
+from onceload_core.ports import CommitStep
 from tests.fault.sweep import Fault
 from tests.loads import crowd
 

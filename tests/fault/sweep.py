@@ -13,10 +13,10 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import TypeVar, assert_never
 
-from dedup_core.errors import CommitOutcomeUnknown
-from dedup_core.names import Batch, SessionName
-from dedup_core.ports import CommitStep
-from dedup_core.postgres import PostgresSnapshots
+from onceload_core.errors import CommitOutcomeUnknown
+from onceload_core.names import Batch, SessionName
+from onceload_core.ports import CommitStep
+from onceload_core.postgres import PostgresSnapshots
 from tests.fault.lane import Lane
 from tests.fault.laws import Place, judge_run, records_lost
 from tests.fault.nursery import RunningWorker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dedup_core.ports import CommitStep
+from onceload_core.ports import CommitStep
 from tests.fault.sizes import IN_CI
 from tests.fault.sweep import UNANSWERED, Fault, in_lanes, run_trial, trials
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dedup_core.names import ProducerId
-from dedup_core.spans import Span, SpanSet
+from onceload_core.names import ProducerId
+from onceload_core.spans import Span, SpanSet
 
 #: What one commit offers, by producer.
 Chunk = Mapping[ProducerId, SpanSet]

@@ -16,13 +16,13 @@ from typing import TypeVar
 from sqlalchemy import Connection as Database
 from sqlalchemy import text
 
-from dedup_core.errors import AskTheLedger, CallAgain, ClaimedElsewhere, OnceloadError, SessionFenced
-from dedup_core.names import Batch, ProducerId, SessionName
-from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.replay import Counts
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Judgement, judge
+from onceload_core.errors import AskTheLedger, CallAgain, ClaimedElsewhere, OnceloadError, SessionFenced
+from onceload_core.names import Batch, ProducerId, SessionName
+from onceload_core.ports import Advance, Commit, CommitStep, QuarantinedRecord, Session
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Judgement, judge
 from tests.fault.work import Chunk, ids_in, is_damaged, message_ids_in, payload_of
 
 Answer = TypeVar("Answer")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
-from dedup_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, DeliveryTakenAway, SessionFenced
-from dedup_core.names import Batch, Position, SessionName
-from dedup_core.ports import CommitStep
-from dedup_core.postgres import PostgresLedger, PostgresSnapshots
+from onceload_core.errors import AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, DeliveryTakenAway, SessionFenced
+from onceload_core.names import Batch, Position, SessionName
+from onceload_core.ports import CommitStep
+from onceload_core.postgres import PostgresLedger, PostgresSnapshots
 from tests.fault.lane import Lane
 from tests.fault.laws import Place
 from tests.fault.nursery import NotAsPlanned, RunningWorker

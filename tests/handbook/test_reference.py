@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from dedup_core.errors import ExitCode, OnceloadError
 from handbook import environment
 from handbook.code import ROOT, Code
 from handbook.commands import all_commands
@@ -16,7 +15,8 @@ from handbook.pages import generated_pages
 from handbook.pipeline_keys import SCHEMA, all_keys
 from onceload.cli import build_parser
 from onceload.metrics import families
-from spark_jobs.pipeline.columns import Kind
+from onceload_core.errors import ExitCode, OnceloadError
+from onceload_jobs.pipeline.columns import Kind
 from tests import words
 
 

@@ -19,7 +19,7 @@ from tests.servers import execute
 pytestmark = pytest.mark.long
 
 _ROOT = Path(__file__).resolve().parents[2]
-_TOP = {"dedup_core", "onceload", "onceload_airflow", "spark_jobs"}
+_TOP = {"onceload", "onceload_airflow", "onceload_core", "onceload_jobs"}
 #: The aim for a light install, without pip itself.
 _CORE_MB_MAX = 350
 _PIPELINE = """\

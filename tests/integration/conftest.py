@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import text
 
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from onceload_core.spans import SpanSet
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.spans import SpanSet
 from onceload import cli, schema
 from onceload.commands import loads
 from onceload.outcome import Outcome, find_outcome
 from onceload.snapshot_file import read_snapshot
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.spans import SpanSet
 
 COMMANDS = [
     ["init"],

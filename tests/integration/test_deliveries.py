@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from dedup_core.delivery import Mode, Rules, State
-from dedup_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
-from dedup_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Claim, Commit, Session
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from dedup_core.postgres.by_hand import abandon, redrive
-from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
-from dedup_core.postgres.offers import Offer
-from dedup_core.postgres.sessions import session_of
-from dedup_core.spans import SpanSet
+from onceload_core.delivery import Mode, Rules, State
+from onceload_core.errors import DeliveryTakenAway, SessionFenced, SettingRefused
+from onceload_core.names import Batch, DeliveryId, Epoch, ProducerId, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Claim, Commit, Session
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.by_hand import abandon, redrive
+from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
+from onceload_core.postgres.offers import Offer
+from onceload_core.postgres.sessions import session_of
+from onceload_core.spans import SpanSet
 from tests.laws import examples
 from tests.models import board as machine
 from tests.models.board import Board

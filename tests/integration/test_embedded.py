@@ -16,9 +16,9 @@ import psutil
 import psycopg2
 import pytest
 
-from dedup_core.errors import DatabaseUnreachable, SettingRefused
 from onceload import embedded
 from onceload.embedded import is_running, running
+from onceload_core.errors import DatabaseUnreachable, SettingRefused
 from tests.servers import execute, temporary_home
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change users or mount a small disk")

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from dedup_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from onceload import cli
+from onceload_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from tests.ports import free_port
 from tests.servers import as_member, execute
 

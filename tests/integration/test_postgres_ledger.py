@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from dedup_core.errors import (
+from onceload_core.errors import (
     AlreadyConsumed,
     CommitOutcomeUnknown,
     DatabaseLost,
@@ -19,15 +19,15 @@ from dedup_core.errors import (
     SessionFenced,
     SettingRefused,
 )
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
-from dedup_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
-from dedup_core.postgres.commit import TransactionEnded
-from dedup_core.postgres.connection import in_batches
-from dedup_core.postgres.recovery import recover_state
-from dedup_core.replay import Counts
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit, CommitStep, QuarantinedRecord
+from onceload_core.postgres import BulkCommit, LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.commit import TransactionEnded
+from onceload_core.postgres.connection import in_batches
+from onceload_core.postgres.recovery import recover_state
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
 from tests.servers import execute
 
 pytestmark = pytest.mark.every_postgres

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import (
+from onceload_core.errors import (
     CommitOutcomeUnknown,
     NotFound,
     PipelineBusy,
@@ -15,12 +15,12 @@ from dedup_core.errors import (
     SnapshotDamaged,
     StateDiffers,
 )
-from dedup_core.names import Batch, Position, SessionName
-from dedup_core.pipeline import Pipeline, SnapshotPolicy
-from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state, snapshots
-from dedup_core.replay import replay
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, Position, SessionName
+from onceload_core.pipeline import Pipeline, SnapshotPolicy
+from onceload_core.ports import Advance, Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state, snapshots
+from onceload_core.replay import replay
+from onceload_core.spans import SpanSet
 
 pytestmark = pytest.mark.every_postgres
 

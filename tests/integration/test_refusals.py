@@ -8,9 +8,9 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import DatabaseLost, DatabaseRefused, DatabaseUnreachable, ExitCode, OnceloadError
-from dedup_core.postgres import LedgerSettings, connect
-from dedup_core.postgres.connection import translated
+from onceload_core.errors import DatabaseLost, DatabaseRefused, DatabaseUnreachable, ExitCode, OnceloadError
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres.connection import translated
 from tests.servers import execute
 
 

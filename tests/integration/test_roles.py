@@ -9,10 +9,10 @@ import psycopg2
 import pytest
 from psycopg2.errors import InsufficientPrivilege
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import cli, schema
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings, connect
 from tests.loads.conftest import InThisProcess, declared_for
 from tests.servers import as_member, execute, temporary_database, temporary_server
 
@@ -235,8 +235,8 @@ def test_two_loaders_share_what_either_of_them_made(made, tmp_path):
 
 
 def stage(declared, dsn, batch):
-    from spark_jobs.load.load import load
-    from spark_jobs.load.settings import LoadSettings
+    from onceload_jobs.load.load import load
+    from onceload_jobs.load.settings import LoadSettings
 
     settings = LoadSettings(ledger=LedgerSettings(dsn=dsn), wait_s=0)
     return load(declared, settings, batch=Batch(batch), tasks=InThisProcess())

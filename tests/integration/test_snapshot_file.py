@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dedup_core.errors import ExitCode, SettingRefused, SnapshotDamaged
-from dedup_core.names import Position, ProducerId
-from dedup_core.replay import Condition, ProducerState, Snapshot
-from dedup_core.spans import SpanSet
 from onceload.snapshot_file import read_snapshot, write_snapshot
+from onceload_core.errors import ExitCode, SettingRefused, SnapshotDamaged
+from onceload_core.names import Position, ProducerId
+from onceload_core.replay import Condition, ProducerState, Snapshot
+from onceload_core.spans import SpanSet
 
 SNAPSHOT = Snapshot(
     pipeline="events",

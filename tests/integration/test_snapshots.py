@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import ExitCode, SnapshotRefused
-from dedup_core.names import Batch, SessionName
-from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
-from dedup_core.spans import SpanSet
+from onceload_core.errors import ExitCode, SnapshotRefused
+from onceload_core.names import Batch, SessionName
+from onceload_core.ports import Advance, Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload_core.spans import SpanSet
 
 pytestmark = pytest.mark.every_postgres
 

@@ -8,18 +8,18 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from dedup_core.declaration import DeclarationChanged
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import SessionFenced
-from dedup_core.names import Batch, Position
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, CommitStep, Session
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.commit import SQL, get_pipeline
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from dedup_core.postgres.sessions import open_session, session_of
-from dedup_core.replay import Counts
-from dedup_core.spans import SpanSet
+from onceload_core.declaration import DeclarationChanged
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import SessionFenced
+from onceload_core.names import Batch, Position
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit, CommitStep, Session
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.commit import SQL, get_pipeline
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.sessions import open_session, session_of
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
 
 pytestmark = pytest.mark.every_postgres
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 
-from dedup_core.errors import AlreadyConsumed, SessionFenced
-from dedup_core.names import Batch, Position, ProducerId, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit, CommitStep, Session
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
-from dedup_core.replay import Counts, Entry, Snapshot, replay
-from dedup_core.spans import SpanSet
+from onceload_core.errors import AlreadyConsumed, SessionFenced
+from onceload_core.names import Batch, Position, ProducerId, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit, CommitStep, Session
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
+from onceload_core.replay import Counts, Entry, Snapshot, replay
+from onceload_core.spans import SpanSet
 from tests.interleavings.stage import Actor, Stage
 
 #: The steps begin at the start and after each of these: rows, position, proof, COMMIT.

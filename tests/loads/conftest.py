@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline, SnapshotPolicy
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
-from spark_jobs.read.board_work import Delivery
-from spark_jobs.work.session import work
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline, SnapshotPolicy
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
+from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.work.session import work
 from tests.servers import as_member, execute
 
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}
@@ -41,7 +41,7 @@ def tasks():
     # Most tests need none of this, and it is slow to import.
     from pyspark.sql import SparkSession
 
-    from spark_jobs.work.spark.tasks import SparkTasks
+    from onceload_jobs.work.spark.tasks import SparkTasks
 
     with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
         SparkSession.builder.getOrCreate().sql("SELECT 1").collect()

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import zstandard
 from sqlalchemy import Connection, Engine, text
 
-from dedup_core.names import Position
-from dedup_core.postgres import PostgresLedger, recover_state
-from dedup_core.replay import replay
-from dedup_core.spans import SpanSet
+from onceload_core.names import Position
+from onceload_core.postgres import PostgresLedger, recover_state
+from onceload_core.replay import replay
+from onceload_core.spans import SpanSet
 
 #: The contract that the records of these tests are written for, and that is checked here again.
 COLUMNS = {"id": "bigint not null", "amount": "numeric(12,2)", "note": "text"}

@@ -23,9 +23,9 @@ from tempfile import TemporaryDirectory
 import psutil
 import psycopg2
 
-from dedup_core.delivery import Mode
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
+from onceload_core.delivery import Mode
+from onceload_core.postgres import LedgerSettings, connect
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.history import Entry, Offered, out_of_order, read_history, spans_of, violations
 from tests.servers import execute

@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from unittest.mock import patch
 
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema, stack
 from onceload.airflow_api import AirflowApi
-from spark_jobs.pipeline.declared import Publish
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.pipeline.declared import Publish
 from tests.fault.control_plane import QUICK, policies_for
 from tests.fault.standby import NeverCame, Site, Successor, open_site, wait_until
 from tests.loads.counter import COLUMNS, Life, Place, broken, records_of

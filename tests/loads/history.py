@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dedup_core.delivery import Mode
+from onceload_core.delivery import Mode
 
 
 class Told(StrEnum):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import zstandard
 
-from spark_jobs.pipeline.declared import Write
+from onceload_jobs.pipeline.declared import Write
 from tests.loads.counter import Form, stream_of
 from tests.loads.model import Kind, Offered
 from tests.loads.operations import Age, Append, Delete, FileChange, Move, Pack, Piece, Rewrite, Truncate

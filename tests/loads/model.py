@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Order
-from spark_jobs.pipeline.declared import OnRewrite, Write
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.declared import OnRewrite, Write
 from tests.loads.counter import COLUMNS, Commit, Contract, Form, Life, Record, ends_in, header_of, records_in, stream_of
 
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from dedup_core.verdicts import Order
-from spark_jobs.pipeline.declared import OnRewrite, Publish, Write
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.declared import OnRewrite, Publish, Write
 from tests.loads.counter import Form
 from tests.loads.model import Kind
 

@@ -22,10 +22,10 @@ from typing import ClassVar, assert_never
 import psycopg2
 import psycopg2.extensions
 
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.load.engine import Engine
-from spark_jobs.pipeline.declared import Publish
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.load.engine import Engine
+from onceload_jobs.pipeline.declared import Publish
 from tests.fault.server import CrashableServer, crashable_server
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, records_of, stream_of
 from tests.loads.worker import Cluster, Ended, NotAsPlanned, RunningLoad, running_load, spark_cluster

@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dedup_core.errors import AskTheLedger, OnceloadError
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.errors import AskTheLedger, OnceloadError
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.deliveries import PostgresDeliveries
 
 _numbers = count()
 

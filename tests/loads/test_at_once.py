@@ -11,29 +11,37 @@ from typing import Any
 import psycopg2
 import pytest
 
-from dedup_core.errors import NotAlone
-from dedup_core.names import Batch, SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from dedup_core.postgres.quarantine import Selection, find_records
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Order
-from spark_jobs.batch.job import Job
-from spark_jobs.batch.stage import _sweep
-from spark_jobs.files.notes import Note
-from spark_jobs.load import offering
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, UnknownFields, Write
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.publish.merge import merge_in
-from spark_jobs.recover.retry import retry
-from spark_jobs.work import load_delivery as loading
-from spark_jobs.write.find_refused import refused_rows
-from spark_jobs.write.target import ensure_target
+from onceload_core.errors import NotAlone
+from onceload_core.names import Batch, SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.stage import _sweep
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load import offering
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
+    Identity,
+    MessageId,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    UnknownFields,
+    Write,
+)
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.publish.merge import merge_in
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.write.find_refused import refused_rows
+from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 
@@ -350,7 +358,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
         until_somebody_waits(loads)
         return merged
 
-    monkeypatch.setattr("spark_jobs.publish.publish.merge_in", merge_while_it_is_retried)
+    monkeypatch.setattr("onceload_jobs.publish.publish.merge_in", merge_while_it_is_retried)
     loads.load()
     retrying.join()
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch
 from onceload.upkeep import delete_unused
-from spark_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
-from spark_jobs.load.load import load
-from spark_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite
-from spark_jobs.quality.audit import AuditFailed
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch
+from onceload_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
+from onceload_jobs.load.load import load
+from onceload_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite
+from onceload_jobs.quality.audit import AuditFailed
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_kept import STAGES, publish_now, settings_of, stage
 from tests.servers import execute

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
 from onceload.cli import main
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns, OnRewrite, Publish
+from onceload_core.errors import ExitCode
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, Format, Identity, MissingColumns, OnRewrite, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 
 pytestmark = pytest.mark.usually_staged

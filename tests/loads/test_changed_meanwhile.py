@@ -7,17 +7,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.batch.pieces import is_whole
-from spark_jobs.formats import whole_files
-from spark_jobs.formats.parquet.footers import read_row_groups
-from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
-from spark_jobs.read import checked_parts as reading
-from spark_jobs.read import rows
-from spark_jobs.read.parts import parts_of
-from spark_jobs.verify.verify import verify
-from spark_jobs.write.writer import Writer
+from onceload_jobs.batch.pieces import is_whole
+from onceload_jobs.formats import whole_files
+from onceload_jobs.formats.parquet.footers import read_row_groups
+from onceload_jobs.formats.parquet.rows import read_parquet
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
+from onceload_jobs.read import checked_parts as reading
+from onceload_jobs.read import rows
+from onceload_jobs.read.parts import parts_of
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.write.writer import Writer
 from tests.loads.conftest import line
 
 
@@ -189,7 +189,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged_batch.is_whole", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (noted, rows)
@@ -221,7 +221,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged_batch.is_whole", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

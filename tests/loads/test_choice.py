@@ -6,22 +6,22 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings
-from dedup_core.replay import replay
 from onceload.choices import chosen
 from onceload.commands.reports import code_of
 from onceload.runs import look
-from spark_jobs.files.notes import Note
-from spark_jobs.formats.chunks import LastLineOpen
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.verify.verify import verify
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings
+from onceload_core.replay import replay
+from onceload_jobs.files.notes import Note
+from onceload_jobs.formats.chunks import LastLineOpen
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
+from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -177,7 +177,7 @@ def test_a_new_file_is_not_replaced_by_the_call_that_loads_it(two_days, monkeypa
         plans.append(make_plan(*arguments, **named))
         return plans[-1] if len(plans) > 1 else replace(plans[-1], notes=(busy,))
 
-    monkeypatch.setattr("spark_jobs.load.offering.make_plan", planned)
+    monkeypatch.setattr("onceload_jobs.load.offering.make_plan", planned)
 
     report = load_chosen(loads, replaces=True)
 

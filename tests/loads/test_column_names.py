@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.verdicts import Order
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Write
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Write
 from tests.loads.conftest import Loads
 
 #: The first two say who a record is.

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
-from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.write import binary_copy
-from spark_jobs.write.binary_copy import copy_in
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.write import binary_copy
+from onceload_jobs.write.binary_copy import copy_in
 from tests.servers import execute
 
 COLUMNS = (parse_column("id", "bigint"),)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from dedup_core.delivery import Mode
+from onceload_core.delivery import Mode
 from tests.fault.sizes import CROWD_IN_CI, chosen_seed
 from tests.loads.crowd import Strike, Way, run_crowd
 

@@ -15,29 +15,29 @@ from typing import Any
 
 import pytest
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.names import DeliveryId, SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.by_hand import describe, list_deliveries, redrive
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Publish, QuarantineLimit
-from spark_jobs.read.board_work import Delivery
-from spark_jobs.read.checked_parts import read_parts
-from spark_jobs.read.rows import read_records
-from spark_jobs.work import load_delivery as loading
-from spark_jobs.work.load_delivery import read_adding
-from spark_jobs.work.session import work
+from onceload_core.delivery import Mode, Rules
+from onceload_core.names import DeliveryId, SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.by_hand import describe, list_deliveries, redrive
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Publish, QuarantineLimit
+from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.read.checked_parts import read_parts
+from onceload_jobs.read.rows import read_records
+from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.work.load_delivery import read_adding
+from onceload_jobs.work.session import work
 from tests.loads.conftest import Loads, line
 
 pytestmark = pytest.mark.usually_staged
 
 _TRIES = 3
 _PROCESSES = get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["spark_jobs.work.session"])
+_PROCESSES.set_forkserver_preload(["onceload_jobs.work.session"])
 
 
 def kill_at(name: str, deadly: frozenset[str]) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup_core.errors import ExitCode
 from onceload.cli import main
-from spark_jobs.read.checked_parts import read_parts
-from spark_jobs.work import load_delivery as loading
+from onceload_core.errors import ExitCode
+from onceload_jobs.read.checked_parts import read_parts
+from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
 
 pytestmark = pytest.mark.usually_staged

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 
 from onceload.draft.draft import draft
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.load.report import Report
-from spark_jobs.pipeline.declared import Publish
+from onceload_jobs.load.report import Report
+from onceload_jobs.pipeline.declared import Publish
 from tests.laws import examples
 from tests.loads.conftest import Loads
 from tests.unit.draft.test_any_records import records

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import PipelineBusy
-from dedup_core.names import Batch
-from dedup_core.postgres.quarantine import Selection, find_records
-from spark_jobs.load.kept_batch import audit_batch
-from spark_jobs.load.load import load
-from spark_jobs.pipeline.declared import Publish, Suite
-from spark_jobs.quality.audit import AuditFailed
-from spark_jobs.recover.retry import retry
+from onceload_core.errors import PipelineBusy
+from onceload_core.names import Batch
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_jobs.load.kept_batch import audit_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.pipeline.declared import Publish, Suite
+from onceload_jobs.quality.audit import AuditFailed
+from onceload_jobs.recover.retry import retry
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_audit import POSITIVE, UNIQUE
 from tests.loads.test_kept import settings_of, stage

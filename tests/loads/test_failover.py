@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from dedup_core.errors import SessionFenced
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.load.kept_batch import NothingKept, publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.declared import Publish
-from spark_jobs.work.session import Worker
+from onceload_core.errors import SessionFenced
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.load.kept_batch import NothingKept, publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.declared import Publish
+from onceload_jobs.work.session import Worker
 from tests.fault.sizes import chosen_seed
 from tests.fault.standby import Successor, open_site
 from tests.loads.conftest import InThisProcess, Loads, declared_for, line

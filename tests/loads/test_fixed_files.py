@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.pipeline.declared import FixedOptions, Format, Identity, OnRewrite, Place
-from spark_jobs.verify.verify import verify
+from onceload_jobs.pipeline.declared import FixedOptions, Format, Identity, OnRewrite, Place
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
 
 pytestmark = pytest.mark.usually_staged

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.declaration import EditRefused
-from dedup_core.errors import ExitCode, NotFound
-from dedup_core.names import Position
 from onceload.cli import main
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.load.report import Report
-from spark_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_core.declaration import EditRefused
+from onceload_core.errors import ExitCode, NotFound
+from onceload_core.names import Position
+from onceload_jobs.load.report import Report
+from onceload_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish
+from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import line
 
 PIPELINE = """
@@ -354,7 +354,7 @@ def test_a_load_that_could_read_no_file_at_all_is_called_again(loads, file_of, o
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as rights:
-        rights.setattr("spark_jobs.files.reading._read_local", refused)
+        rights.setattr("onceload_jobs.files.reading._read_local", refused)
         assert onceload("plan", file_of())[0] == ExitCode.CALL_AGAIN
         code, document, _ = onceload("load", file_of())
 

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
 from onceload.commands.reports import print_report
-from spark_jobs.formats.jsonl import rows as jsonl
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Publish, UnknownFields
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.formats.jsonl import rows as jsonl
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, Publish, UnknownFields
 from tests.loads.conftest import InThisProcess, Loads, line
 
 

@@ -11,15 +11,15 @@ import zstandard
 
 from onceload.draft.draft import draft
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.files.compression import Damaged
-from spark_jobs.formats.json import documents
-from spark_jobs.formats.whole_files import read_whole_file
-from spark_jobs.load.report import Report
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish, UnknownFields
-from spark_jobs.read import checked_parts as reading
-from spark_jobs.verify.findings import Kind
-from spark_jobs.verify.verify import verify
+from onceload_jobs.files.compression import Damaged
+from onceload_jobs.formats.json import documents
+from onceload_jobs.formats.whole_files import read_whole_file
+from onceload_jobs.load.report import Report
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, Identity, OnRewrite, Publish, UnknownFields
+from onceload_jobs.read import checked_parts as reading
+from onceload_jobs.verify.findings import Kind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
 
 pytestmark = pytest.mark.usually_staged

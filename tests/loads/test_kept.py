@@ -8,19 +8,19 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings, connect
-from dedup_core.postgres.batches import PostgresBatches
-from dedup_core.postgres.upkeep import tidy
 from onceload.runs import look
-from spark_jobs.batch import pieces
-from spark_jobs.batch.stage import OPENED, sweep
-from spark_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import LINEAGE, parse_column
-from spark_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.postgres.batches import PostgresBatches
+from onceload_core.postgres.upkeep import tidy
+from onceload_jobs.batch import pieces
+from onceload_jobs.batch.stage import OPENED, sweep
+from onceload_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import LINEAGE, parse_column
+from onceload_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 

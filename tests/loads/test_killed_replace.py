@@ -15,14 +15,14 @@ from multiprocessing import get_context
 import psycopg2
 import pytest
 
-from dedup_core.delivery import Rules
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
 from onceload.choices import chosen
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.declared import Declared, Publish
+from onceload_core.delivery import Rules
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of
 from tests.loads.worker import running_load

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
-from spark_jobs.pipeline.declared import Publish
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.pipeline.declared import Publish
 from tests.loads.conftest import line
 from tests.servers import execute
 

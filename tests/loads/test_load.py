@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from dedup_core.errors import CommitOutcomeUnknown, SettingRefused
-from dedup_core.names import Position
-from dedup_core.ports import Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger
-from dedup_core.replay import replay
-from dedup_core.spans import SpanSet
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.errors import CommitOutcomeUnknown, SettingRefused
+from onceload_core.names import Position
+from onceload_core.ports import Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger
+from onceload_core.replay import replay
+from onceload_core.spans import SpanSet
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     Format,
     Identity,
     OnRewrite,
@@ -30,9 +30,9 @@ from spark_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.publish.publish import publish
-from spark_jobs.work import load_delivery as loading
-from spark_jobs.work.load_delivery import _commit_piece, _stage_piece
+from onceload_jobs.publish.publish import publish
+from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.work.load_delivery import _commit_piece, _stage_piece
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute
 
@@ -290,7 +290,7 @@ def test_a_rewritten_file_may_replace_what_was_loaded_of_it(loads):
 
 
 def test_too_many_bad_records_stop_the_batch(loads):
-    from dedup_core.errors import TooManyQuarantined
+    from onceload_core.errors import TooManyQuarantined
 
     loads.write("a.jsonl", line(1) + "{\n{\n")
 
@@ -315,7 +315,7 @@ def test_a_last_line_counts_when_the_file_is_sealed(loads):
 
 def test_exotic_columns_arrive_as_declared(loads):
     columns = {"id": "uuid", "tags": "varchar(3)[]", "seen": "timestamptz[]", "more": "jsonb", "ids": "uuid[]"}
-    from spark_jobs.pipeline.columns import parse_column
+    from onceload_jobs.pipeline.columns import parse_column
 
     loads.write(
         "a.jsonl",
@@ -342,7 +342,7 @@ def test_exotic_columns_arrive_as_declared(loads):
 
 @pytest.mark.parametrize("publish", ["staged"], indirect=False)
 def test_merge_keeps_the_last_of_each_key(loads):
-    from spark_jobs.pipeline.declared import Publish
+    from onceload_jobs.pipeline.declared import Publish
 
     target = Target(schema="public", table="target", write=Write.MERGE, key=("id",))
     path = loads.write("a.jsonl", line(1, "1.00") + line(2, "2.00") + line(1, "3.00"))
@@ -457,7 +457,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
                     connection.execute(text(f"DELETE FROM {table}"))
         publish(engine, ledger, job, stage, parts, **more)
 
-    monkeypatch.setattr("spark_jobs.load.staged_batch.publish", publish_after_a_crash)
+    monkeypatch.setattr("onceload_jobs.load.staged_batch.publish", publish_after_a_crash)
 
     report = loads.load()
 
@@ -477,7 +477,7 @@ def test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records(l
                 raise CommitOutcomeUnknown("events", commit.batch, "the line went dead")
             return position
 
-    monkeypatch.setattr("spark_jobs.work.load_delivery.PostgresLedger", Unanswered)
+    monkeypatch.setattr("onceload_jobs.work.load_delivery.PostgresLedger", Unanswered)
     loads.write("a.jsonl.gz", gzip.compress(line(1).encode()))
     loads.write("b.jsonl.gz", gzip.compress(b""))
 

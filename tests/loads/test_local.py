@@ -13,23 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.delivery import Rules
-from dedup_core.errors import SettingRefused
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from spark_jobs.batch.job import Job, engine_of
-from spark_jobs.files.notes import Note
-from spark_jobs.load import engine
-from spark_jobs.load.engine import Engine
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Publish, Source
-from spark_jobs.work.failures import FAILURES_MAX, TasksFailed
-from spark_jobs.work.local.tasks import LocalTasks
-from spark_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
+from onceload_core.delivery import Rules
+from onceload_core.errors import SettingRefused
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_jobs.batch.job import Job, engine_of
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load import engine
+from onceload_jobs.load.engine import Engine
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, Publish, Source
+from onceload_jobs.work.failures import FAILURES_MAX, TasksFailed
+from onceload_jobs.work.local.tasks import LocalTasks
+from onceload_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from tests.loads.conftest import Loads, line
 from tests.loads.worker import running_load
 
@@ -205,7 +205,7 @@ class SparkLater:
 def spark(monkeypatch: pytest.MonkeyPatch) -> SparkLater:
     """For loads of any size."""
     spark = SparkLater()
-    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", spark.started)
+    monkeypatch.setattr("onceload_jobs.work.spark.tasks.SparkTasks.started", spark.started)
     monkeypatch.setattr(engine, "_LOCAL_BYTES_MAX", 0)
     return spark
 

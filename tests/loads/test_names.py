@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup_core.errors import ExitCode
 from onceload.commands.reports import code_of
-from spark_jobs.pipeline.declared import Identity, Publish
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import ExitCode
+from onceload_jobs.pipeline.declared import Identity, Publish
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads, line
 from tests.loads.test_broken_files import counts, notes
 

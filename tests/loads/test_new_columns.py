@@ -11,22 +11,22 @@ from multiprocessing import get_context
 import psycopg2
 import pytest
 
-from dedup_core.declaration import DeclarationChanged
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.names import Batch, Position
-from dedup_core.ports import Session
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.quarantine import Selection, choose
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import Column, parse_column
-from spark_jobs.pipeline.declared import Declared, OnNewColumn, Publish, TransformEngine, Write
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.recover.retry import retry
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
-from spark_jobs.write import evolve
-from spark_jobs.write.evolve import TableHeld, evolve_target
+from onceload_core.declaration import DeclarationChanged
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.names import Batch, Position
+from onceload_core.ports import Session
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.quarantine import Selection, choose
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import Column, parse_column
+from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Publish, TransformEngine, Write
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.write import evolve
+from onceload_jobs.write.evolve import TableHeld, evolve_target
 from tests.loads.conftest import COLUMNS, InThisProcess, Loads
 from tests.servers import execute
 

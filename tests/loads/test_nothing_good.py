@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import ExitCode
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.quarantine import Selection, choose
 from onceload.commands.reports import code_of, print_report
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import ExitCode
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.quarantine import Selection, choose
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Format,
     OnRewrite,
@@ -30,9 +30,9 @@ from spark_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.read.limits import NOTHING_GOOD_MIN
-from spark_jobs.recover.retry import retry
-from spark_jobs.verify.verify import verify
+from onceload_jobs.read.limits import NOTHING_GOOD_MIN
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 
@@ -134,7 +134,7 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
-    from spark_jobs.work import load_delivery as loading
+    from onceload_jobs.work import load_delivery as loading
 
     reads: list[int] = []
 

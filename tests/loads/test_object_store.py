@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from dedup_core.errors import NotFound
-from dedup_core.ports import Proof
-from spark_jobs.content import copies
-from spark_jobs.content.copies import holds_what_was_loaded
-from spark_jobs.files import reading as opening
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.listing import Listing, list_files
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format
-from spark_jobs.read import checked_parts as reading
-from spark_jobs.read.digests import digests_in
-from spark_jobs.read.parts import parts_of
+from onceload_core.errors import NotFound
+from onceload_core.ports import Proof
+from onceload_jobs.content import copies
+from onceload_jobs.content.copies import holds_what_was_loaded
+from onceload_jobs.files import reading as opening
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.listing import Listing, list_files
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format
+from onceload_jobs.read import checked_parts as reading
+from onceload_jobs.read.digests import digests_in
+from onceload_jobs.read.parts import parts_of
 from tests.loads.conftest import line
 from tests.object_store import SECRET, object_store
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from dedup_core.errors import DeliveryTakenAway, SettingRefused
-from dedup_core.names import Position, SessionName
-from dedup_core.postgres import LedgerSettings, recover_state
-from dedup_core.postgres.views import look
-from spark_jobs.batch.job import Job
-from spark_jobs.files.listing import list_files
-from spark_jobs.files.notes import Note
-from spark_jobs.load import offering
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import CsvOptions, Format, Identity, NewerFile, OnRewrite, Publish, Write
-from spark_jobs.plan.choice import Choice
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import DeliveryTakenAway, SettingRefused
+from onceload_core.names import Position, SessionName
+from onceload_core.postgres import LedgerSettings, recover_state
+from onceload_core.postgres.views import look
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.listing import list_files
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load import offering
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import CsvOptions, Format, Identity, NewerFile, OnRewrite, Publish, Write
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_twins import AllButTheFirst
 from tests.servers import execute
@@ -645,7 +645,7 @@ def test_files_of_which_no_time_is_known_are_not_merged_by_time(logs, monkeypatc
         found = list_files(*arguments, **options)
         return replace(found, files=tuple(replace(each, modified_at=None) for each in found.files))
 
-    monkeypatch.setattr("spark_jobs.plan.plan.list_files", undated)
+    monkeypatch.setattr("onceload_jobs.plan.plan.list_files", undated)
 
     report = merged(logs).load()
 

@@ -6,23 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch, Epoch, SessionName, Version
-from dedup_core.ports import Session
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.batch.job import Job, TransformRefused
-from spark_jobs.batch.pieces import StagedPiece
-from spark_jobs.batch.stage import Stage
-from spark_jobs.files.notes import Note
-from spark_jobs.load.engine import Engine, engine_for
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import MessageId, OnRewrite, Publish, RecordProducer, Target, TransformEngine, Write
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.publish import postgres_transform
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch, Epoch, SessionName, Version
+from onceload_core.ports import Session
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.batch.job import Job, TransformRefused
+from onceload_jobs.batch.pieces import StagedPiece
+from onceload_jobs.batch.stage import Stage
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.engine import Engine, engine_for
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
+    MessageId,
+    OnRewrite,
+    Publish,
+    RecordProducer,
+    Target,
+    TransformEngine,
+    Write,
+)
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.publish import postgres_transform
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import DatabaseLost
-from dedup_core.names import Batch, SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.spans import SpanSet
 from onceload import terminal
 from onceload.terminal import renewed_line, size_in_words, time_in_words
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.work import progress
-from spark_jobs.work.progress import Progress, Waiting
+from onceload_core.errors import DatabaseLost
+from onceload_core.names import Batch, SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.spans import SpanSet
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.work import progress
+from onceload_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line
 
 

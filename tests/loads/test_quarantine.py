@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from dedup_core.errors import CommitOutcomeUnknown, ExitCode, NotFound, SettingRefused
-from dedup_core.names import Position
-from dedup_core.ports import CommitStep
-from dedup_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
-from dedup_core.postgres.quarantine import VALUES, QuarantineId, Selection, choose, find_records, kind_of
-from dedup_core.postgres.upkeep import tidy
-from dedup_core.replay import EntryKind, replay
 from onceload.cli import main
 from onceload.quarantine_file import check_fixed_records, read_fixed_records, write_records
 from onceload.quarantined import readable
-from spark_jobs.formats.chunks import KEPT_BYTES
-from spark_jobs.load.settings import new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.errors import CommitOutcomeUnknown, ExitCode, NotFound, SettingRefused
+from onceload_core.names import Position
+from onceload_core.ports import CommitStep
+from onceload_core.postgres import LedgerSettings, PostgresLedger, connect, recover_state
+from onceload_core.postgres.quarantine import VALUES, QuarantineId, Selection, choose, find_records, kind_of
+from onceload_core.postgres.upkeep import tidy
+from onceload_core.replay import EntryKind, replay
+from onceload_jobs.formats.chunks import KEPT_BYTES
+from onceload_jobs.load.settings import new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Format,
     MissingColumns,
@@ -37,7 +37,7 @@ from spark_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.recover.retry import RetryReport, retry
+from onceload_jobs.recover.retry import RetryReport, retry
 from tests.contract.conftest import Crash, crashing_at
 from tests.contract.test_ledger import SETTLING
 from tests.loads.conftest import Loads, line

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Position
-from dedup_core.ports import Commit
-from dedup_core.postgres import PostgresLedger
-from dedup_core.postgres.quarantine import Selection, choose
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Order, judge, settled
 from onceload.upkeep import delete_unused
-from spark_jobs.load.settings import new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.publish.new_rows import NewRows, open_duplicate_filter
-from spark_jobs.recover.retry import retry
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Position
+from onceload_core.ports import Commit
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.quarantine import Selection, choose
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Order, judge, settled
+from onceload_jobs.load.settings import new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Declared, MessageId, Publish, RecordProducer, Target, Write
+from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import Loads
 from tests.servers import execute
 
@@ -221,7 +221,7 @@ def test_each_of_two_publishers_of_one_batch_uses_what_it_found_out_itself(loads
             monkeypatch.setattr(first, "select_new", select_and_pause)
             yield first
 
-    monkeypatch.setattr("spark_jobs.publish.publish.open_duplicate_filter", pausing)
+    monkeypatch.setattr("onceload_jobs.publish.publish.open_duplicate_filter", pausing)
     loads.write("a.jsonl", record("d1", 0) + record("d1", 1))
 
     report = loads.load()

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from dedup_core.errors import PipelineBusy, RowsRefused, SettingRefused, TooManyQuarantined
-from dedup_core.postgres.connection import is_lost
-from dedup_core.postgres.quarantine import Selection, choose
-from dedup_core.verdicts import Order
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import new_batch
-from spark_jobs.pipeline.columns import ADDED_UP_TO, Column, parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.errors import PipelineBusy, RowsRefused, SettingRefused, TooManyQuarantined
+from onceload_core.postgres.connection import is_lost
+from onceload_core.postgres.quarantine import Selection, choose
+from onceload_core.verdicts import Order
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import new_batch
+from onceload_jobs.pipeline.columns import ADDED_UP_TO, Column, parse_column
+from onceload_jobs.pipeline.declared import (
     Format,
     MessageId,
     OnRewrite,
@@ -27,13 +27,13 @@ from spark_jobs.pipeline.declared import (
     RecordProducer,
     UnknownFields,
 )
-from spark_jobs.publish.publish import publish
-from spark_jobs.recover.retry import RetryReport, retry
-from spark_jobs.write import find_refused
-from spark_jobs.write import writer as write
-from spark_jobs.write.binary_copy import copy_in
-from spark_jobs.write.sql import run
-from spark_jobs.write.target import ensure_target
+from onceload_jobs.publish.publish import publish
+from onceload_jobs.recover.retry import RetryReport, retry
+from onceload_jobs.write import find_refused
+from onceload_jobs.write import writer as write
+from onceload_jobs.write.binary_copy import copy_in
+from onceload_jobs.write.sql import run
+from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.loads.test_record_producers import record
@@ -87,7 +87,7 @@ def test_a_column_that_comes_while_a_load_runs_is_read_as_it_is(loads, monkeypat
         ensure_target(*args, **more)
         make_target(loads, "ALTER TABLE target ADD COLUMN x text")
 
-    monkeypatch.setattr("spark_jobs.load.sessions.ensure_target", make_and_add)
+    monkeypatch.setattr("onceload_jobs.load.sessions.ensure_target", make_and_add)
 
     assert counts(one_record_each(loads, "1", "2.50")) == (2, 0, 0)
     assert loads.rows("id, x") == [(1, "1"), (2, "2.50")]
@@ -102,7 +102,7 @@ def test_a_column_that_comes_while_a_batch_is_published_is_read_by_the_next_call
         publish(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.load.staged_batch.publish", add_and_publish)
+        patched.setattr("onceload_jobs.load.staged_batch.publish", add_and_publish)
         with pytest.raises(PipelineBusy):
             one_record_each(loads, "1")
 
@@ -225,7 +225,7 @@ def test_no_more_refused_rows_are_looked_for_than_the_limit_allows(loads, monkey
         copies.append(rows.num_rows)
         copy_in(connection, rows, **more)
 
-    monkeypatch.setattr("spark_jobs.write.writer.copy_in", counted)
+    monkeypatch.setattr("onceload_jobs.write.writer.copy_in", counted)
 
     with pytest.raises(TooManyQuarantined, match="target_id_check"):
         loads.load(quarantine_limit=QuarantineLimit(records=10))

@@ -8,19 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings
-from dedup_core.replay import replay
 from onceload.choices import chosen
 from onceload.commands.reports import code_of
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings
+from onceload_core.replay import replay
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])

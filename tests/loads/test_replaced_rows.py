@@ -5,23 +5,23 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from dedup_core.declaration import EditRefused
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.quarantine import Selection, find_records
-from dedup_core.replay import replay
 from onceload.choices import chosen
 from onceload.cli import main
 from onceload.pipeline_file import read_pipeline
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import OnRewrite, Publish, Target
-from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
-from spark_jobs.recover.retry import retry
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_core.declaration import EditRefused
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.replay import replay
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import OnRewrite, Publish, Target
+from onceload_jobs.publish.replaced_rows import ReplacedRowsDiffer
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 from tests.loads.test_killed_replace import Moment, _wait_until, gate_at
 

@@ -3,11 +3,11 @@
 import shutil
 import subprocess
 
-from dedup_core.names import Position
-from dedup_core.postgres import LedgerSettings, connect
-from dedup_core.replay import replay
 from onceload import schema
 from onceload.embedded import running
+from onceload_core.names import Position
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_core.replay import replay
 from tests.loads.conftest import Loads, declared_for, line
 from tests.servers import temporary_home
 

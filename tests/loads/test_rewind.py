@@ -9,25 +9,32 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import create_engine, text
 
-from dedup_core.errors import CommitOutcomeUnknown, NotFound, PipelineBusy, SessionFenced, SettingRefused, StateDiffers
-from dedup_core.names import Batch, Position, SessionName
-from dedup_core.pipeline import Pipeline
-from dedup_core.ports import Advance, Commit
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
-from dedup_core.postgres import rewind as core
-from dedup_core.postgres.quarantine import Selection, find_records
-from dedup_core.replay import Condition, Counts, replay
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.snapshot_file import read_snapshot, write_snapshot
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
-from spark_jobs.recover.rebuild import rebuild
-from spark_jobs.recover.retry import retry
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import (
+    CommitOutcomeUnknown,
+    NotFound,
+    PipelineBusy,
+    SessionFenced,
+    SettingRefused,
+    StateDiffers,
+)
+from onceload_core.names import Batch, Position, SessionName
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import Advance, Commit
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload_core.postgres import rewind as core
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.replay import Condition, Counts, replay
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Order
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
+from onceload_jobs.recover.rebuild import rebuild
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 from tests.servers import execute, temporary_database
 
@@ -755,7 +762,9 @@ def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
 def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
     loads, new_dsn, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr(
+        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
+    )
     file = pipeline_file(loads, tmp_path)
     staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
     file.write_text(f"{staged}message_id: {{columns: [id], keep: 1d}}\n")
@@ -772,7 +781,9 @@ def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
 
 @pytest.mark.usefixtures("exported")
 def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("spark_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess()))
+    monkeypatch.setattr(
+        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
+    )
     file, exported = pipeline_file(loads, tmp_path), tmp_path / "events.snapshot"
     (loads.folder / "a.jsonl").unlink()
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import ExitCode, SettingRefused
-from spark_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
 from tests.loads.conftest import Loads, line
 from tests.servers import execute
 

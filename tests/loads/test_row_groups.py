@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.names import ProducerId
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Format, Publish, Source
-from spark_jobs.plan.bundles import bundles_of
-from spark_jobs.plan.plan import make_plan
+from onceload_core.delivery import Mode, Rules
+from onceload_core.names import ProducerId
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Format, Publish, Source
+from onceload_jobs.plan.bundles import bundles_of
+from onceload_jobs.plan.plan import make_plan
 from tests.loads.conftest import Loads
 from tests.loads.test_sessions import at_once, consume_once
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
-from dedup_core.verdicts import Order
-from spark_jobs.batch.job import TransformRefused
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, Write
-from spark_jobs.verify.verify import verify
-from spark_jobs.work.spark.tasks import SparkTasks
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import TransformRefused
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import MessageId, Publish, RecordProducer, Target, Write
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.spark.tasks import SparkTasks
 from tests.loads.conftest import Loads
 
 COLUMNS = {"dev": "text", "seq": "bigint", "items": "text[]"}

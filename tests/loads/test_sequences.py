@@ -22,21 +22,21 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as engine_event
 
-from dedup_core.delivery import Rules
-from dedup_core.errors import AskTheLedger, CallAgain
-from dedup_core.names import Batch, SessionName
-from dedup_core.pipeline import Pipeline, SnapshotPolicy
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
 from onceload.choices import chosen
 from onceload.contradictions import may_choose, may_replace
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Rules
+from onceload_core.errors import AskTheLedger, CallAgain
+from onceload_core.names import Batch, SessionName
+from onceload_core.pipeline import Pipeline, SnapshotPolicy
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,
@@ -48,9 +48,9 @@ from spark_jobs.pipeline.declared import (
     Target,
     Write,
 )
-from spark_jobs.verify.findings import Kind as Differing
-from spark_jobs.verify.verify import verify
-from spark_jobs.work.session import work
+from onceload_jobs.verify.findings import Kind as Differing
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.session import work
 from tests.loads.conftest import InThisProcess
 from tests.loads.counter import COLUMNS, Form, Place, broken, commits_of
 from tests.loads.landing import Landing

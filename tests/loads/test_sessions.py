@@ -14,31 +14,31 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from dedup_core.declaration import DeclarationChanged
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import DatabaseLost, SessionFenced, SettingRefused
-from dedup_core.names import Batch, Position, SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.by_hand import abandon, redrive
-from dedup_core.postgres.deliveries import Handed, PostgresDeliveries
-from dedup_core.postgres.sessions import session_of
-from dedup_core.spans import SpanSet
-from spark_jobs.batch.job import Job
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.notes import Note
-from spark_jobs.load.consume import consume
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Identity, Publish, Write
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
-from spark_jobs.publish.publish import BatchIncomplete
-from spark_jobs.read.checked_parts import read_parts
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.work import load_delivery as loading
-from spark_jobs.work import session as work
-from spark_jobs.work.load_delivery import load_delivery
-from spark_jobs.work.session import Worker
+from onceload_core.declaration import DeclarationChanged
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import DatabaseLost, SessionFenced, SettingRefused
+from onceload_core.names import Batch, Position, SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.by_hand import abandon, redrive
+from onceload_core.postgres.deliveries import Handed, PostgresDeliveries
+from onceload_core.postgres.sessions import session_of
+from onceload_core.spans import SpanSet
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.consume import consume
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Identity, Publish, Write
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.publish.publish import BatchIncomplete
+from onceload_jobs.read.checked_parts import read_parts
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.work import session as work
+from onceload_jobs.work.load_delivery import load_delivery
+from onceload_jobs.work.session import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
 
 ROWS, FILES = 40, 4

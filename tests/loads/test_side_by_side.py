@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dedup_core.errors import CallAgain, OnceloadError
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Declared, OnRewrite, Publish, UnknownFields, Write
+from onceload_core.errors import CallAgain, OnceloadError
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Declared, OnRewrite, Publish, UnknownFields, Write
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute

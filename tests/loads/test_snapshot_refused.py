@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import ExitCode
-from dedup_core.pipeline import Pipeline, SnapshotPolicy
-from dedup_core.postgres import PostgresSnapshots, recover_state
 from onceload.commands.reports import code_of
-from spark_jobs.pipeline.declared import Publish
-from spark_jobs.verify.verify import verify
+from onceload_core.errors import ExitCode
+from onceload_core.pipeline import Pipeline, SnapshotPolicy
+from onceload_core.postgres import PostgresSnapshots, recover_state
+from onceload_jobs.pipeline.declared import Publish
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import line
 from tests.servers import execute
 

@@ -20,26 +20,26 @@ from pyspark.errors import PySparkException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from dedup_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.batch.job import TransformRefused
-from spark_jobs.batch.pieces import check_kept, staged_pieces
-from spark_jobs.batch.spool import open_spool, write_file
-from spark_jobs.batch.stage import open_stage
-from spark_jobs.batch.transformed import accept, stage_transformed
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, Column, arrow_schema, parse_column
-from spark_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
-from spark_jobs.plan.choice import Choice
-from spark_jobs.publish.replaced_rows import ReplacedRowsDiffer
-from spark_jobs.work.failures import TasksFailed
-from spark_jobs.work.spark.reports import message_of, sql_state_of
-from spark_jobs.work.spark.tasks import SparkTasks, _read, _stage
-from spark_jobs.write.target import ensure_target
+from onceload_core.errors import CommitOutcomeUnknown, SettingRefused, TooManyQuarantined
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.batch.job import TransformRefused
+from onceload_jobs.batch.pieces import check_kept, staged_pieces
+from onceload_jobs.batch.spool import open_spool, write_file
+from onceload_jobs.batch.stage import open_stage
+from onceload_jobs.batch.transformed import accept, stage_transformed
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, Column, arrow_schema, parse_column
+from onceload_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.publish.replaced_rows import ReplacedRowsDiffer
+from onceload_jobs.work.failures import TasksFailed
+from onceload_jobs.work.spark.reports import message_of, sql_state_of
+from onceload_jobs.work.spark.tasks import SparkTasks, _read, _stage
+from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
@@ -214,7 +214,7 @@ def test_a_transform_does_not_hide_what_is_wrong_with_its_records(loads, tasks):
 
 
 def test_a_task_that_fails_as_often_as_it_is_tried_is_one_sentence(loads, tasks, monkeypatch):
-    monkeypatch.setattr("spark_jobs.work.spark.tasks._work", _fails)
+    monkeypatch.setattr("onceload_jobs.work.spark.tasks._work", _fails)
     loads.write("a.jsonl", line(1))
 
     with pytest.raises(TasksFailed) as failed:
@@ -351,7 +351,7 @@ _MANY = 150_000
 def test_a_try_whose_input_broke_off_counts_for_nothing(loads, tasks, monkeypatch, transform, is_killed):
     """To the half behind it, an input that breaks off may look like one that has ended."""
     loads.write("a.jsonl", "".join(map(line, range(_MANY))))
-    monkeypatch.setattr("spark_jobs.work.spark.tasks._read", partial(_breaks_off_once, is_killed))
+    monkeypatch.setattr("onceload_jobs.work.spark.tasks._read", partial(_breaks_off_once, is_killed))
 
     report = load_by_spark(loads, tasks, transform=transform)
 
@@ -423,7 +423,7 @@ def test_only_the_files_of_the_accepted_try_count_and_what_found_no_room_is_in_i
     with open_stage(loads.engine, columns, target, lineage=True) as opened, open_spool() as folder:
         stage = replace(opened, spool=folder, in_files=tuple(opened.writer.names))
         stage_transformed(loads.engine, stage, [more], partition=0)
-        monkeypatch.setattr("spark_jobs.batch.pieces.write_file", partial(_full_after, 2, folder))
+        monkeypatch.setattr("onceload_jobs.batch.pieces.write_file", partial(_full_after, 2, folder))
         whole = stage_transformed(loads.engine, stage, [some, more, rest], partition=0)
         assert whole
         accept(loads.engine, stage, [whole])
@@ -459,7 +459,7 @@ def test_a_crash_that_empties_what_was_staged_is_noticed_though_all_is_read_agai
     home.mkdir()
     # Files of other tests must not be taken for those of this one.
     monkeypatch.setattr(tempfile, "tempdir", str(home))
-    monkeypatch.setattr("spark_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, home, crashed))
+    monkeypatch.setattr("onceload_jobs.work.spark.tasks._stage", partial(_crashes_once, loads.dsn, home, crashed))
     transform = "SELECT * FROM records WHERE id >= 50 UNION ALL SELECT * FROM records WHERE id < 50"
 
     source = replace(loads.declared.source, chunk_bytes=1000)

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.batch import pieces, spool
-from spark_jobs.batch.job import Job
-from spark_jobs.batch.stage import open_stage
-from spark_jobs.files.notes import Note
-from spark_jobs.load import staged_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Publish, TransformEngine, Write
-from spark_jobs.publish import early_copy, postgres_transform
-from spark_jobs.publish import publish as publishing
-from spark_jobs.write.binary_copy import copy_encoded
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.batch import pieces, spool
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.stage import open_stage
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load import staged_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Publish, TransformEngine, Write
+from onceload_jobs.publish import early_copy, postgres_transform
+from onceload_jobs.publish import publish as publishing
+from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_sessions import until
 from tests.servers import execute

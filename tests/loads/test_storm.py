@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dedup_core.verdicts import Order
-from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
 from tests.loads.storm.drawing import Drawn, Theme, draw
 from tests.loads.storm.operations import (
     Append,

@@ -10,15 +10,15 @@ import pytest
 import yaml
 from sqlalchemy import text
 
-from dedup_core.errors import SettingRefused
-from dedup_core.names import Batch
 from onceload.commands.suggest import write_suite
 from onceload.pipeline_yaml import Document
 from onceload.suite_file import read_suite
-from spark_jobs.load.kept_batch import audit_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Publish, Suite, Target, Write
-from spark_jobs.quality.suggest import suggest
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Batch
+from onceload_jobs.load.kept_batch import audit_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Publish, Suite, Target, Write
+from onceload_jobs.quality.suggest import suggest
 from tests.loads.conftest import line
 from tests.loads.test_kept import publish_now, settings_of, stage
 
@@ -200,7 +200,7 @@ def test_too_few_rows_do_not_show_what_is_ordinary(loads):
 
 
 def test_a_big_table_is_looked_at_in_parts_and_nothing_of_it_changes(loads, monkeypatch):
-    monkeypatch.setattr("spark_jobs.quality.suggest._ROWS_MAX", 1000)
+    monkeypatch.setattr("onceload_jobs.quality.suggest._ROWS_MAX", 1000)
     loads.write("a.jsonl", line(0))
     loads.load()
     with loads.engine.begin() as connection:

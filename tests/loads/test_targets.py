@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import ExitCode, SettingRefused
-from dedup_core.guards import RowsDiffer
-from dedup_core.postgres.quarantine import Selection, choose
-from spark_jobs.load.settings import new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Publish, Write
-from spark_jobs.recover.retry import retry
-from spark_jobs.write import target
-from spark_jobs.write.target import check_target, count_written, ensure_target
+from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.guards import RowsDiffer
+from onceload_core.postgres.quarantine import Selection, choose
+from onceload_jobs.load.settings import new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Publish, Write
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.write import target
+from onceload_jobs.write.target import check_target, count_written, ensure_target
 from tests.loads.conftest import Loads, line
 from tests.loads.test_load import counts
 from tests.servers import execute
@@ -222,7 +222,7 @@ def test_a_table_that_is_made_unlogged_during_a_load_takes_no_commit(loads, monk
         looked_at(*arguments)
         execute(loads.admin_dsn, "ALTER TABLE target SET UNLOGGED")
 
-    monkeypatch.setattr("spark_jobs.load.context.check_target", alter_then)
+    monkeypatch.setattr("onceload_jobs.load.context.check_target", alter_then)
     with pytest.raises(SettingRefused, match="an unlogged table"):
         loads.load()
 
@@ -265,7 +265,7 @@ ALTERED = {
 def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypatch, altered):
     make(loads, f"CREATE TABLE target ({PLAIN})")
     loads.write("a.jsonl", "".join(map(line, range(10))))
-    monkeypatch.setattr("spark_jobs.load.sessions.ensure_target", alter_after(ensure_target, loads, altered))
+    monkeypatch.setattr("onceload_jobs.load.sessions.ensure_target", alter_after(ensure_target, loads, altered))
 
     with pytest.raises(SettingRefused, match=r"found (id|amount|note) is"):
         loads.load()
@@ -303,7 +303,7 @@ def test_a_column_that_is_altered_during_a_retry_takes_no_record(loads, monkeypa
     altered = "ALTER amount TYPE numeric(12,0)"
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.recover.retry.ensure_target", alter_after(ensure_target, loads, altered))
+        patched.setattr("onceload_jobs.recover.retry.ensure_target", alter_after(ensure_target, loads, altered))
         with pytest.raises(SettingRefused, match=r"amount is numeric\(12,0\) instead of numeric\(12,2\)"):
             retry(loads.engine, loads.ledger, loads.declared, held, batch=new_batch())
 
@@ -327,7 +327,7 @@ def test_a_view_that_takes_the_name_during_a_load_refuses_no_rows(loads, monkeyp
             "CREATE TRIGGER refuses INSTEAD OF INSERT ON target FOR EACH ROW EXECUTE FUNCTION refuse()",
         )
 
-    monkeypatch.setattr("spark_jobs.load.context.check_target", exchange_then)
+    monkeypatch.setattr("onceload_jobs.load.context.check_target", exchange_then)
     with pytest.raises(SettingRefused, match="a view"):
         loads.load()
 
@@ -462,7 +462,7 @@ def test_a_key_that_another_load_brings_while_it_is_deleted_is_not_a_discarded_r
         return count_written(connection, table, write, **columns)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.publish.merge.count_written", bring_first)
+        patched.setattr("onceload_jobs.publish.merge.count_written", bring_first)
         assert counts(loads.load()) == (2, 0, 0)
 
     assert loads.rows("id, note") == [(1, "old"), (2, "theirs"), (3, "x")]

@@ -11,22 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.delivery import Rules
-from dedup_core.errors import DatabaseLost, DeliveryTakenAway
-from dedup_core.names import ProducerId, SessionName
-from dedup_core.ports import Advance
-from dedup_core.spans import SpanSet
-from spark_jobs.batch import pieces as pieces_module
-from spark_jobs.batch import stage
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load.report import Report
-from spark_jobs.load.staged_batch import StagedBatch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
-from spark_jobs.verify.verify import verify
-from spark_jobs.work import load_delivery as loading
-from spark_jobs.work.session import work
+from onceload_core.delivery import Rules
+from onceload_core.errors import DatabaseLost, DeliveryTakenAway
+from onceload_core.names import ProducerId, SessionName
+from onceload_core.ports import Advance
+from onceload_core.spans import SpanSet
+from onceload_jobs.batch import pieces as pieces_module
+from onceload_jobs.batch import stage
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.staged_batch import StagedBatch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.work.session import work
 from tests.loads.conftest import Loads
 from tests.loads.test_versions import edited, load_now, settings_of
 
@@ -80,8 +80,8 @@ class KilledOnce:
 
 
 def load_killed(loads: Loads, declared: Declared, *, pieces: int, then: Callable[[], object]) -> Report:
-    from spark_jobs.load.load import load
-    from spark_jobs.load.settings import new_batch
+    from onceload_jobs.load.load import load
+    from onceload_jobs.load.settings import new_batch
 
     return load(declared, settings_of(loads), batch=new_batch(), tasks=KilledOnce(pieces, then))
 
@@ -116,7 +116,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
         stages.append(arguments)
         return open_stage(*arguments, **named)
 
-    monkeypatch.setattr("spark_jobs.load.staged_batch.open_stage", opened)
+    monkeypatch.setattr("onceload_jobs.load.staged_batch.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.names import Batch
-from dedup_core.postgres import LedgerSettings
-from dedup_core.verdicts import Order
-from spark_jobs.formats.chunks import Chunk
-from spark_jobs.load.kept_batch import publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
-from spark_jobs.publish.publish import BatchIncomplete
-from spark_jobs.read.checked_parts import FileRewritten, ReadPart, read_parts
+from onceload_core.delivery import Mode, Rules
+from onceload_core.names import Batch
+from onceload_core.postgres import LedgerSettings
+from onceload_core.verdicts import Order
+from onceload_jobs.formats.chunks import Chunk
+from onceload_jobs.load.kept_batch import publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import Declared, Identity, Publish, RecordProducer, Source, Target, Write
+from onceload_jobs.publish.publish import BatchIncomplete
+from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, read_parts
 from tests.loads.conftest import InThisProcess, Loads
 
 ORDERED: dict[str, Any] = {"producer": RecordProducer(name="device", sequence="seq", order=Order.ORDERED)}
@@ -149,7 +149,7 @@ def in_the_middle_nothing(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Iter
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.work.load_delivery.read_parts", reading)
+        patched.setattr("onceload_jobs.work.load_delivery.read_parts", reading)
         yield patched
 
 
@@ -192,7 +192,7 @@ def test_a_batch_of_ordered_records_with_a_dead_letter_publishes_nothing(of_devi
         return read_parts(chunk, source)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.work.load_delivery.read_parts", fails)
+        patched.setattr("onceload_jobs.work.load_delivery.read_parts", fails)
         with pytest.raises(BatchIncomplete, match="no memory"):
             of_devices.load()
     before = of_devices.ask("SELECT count(*) FROM onceload.ledger")

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.names import SessionName
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from dedup_core.postgres.sessions import session_of
-from dedup_core.verdicts import Order
-from spark_jobs.batch.job import Job, engine_of
-from spark_jobs.files.notes import Note
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
-from spark_jobs.work.session import MoreWork
+from onceload_core.names import SessionName
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.postgres.sessions import session_of
+from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import Job, engine_of
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import Identity, OnRewrite, Publish, RecordProducer
+from onceload_jobs.work.session import MoreWork
 from tests.loads.conftest import InThisProcess, Loads, line
 
 pytestmark = pytest.mark.usually_staged

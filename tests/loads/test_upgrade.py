@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.pipeline.declared import Publish
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.pipeline.declared import Publish
 from tests.loads.conftest import line
 from tests.migrations import NEXT, THIS, with_migration
 from tests.servers import as_member

@@ -9,18 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, Position
-from dedup_core.pipeline import Guarantee
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.quarantine import Selection, find_records
-from dedup_core.verdicts import Order
 from onceload.cli import main
 from onceload.commands.verify import _MEANING
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, Position
+from onceload_core.pipeline import Guarantee
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.verdicts import Order
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     Format,
     MessageId,
     OnRewrite,
@@ -30,11 +30,11 @@ from spark_jobs.pipeline.declared import (
     UnknownFields,
     Write,
 )
-from spark_jobs.plan.choice import Choice
-from spark_jobs.recover.retry import retry
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.findings import Kind
-from spark_jobs.verify.verify import verify
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.recover.retry import retry
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.findings import Kind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
 
 pytestmark = pytest.mark.usually_staged
@@ -320,7 +320,7 @@ def test_an_earlier_life_of_a_file_keeps_its_rows_and_cannot_be_read_again(loads
 
 
 def test_a_load_that_goes_on_meanwhile_is_not_a_difference(loads, monkeypatch):
-    from dedup_core.postgres.audit import AuditView
+    from onceload_core.postgres.audit import AuditView
 
     path = loads.write("a.jsonl", line(1) + line(2))
     loads.load()
@@ -341,7 +341,7 @@ def test_a_load_that_goes_on_meanwhile_is_not_a_difference(loads, monkeypatch):
 
 
 def test_a_file_that_begins_another_life_meanwhile_is_not_a_difference(loads, monkeypatch):
-    from dedup_core.postgres.audit import files_up_to
+    from onceload_core.postgres.audit import files_up_to
 
     path = loads.write("a.jsonl", line(1) + line(2))
     loads.load()
@@ -352,7 +352,7 @@ def test_a_file_that_begins_another_life_meanwhile_is_not_a_difference(loads, mo
             loads.load(on_rewrite=OnRewrite.NEW_GENERATION)
             yield file
 
-    monkeypatch.setattr("spark_jobs.verify.files.files_up_to", rewritten_behind)
+    monkeypatch.setattr("onceload_jobs.verify.files.files_up_to", rewritten_behind)
 
     verification = verified(loads)
 

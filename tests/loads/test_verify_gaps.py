@@ -6,15 +6,15 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
-from dedup_core.delivery import Mode
-from dedup_core.errors import ExitCode
-from dedup_core.postgres.by_hand import abandon
 from onceload.cli import main
-from spark_jobs.pipeline.declared import Identity, Publish
-from spark_jobs.read.checked_parts import read_parts
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.findings import Kind
-from spark_jobs.work import load_delivery as loading
+from onceload_core.delivery import Mode
+from onceload_core.errors import ExitCode
+from onceload_core.postgres.by_hand import abandon
+from onceload_jobs.pipeline.declared import Identity, Publish
+from onceload_jobs.read.checked_parts import read_parts
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.findings import Kind
+from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
 from tests.loads.test_sessions import declare, offered
 from tests.loads.test_verify import FORMATS, source_of, verified
@@ -202,7 +202,7 @@ def test_a_gap_that_a_session_holds_is_noted_and_one_that_nothing_holds_differs_
 
 @DIRECT
 def test_a_gap_that_is_filled_while_files_are_compared_is_not_a_difference(loads, first_chunk_left, monkeypatch):
-    from dedup_core.postgres.audit import files_up_to
+    from onceload_core.postgres.audit import files_up_to
 
     board, handed = first_chunk_left
 
@@ -211,7 +211,7 @@ def test_a_gap_that_is_filled_while_files_are_compared_is_not_a_difference(loads
         loads.load()
         yield from files_up_to(*asked)
 
-    monkeypatch.setattr("spark_jobs.verify.files.files_up_to", loaded_meanwhile)
+    monkeypatch.setattr("onceload_jobs.verify.files.files_up_to", loaded_meanwhile)
 
     assert named(verified(loads)) == []
     assert loads.rows() == [*range(100, 140)]

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from dedup_core.names import Batch, Position
-from dedup_core.postgres import LedgerSettings
-from spark_jobs.load.load import load
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.findings import Kind
-from spark_jobs.verify.verify import Verification, verify
-from spark_jobs.work.spark.tasks import SparkTasks
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.findings import Kind
+from onceload_jobs.verify.verify import Verification, verify
+from onceload_jobs.work.spark.tasks import SparkTasks
 from tests.loads.conftest import InThisProcess, Loads, line
 
 #: One row for each note, of no record.

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from dedup_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import NotAlone, NotFound
-from dedup_core.names import Batch, DeliveryId, Position, SessionName
-from dedup_core.pipeline import Guarantee
-from dedup_core.postgres import LedgerSettings
-from dedup_core.postgres.by_hand import redrive
-from dedup_core.postgres.deliveries import PostgresDeliveries
-from dedup_core.verdicts import Order
 from onceload.runs import look
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.load import offering
-from spark_jobs.load.consume import consume
-from spark_jobs.load.kept_batch import NothingKept, publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings, new_batch
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import NotAlone, NotFound
+from onceload_core.names import Batch, DeliveryId, Position, SessionName
+from onceload_core.pipeline import Guarantee
+from onceload_core.postgres import LedgerSettings
+from onceload_core.postgres.by_hand import redrive
+from onceload_core.postgres.deliveries import PostgresDeliveries
+from onceload_core.verdicts import Order
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load import offering
+from onceload_jobs.load.consume import consume
+from onceload_jobs.load.kept_batch import NothingKept, publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,
@@ -36,10 +36,10 @@ from spark_jobs.pipeline.declared import (
     Publish,
     RecordProducer,
 )
-from spark_jobs.plan.choice import Choice
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.verify import verify
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 

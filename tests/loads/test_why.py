@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import Batch, SessionName
-from dedup_core.spans import SpanSet
 from onceload.cli import main
-from spark_jobs.pipeline.declared import OnRewrite
+from onceload_core.errors import ExitCode
+from onceload_core.names import Batch, SessionName
+from onceload_core.spans import SpanSet
+from onceload_jobs.pipeline.declared import OnRewrite
 from tests.loads.conftest import line
 
 pytestmark = pytest.mark.usually_staged

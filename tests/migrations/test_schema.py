@@ -7,9 +7,9 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from dedup_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
+from onceload_core.errors import ExitCode, SchemaRefused, UpgradeUnfinished
+from onceload_core.postgres import LedgerSettings, connect
 from tests.migrations import NEXT, THIS, with_migration
 
 pytestmark = pytest.mark.every_postgres

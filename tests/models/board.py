@@ -1,6 +1,6 @@
 """The board as pure functions with time as an argument: each step of a delivery, session and line.
 
-`dedup_core/delivery.py` says what it promises; the board in Postgres is compared with it, step by step.
+`dedup_core/onceload_core/delivery.py` says what it promises; the board in Postgres is compared with it, step by step.
 """
 
 from bisect import bisect_left
@@ -10,9 +10,9 @@ from functools import reduce
 from operator import or_
 from typing import assert_never
 
-from dedup_core.delivery import Event, Mode, State, next_state
-from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
-from dedup_core.names import DeliveryId, Epoch, ProducerId, SessionName
+from onceload_core.delivery import Event, Mode, State, next_state
+from onceload_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
+from onceload_core.names import DeliveryId, Epoch, ProducerId, SessionName
 from tests.models.shelf import Shelf
 
 OPEN = frozenset({State.WAITING, State.HELD})

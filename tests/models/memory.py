@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from dedup_core.declaration import (
+from onceload_core.declaration import (
     MESSAGE_ID,
     Declaration,
     InUse,
@@ -19,7 +19,7 @@ from dedup_core.declaration import (
     refuse_other_version,
     settled,
 )
-from dedup_core.errors import (
+from onceload_core.errors import (
     AlreadyConsumed,
     DeliveryTakenAway,
     LimitReached,
@@ -27,10 +27,10 @@ from dedup_core.errors import (
     SessionFenced,
     SnapshotRefused,
 )
-from dedup_core.guards import refuse_change, refuse_other_rows, refuse_taken
-from dedup_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
-from dedup_core.pipeline import Guarantee, Pipeline
-from dedup_core.ports import (
+from onceload_core.guards import refuse_change, refuse_other_rows, refuse_taken
+from onceload_core.names import Batch, DeliveryId, Epoch, Position, ProducerId, SessionName, Version
+from onceload_core.pipeline import Guarantee, Pipeline
+from onceload_core.ports import (
     NO_NAMES,
     Advance,
     Claim,
@@ -48,7 +48,7 @@ from dedup_core.ports import (
     check_producers,
     unwatched,
 )
-from dedup_core.replay import (
+from onceload_core.replay import (
     Condition,
     Counts,
     Entry,
@@ -59,7 +59,7 @@ from dedup_core.replay import (
     States,
     replay,
 )
-from dedup_core.spans import SpanSet
+from onceload_core.spans import SpanSet
 
 
 def _now() -> datetime:

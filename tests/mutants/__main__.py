@@ -139,7 +139,7 @@ def copied_into(folder: Path) -> Path:
             shutil.copy(source, folder / name)
     # The server's account must be able to reach what tests put below.
     folder.chmod(0o755)
-    asked = "import dedup_core, onceload_airflow.ingest as dags; print(dedup_core.__file__, dags.__file__)"
+    asked = "import onceload_core, onceload_airflow.ingest as dags; print(onceload_core.__file__, dags.__file__)"
     found = python(folder, "-W", "ignore", "-c", asked).stdout
     if not found or not all(Path(path).is_relative_to(folder) for path in found.split()):
         raise SystemExit(f"expected Python to import from {folder}, but it imports {found}")
@@ -212,7 +212,8 @@ def existing(copy: Path, tests: Iterable[str]) -> list[str]:
 
 def python(copy: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run this Python in the copy, and nowhere else."""
-    path = os.pathsep.join(filter(None, [str(copy), str(copy / "plugins"), os.environ.get("PYTHONPATH")]))
+    folders = [copy, copy / "dedup_core", copy / "plugins", copy / "spark_jobs"]
+    path = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
     # A .pyc is trusted by time and size, and a bug may have the size of what it replaces.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ONCELOAD_FAULT_SEED": str(SEED)}
     command = [sys.executable, *arguments]

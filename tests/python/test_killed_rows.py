@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import onceload
-from dedup_core.names import Batch
-from dedup_core.ports import CommitStep
-from dedup_core.postgres import LedgerSettings
 from onceload.given_rows import offers_of
-from spark_jobs.load.report import Report
-from spark_jobs.load.rows import load_rows
-from spark_jobs.work.local.processes import PROCESSES, start
+from onceload_core.names import Batch
+from onceload_core.ports import CommitStep
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.rows import load_rows
+from onceload_jobs.work.local.processes import PROCESSES, start
 from tests.fault.proxy import Fate, Proxy
 from tests.python.conftest import Place
 from tests.servers import execute

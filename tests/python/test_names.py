@@ -17,7 +17,7 @@ def test_importing_onceload_imports_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout.split()
 
     assert "onceload" in loaded
-    assert {each.partition(".")[0] for each in loaded}.isdisjoint({"sqlalchemy", "pyarrow", "yaml", "spark_jobs"})
+    assert {each.partition(".")[0] for each in loaded}.isdisjoint({"sqlalchemy", "pyarrow", "yaml", "onceload_jobs"})
 
 
 def test_every_public_name_is_there_once_and_in_order():

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.errors import NotASpan, SettingRefused
-from dedup_core.names import ProducerId
-from dedup_core.ports import Advance, QuarantinedRecord
-from dedup_core.replay import Condition
-from dedup_core.spans import Span, SpanSet
-from spark_jobs.batch.job import Replacement
-from spark_jobs.batch.kept import PublishInput
-from spark_jobs.files.notes import Note
-from spark_jobs.formats.chunks import Chunk
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.write.codec import OtherRelease, decode, encode
+from onceload_core.errors import NotASpan, SettingRefused
+from onceload_core.names import ProducerId
+from onceload_core.ports import Advance, QuarantinedRecord
+from onceload_core.replay import Condition
+from onceload_core.spans import Span, SpanSet
+from onceload_jobs.batch.job import Replacement
+from onceload_jobs.batch.kept import PublishInput
+from onceload_jobs.files.notes import Note
+from onceload_jobs.formats.chunks import Chunk
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.write.codec import OtherRelease, decode, encode
 
 IDS = st.integers(0, 2**62)
 SPANS = st.builds(

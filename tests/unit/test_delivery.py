@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.delivery import TRANSITIONS, Event, Mode, State, next_state
-from dedup_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
-from dedup_core.names import DeliveryId, Epoch, ProducerId, SessionName
+from onceload_core.delivery import TRANSITIONS, Event, Mode, State, next_state
+from onceload_core.errors import DeliveryTakenAway, NotFound, SessionFenced, SettingRefused
+from onceload_core.names import DeliveryId, Epoch, ProducerId, SessionName
 from tests.models.board import (
     OPEN,
     Board,

@@ -3,18 +3,18 @@
 import pickle
 from dataclasses import fields
 
-import onceload_airflow.hook  # noqa: F401
 import pytest
 
 # Imported for the errors that they add to the tree.
 import onceload.cli
 import onceload.demo
 import onceload.stack  # noqa: F401
-import spark_jobs.load.kept_batch
-import spark_jobs.work.spark  # noqa: F401
-from dedup_core import errors
-from dedup_core.declaration import EditRefused
-from dedup_core.errors import ExitCode, LimitReached, OnceloadError
+import onceload_airflow.hook  # noqa: F401
+import onceload_jobs.load.kept_batch
+import onceload_jobs.work.spark  # noqa: F401
+from onceload_core import errors
+from onceload_core.declaration import EditRefused
+from onceload_core.errors import ExitCode, LimitReached, OnceloadError
 
 
 def leaves(error: type[OnceloadError]) -> list[type[OnceloadError]]:

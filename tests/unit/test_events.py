@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_core.errors import SettingRefused
-from dedup_core.events import event, show_events
+from onceload_core.errors import SettingRefused
+from onceload_core.events import event, show_events
 
 ROOT = Path(__file__).parents[2]
 _LOGGED = re.compile(r"(?:\bevent|_warn)\(\s*\"(\w+)\"")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dedup_core.delivery import Mode
+from onceload_core.delivery import Mode
 from tests.loads.history import Entry, Offered, Opened, Operation, Told, out_of_order, violations
 
 A, B = ((1, "{[0,10)}"),), ((1, "{[10,20)}"),)

@@ -1,4 +1,4 @@
-from dedup_core.delivery import TRANSITIONS, State
+from onceload_core.delivery import TRANSITIONS, State
 from tests.pictures import PAGE, states_of_a_delivery, with_pictures
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dedup_core.errors import SettingRefused
-from dedup_core.pipeline import Pipeline, SnapshotPolicy
+from onceload_core.errors import SettingRefused
+from onceload_core.pipeline import Pipeline, SnapshotPolicy
 
 
 @pytest.mark.parametrize(

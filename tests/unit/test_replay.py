@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dedup_core.names import Batch, Position, ProducerId
-from dedup_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, replay
-from dedup_core.spans import SpanSet
+from onceload_core.names import Batch, Position, ProducerId
+from onceload_core.replay import Condition, Counts, Entry, EntryKind, ProducerState, Receipt, replay
+from onceload_core.spans import SpanSet
 from tests.unit.test_spans import span_sets
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

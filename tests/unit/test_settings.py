@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_core.errors import SettingRefused
 from onceload.settings import Settings, database, read_settings
+from onceload_core.errors import SettingRefused
 
 SECRET = "s3cr3t"
 

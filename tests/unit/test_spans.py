@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup_core.errors import NotASpan
-from dedup_core.spans import SEQUENCE_END, Span, SpanSet
+from onceload_core.errors import NotASpan
+from onceload_core.spans import SEQUENCE_END, Span, SpanSet
 
 
 @st.composite

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.spans import SpanSet
-from dedup_core.verdicts import Order, Verdict, judge, settled
+from onceload_core.spans import SpanSet
+from onceload_core.verdicts import Order, Verdict, judge, settled
 from tests.unit.test_spans import ids, span_sets
 
 NOTHING = SpanSet()

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from dedup_core.names import SessionName
-from spark_jobs.batch.job import Job
-from spark_jobs.files.notes import Note
-from spark_jobs.work.session import work
-from spark_jobs.write import patience as loading
+from onceload_core.names import SessionName
+from onceload_jobs.batch.job import Job
+from onceload_jobs.files.notes import Note
+from onceload_jobs.work.session import work
+from onceload_jobs.write import patience as loading
 from tests.loads.storm.strikes import Strike, listening, struck
 
 _SERVER = multiprocessing.get_context("forkserver")

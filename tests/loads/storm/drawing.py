@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from random import Random
 
-from dedup_core.delivery import Mode
-from dedup_core.pipeline import Guarantee
-from dedup_core.verdicts import Order
 from onceload.contradictions import contradictions
-from spark_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
+from onceload_core.delivery import Mode
+from onceload_core.pipeline import Guarantee
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.declared import Identity, OnRewrite, Publish, Write
 from tests.loads.storm.operations import (
     Append,
     Complete,

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup_core.verdicts import Order
-from spark_jobs.pipeline.declared import Identity, OnRewrite, Write
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.declared import Identity, OnRewrite, Write
 from tests.loads.storm.operations import (
     Append,
     Complete,

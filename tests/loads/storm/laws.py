@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from dedup_core.pipeline import Guarantee
-from spark_jobs.pipeline.declared import Identity, OnRewrite, Write
+from onceload_core.pipeline import Guarantee
+from onceload_jobs.pipeline.declared import Identity, OnRewrite, Write
 from tests.loads.storm.folder import File, Folder, allowed
 from tests.loads.storm.operations import Transform, Words
 from tests.loads.storm.records import GOOD, Record

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.verdicts import Order
-from spark_jobs.files.addresses import shown
-from spark_jobs.files.listing import root_of
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Mode, Rules
+from onceload_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from onceload_core.verdicts import Order
+from onceload_jobs.files.addresses import shown
+from onceload_jobs.files.listing import root_of
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     FixedOptions,

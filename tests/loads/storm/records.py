@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from spark_jobs.formats.json.documents import GROUP_BYTES
-from spark_jobs.pipeline.declared import Place
+from onceload_jobs.formats.json.documents import GROUP_BYTES
+from onceload_jobs.pipeline.declared import Place
 
 COLUMNS = {
     "uid": "bigint not null",

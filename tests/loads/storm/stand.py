@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg2
 from sqlalchemy import Engine
 
-from dedup_core.postgres import LedgerSettings, connect
 from onceload import schema
-from spark_jobs.write import evolve
-from spark_jobs.write import patience as loading
+from onceload_core.postgres import LedgerSettings, connect
+from onceload_jobs.write import evolve
+from onceload_jobs.write import patience as loading
 from tests.loads.storm.drawing import Drawn, Theme
 from tests.loads.storm.folder import Folder
 from tests.loads.storm.strikes import listening

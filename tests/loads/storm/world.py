@@ -17,36 +17,36 @@ from psycopg2.errors import DeadlockDetected
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
-from dedup_core.declaration import DeclarationChanged
-from dedup_core.delivery import State
-from dedup_core.errors import OnceloadError, WrongUse
-from dedup_core.names import Batch, DeliveryId, Position, SessionName
-from dedup_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
-from dedup_core.postgres.by_hand import abandon, list_deliveries, redrive
-from dedup_core.postgres.quarantine import Selection, find_records
-from dedup_core.postgres.recovery import Recovery
-from dedup_core.postgres.upkeep import tidy
 from onceload.choices import chosen
 from onceload.contradictions import contradictions, may_choose, may_replace
-from spark_jobs.batch.job import Job
-from spark_jobs.batch.stage import sweep
-from spark_jobs.files.notes import Note
-from spark_jobs.load.consume import consume
-from spark_jobs.load.kept_batch import give_up, publish_batch
-from spark_jobs.load.load import load
-from spark_jobs.load.report import Report
-from spark_jobs.load.settings import LoadSettings
-from spark_jobs.pipeline.columns import LINEAGE, arrow_schema
-from spark_jobs.pipeline.declared import Declared, OnRewrite, Write
-from spark_jobs.plan.plan import make_plan
-from spark_jobs.read.board_work import Delivery
-from spark_jobs.recover.retry import RetryReport, retry
-from spark_jobs.recover.rewind import rewind
-from spark_jobs.verify.findings import Kind as Differing
-from spark_jobs.verify.verify import verify
-from spark_jobs.work.session import work
-from spark_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
-from spark_jobs.work.spark.transform import as_declared, for_spark, with_output
+from onceload_core.declaration import DeclarationChanged
+from onceload_core.delivery import State
+from onceload_core.errors import OnceloadError, WrongUse
+from onceload_core.names import Batch, DeliveryId, Position, SessionName
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, recover_state
+from onceload_core.postgres.by_hand import abandon, list_deliveries, redrive
+from onceload_core.postgres.quarantine import Selection, find_records
+from onceload_core.postgres.recovery import Recovery
+from onceload_core.postgres.upkeep import tidy
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.stage import sweep
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.consume import consume
+from onceload_jobs.load.kept_batch import give_up, publish_batch
+from onceload_jobs.load.load import load
+from onceload_jobs.load.report import Report
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.columns import LINEAGE, arrow_schema
+from onceload_jobs.pipeline.declared import Declared, OnRewrite, Write
+from onceload_jobs.plan.plan import make_plan
+from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.recover.retry import RetryReport, retry
+from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.verify.findings import Kind as Differing
+from onceload_jobs.verify.verify import verify
+from onceload_jobs.work.session import work
+from onceload_jobs.work.spark.for_transform import accept_rows, read_delivery, stage_rows
+from onceload_jobs.work.spark.transform import as_declared, for_spark, with_output
 from tests.loads.storm import laws
 from tests.loads.storm.aside import Aside
 from tests.loads.storm.folder import Folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from onceload.draft.draft import draft
 from onceload.pipeline_file import parse_text
-from spark_jobs.pipeline.declared import Declared
+from onceload_jobs.pipeline.declared import Declared
 
 
 def draft_of(path: Path, content: str | bytes) -> str:

@@ -12,11 +12,11 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from hypothesis import given
+from hypothesis import assume, given
 
-from dedup_core.errors import OnceloadError
 from onceload.draft.draft import Draft, draft
 from onceload.pipeline_file import PipelineFileRefused, parse_text
+from onceload_core.errors import OnceloadError
 from tests.laws import examples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -94,8 +94,11 @@ def test_a_draft_of_any_plain_csv_loads_all_of_it(some, has_header):
     numbered = [[str(number) if number else "id", *row] for number, row in enumerate(some)]
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows(numbered if has_header else numbered[1:])
+    content = written.getvalue().removesuffix("\n")
+    # A carriage return in a file without any newline counts as the end of a line.
+    assume("\n" in content or "\r" not in content)
 
-    found = drafted("some.csv", written.getvalue().removesuffix("\n").encode())
+    found = drafted("some.csv", content.encode())
 
     assert (found.records, found.quarantined) == (len(some) - 1, 0)
     assert f"header: {json.dumps(has_header)}" in found.text

@@ -15,7 +15,7 @@ from onceload import cli
 from onceload.draft import files, sample
 from onceload.draft.draft import draft
 from onceload.draft.names import topic_of
-from spark_jobs.files import reading
+from onceload_jobs.files import reading
 from tests.unit.draft.drafts import columns_of, draft_of
 
 LINE = '{"a": 1}\n'

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from onceload.draft.draft import draft
-from spark_jobs.pipeline.declared import CsvOptions, MissingColumns
+from onceload_jobs.pipeline.declared import CsvOptions, MissingColumns
 from tests.unit.draft.drafts import columns_of, declared_of, draft_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zstandard
 
-from spark_jobs.files.listing import Listed, list_files
+from onceload_jobs.files.listing import Listed, list_files
 from tests.laws import examples
 
 #: Every example writes a file: an eighth of the usual number is as long as a person should wait.

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_jobs.files.addresses import shown, with_login
+from onceload_jobs.files.addresses import shown, with_login
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.spans import SEQUENCE_END
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.fingerprints import (
+from onceload_core.spans import SEQUENCE_END
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.fingerprints import (
     Fingerprint,
     Marks,
     Resemblance,

@@ -10,10 +10,10 @@ from threading import Thread
 import fsspec
 import pytest
 
-from dedup_core.errors import NotFound, SettingRefused
-from spark_jobs.files import listing
-from spark_jobs.files.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
-from spark_jobs.files.listing import Listed, list_files, root_of
+from onceload_core.errors import NotFound, SettingRefused
+from onceload_jobs.files import listing
+from onceload_jobs.files.fingerprints import Fingerprint, Resemblance, compare, fingerprint_of
+from onceload_jobs.files.listing import Listed, list_files, root_of
 
 
 def names(pattern: str | Path) -> list[str]:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.errors import OnceloadError
-from dedup_core.names import ProducerId
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.compression import Incomplete
-from spark_jobs.files.fingerprints import StreamMarks, fingerprint_of
-from spark_jobs.formats.chunks import Chunk, Part
-from spark_jobs.pipeline.declared import Format, Source
-from spark_jobs.read import parts as under_test
-from spark_jobs.read.cuts import complete_end, cuts
-from spark_jobs.read.parts import parts_of
+from onceload_core.errors import OnceloadError
+from onceload_core.names import ProducerId
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.compression import Incomplete
+from onceload_jobs.files.fingerprints import StreamMarks, fingerprint_of
+from onceload_jobs.formats.chunks import Chunk, Part
+from onceload_jobs.pipeline.declared import Format, Source
+from onceload_jobs.read import parts as under_test
+from onceload_jobs.read.cuts import complete_end, cuts
+from onceload_jobs.read.parts import parts_of
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 PRODUCER = ProducerId(7)

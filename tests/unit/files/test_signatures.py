@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from spark_jobs.formats.chunks import FileRefused
-from spark_jobs.formats.signatures import check_plain_text, check_text
+from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.signatures import check_plain_text, check_text
 
 TEXT = b'{"id": 1}\n'
 

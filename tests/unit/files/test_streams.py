@@ -14,10 +14,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.errors import ExitCode
-from spark_jobs.files.addresses import Unreadable
-from spark_jobs.files.compression import Compression, Damaged, Incomplete
-from spark_jobs.files.reading import open_stream, read_at
+from onceload_core.errors import ExitCode
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.compression import Compression, Damaged, Incomplete
+from onceload_jobs.files.reading import open_stream, read_at
 from tests.unit.files.packing import ON_DISK, PACKED, PACKS, packed
 
 SKIPPABLE_FRAME = struct.pack("<II", 0x184D2A50, 5) + b"hello"

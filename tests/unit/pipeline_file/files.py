@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dedup_core.errors import OnceloadError
 from onceload.pipeline_file import PipelineFileRefused, read_pipeline
-from spark_jobs.pipeline.declared import Declared
+from onceload_core.errors import OnceloadError
+from onceload_jobs.pipeline.declared import Declared
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = tuple(sorted((ROOT / "pipelines").glob("*.yaml")))

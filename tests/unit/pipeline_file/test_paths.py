@@ -6,8 +6,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from spark_jobs.pipeline.columns import ColumnType, Kind
-from spark_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.pipeline.columns import ColumnType, Kind
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from tests.unit.pipeline_file.files import ROOT, plain, problems_of, read
 
 LINES = (("  path: in/*.csv\n  format: csv\n  options:\n    header: true\n", "  path: in/*.jsonl\n  format: jsonl\n"),)

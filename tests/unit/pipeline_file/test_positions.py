@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_jobs.pipeline.declared import FixedOptions, Format, Place, ShortLines
+from onceload_jobs.pipeline.declared import FixedOptions, Format, Place, ShortLines
 from tests.unit.pipeline_file.files import problems_of, read
 
 FIXED = """\

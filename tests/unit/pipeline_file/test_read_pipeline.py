@@ -4,13 +4,13 @@ import pickle
 
 import pytest
 
-from dedup_core.delivery import Mode, Rules
-from dedup_core.errors import ExitCode, NotFound
-from dedup_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
-from dedup_core.verdicts import Order
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import (
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import ExitCode, NotFound
+from onceload_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
+from onceload_core.verdicts import Order
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import (
     CsvOptions,
     Declared,
     Format,

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from spark_jobs.pipeline.columns import _KINDS, Kind
-from spark_jobs.pipeline.declared import FixedOptions
+from onceload_jobs.pipeline.columns import _KINDS, Kind
+from onceload_jobs.pipeline.declared import FixedOptions
 from tests.unit.pipeline_file.files import PLAIN, ROOT, SAMPLES, WHOLE, plain, problems_of, read
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "onceload/pipeline.schema.json").read_text())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_jobs.pipeline.declared import Expectation, Severity
+from onceload_jobs.pipeline.declared import Expectation, Severity
 from tests.unit.pipeline_file.files import plain, problems_of, read
 
 GOOD = """\

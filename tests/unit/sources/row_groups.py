@@ -1,8 +1,8 @@
 """Row groups of a Parquet file that is not on disk, as a load reads them."""
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.parquet.footers import read_row_groups
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.parquet.footers import read_row_groups
 
 URL = "landing/a.parquet"
 

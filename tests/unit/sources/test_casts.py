@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_jobs.formats.casts import breaks_contract, cast_texts
-from spark_jobs.formats.records import ValueRefused
-from spark_jobs.formats.values import from_text
-from spark_jobs.pipeline.columns import Column, arrow_type, parse_column
+from onceload_jobs.formats.casts import breaks_contract, cast_texts
+from onceload_jobs.formats.records import ValueRefused
+from onceload_jobs.formats.values import from_text
+from onceload_jobs.pipeline.columns import Column, arrow_type, parse_column
 from tests.laws import examples
 
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup_core.errors import ExitCode
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import FileRefused, Part
-from spark_jobs.formats.csv import dialect
-from spark_jobs.formats.csv import rows as csv
-from spark_jobs.formats.csv.dialect import RecordEnds
-from spark_jobs.formats.csv.header import check_header, read_header, split_header
-from spark_jobs.formats.csv.rows import read_csv
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import SEQUENCE, parse_column
-from spark_jobs.pipeline.declared import CsvOptions, MissingColumns, UnknownFields
+from onceload_core.errors import ExitCode
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import FileRefused, Part
+from onceload_jobs.formats.csv import dialect
+from onceload_jobs.formats.csv import rows as csv
+from onceload_jobs.formats.csv.dialect import RecordEnds
+from onceload_jobs.formats.csv.header import check_header, read_header, split_header
+from onceload_jobs.formats.csv.rows import read_csv
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import SEQUENCE, parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, MissingColumns, UnknownFields
 from tests.laws import examples
 
 PLAIN = CsvOptions(header=False)

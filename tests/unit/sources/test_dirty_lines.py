@@ -11,16 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats import tiers
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.jsonl import levels
-from spark_jobs.formats.jsonl import rows as jsonl
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.records import Records
-from spark_jobs.formats.values import from_json, from_kept
-from spark_jobs.pipeline.columns import SEQUENCE, Column, parse_column
-from spark_jobs.pipeline.declared import UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats import tiers
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.jsonl import levels
+from onceload_jobs.formats.jsonl import rows as jsonl
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.records import Records
+from onceload_jobs.formats.values import from_json, from_kept
+from onceload_jobs.pipeline.columns import SEQUENCE, Column, parse_column
+from onceload_jobs.pipeline.declared import UnknownFields
 from tests.laws import examples
 
 DECLARED = {

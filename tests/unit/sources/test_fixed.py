@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.fixed import rows as fixed
-from spark_jobs.formats.fixed.rows import read_fixed
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import SEQUENCE, parse_column
-from spark_jobs.pipeline.declared import FixedOptions, Place, ShortLines, UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.fixed import rows as fixed
+from onceload_jobs.formats.fixed.rows import read_fixed
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import SEQUENCE, parse_column
+from onceload_jobs.pipeline.declared import FixedOptions, Place, ShortLines, UnknownFields
 
 PLACES = (
     Place(column="id", first=0, end=4),

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.formats.chunks import FileRefused
-from spark_jobs.formats.parquet.footers import check_columns, read_row_groups
-from spark_jobs.formats.parquet.row_groups import read_row_group
-from spark_jobs.pipeline.columns import Column, parse_column
-from spark_jobs.pipeline.declared import UnknownFields
+from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.parquet.footers import check_columns, read_row_groups
+from onceload_jobs.formats.parquet.row_groups import read_row_group
+from onceload_jobs.pipeline.columns import Column, parse_column
+from onceload_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 TABLE = pa.table(

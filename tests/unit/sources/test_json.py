@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.files.fingerprints import fingerprint_of
-from spark_jobs.formats.chunks import FileRefused, RowGroup
-from spark_jobs.formats.json import documents
-from spark_jobs.formats.json.documents import elements_of, read_documents
-from spark_jobs.formats.json.tokens import Tokens
+from onceload_jobs.files.fingerprints import fingerprint_of
+from onceload_jobs.formats.chunks import FileRefused, RowGroup
+from onceload_jobs.formats.json import documents
+from onceload_jobs.formats.json.documents import elements_of, read_documents
+from onceload_jobs.formats.json.tokens import Tokens
 
 _TEXTS = st.text(alphabet='ab"\\[]{},:é \n', max_size=8)
 _VALUES = st.recursive(

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import KEPT_BYTES, Part
-from spark_jobs.formats.jsonl import rows as jsonl
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import SEQUENCE, parse_column
-from spark_jobs.pipeline.declared import UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import KEPT_BYTES, Part
+from onceload_jobs.formats.jsonl import rows as jsonl
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import SEQUENCE, parse_column
+from onceload_jobs.pipeline.declared import UnknownFields
 from tests.laws import examples
 
 DECLARED = {

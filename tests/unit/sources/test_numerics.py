@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup_core.names import ProducerId
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv.rows import read_csv
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+from onceload_core.names import ProducerId
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv.rows import read_csv
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.parquet.rows import read_parquet
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.laws import examples
 from tests.unit.sources.row_groups import URL, row_groups_of
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.formats.chunks import FileRefused
-from spark_jobs.formats.parquet import row_groups
-from spark_jobs.formats.parquet import rows as parquet
-from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.formats.records import Records
-from spark_jobs.pipeline.columns import SEQUENCE, arrow_schema, parse_column
-from spark_jobs.pipeline.declared import UnknownFields
+from onceload_jobs.formats.chunks import FileRefused
+from onceload_jobs.formats.parquet import row_groups
+from onceload_jobs.formats.parquet import rows as parquet
+from onceload_jobs.formats.parquet.rows import read_parquet
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import SEQUENCE, arrow_schema, parse_column
+from onceload_jobs.pipeline.declared import UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup_core.names import ProducerId
-from dedup_core.postgres.quarantine import kind_of
-from spark_jobs.formats.chunks import Part
-from spark_jobs.formats.csv.rows import read_csv
-from spark_jobs.formats.jsonl.rows import read_jsonl
-from spark_jobs.formats.parquet.rows import read_parquet
-from spark_jobs.pipeline.columns import parse_column
-from spark_jobs.pipeline.declared import CsvOptions, UnknownFields
+from onceload_core.names import ProducerId
+from onceload_core.postgres.quarantine import kind_of
+from onceload_jobs.formats.chunks import Part
+from onceload_jobs.formats.csv.rows import read_csv
+from onceload_jobs.formats.jsonl.rows import read_jsonl
+from onceload_jobs.formats.parquet.rows import read_parquet
+from onceload_jobs.pipeline.columns import parse_column
+from onceload_jobs.pipeline.declared import CsvOptions, UnknownFields
 from tests.unit.sources.row_groups import URL, row_groups_of
 
 #: A column's type, two JSON values that it does not take, and what both reasons are without them.

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.formats.json_values import end_of_value
-from spark_jobs.formats.records import ValueRefused
-from spark_jobs.formats.values import from_json, from_text
-from spark_jobs.pipeline.columns import arrow_type, parse_type
+from onceload_jobs.formats.json_values import end_of_value
+from onceload_jobs.formats.records import ValueRefused
+from onceload_jobs.formats.values import from_json, from_text
+from onceload_jobs.pipeline.columns import arrow_type, parse_type
 
 
 def wall_clock(*parts: int) -> datetime:

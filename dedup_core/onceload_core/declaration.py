@@ -1,0 +1,191 @@
+"""The settings of a pipeline file that decide which records exist and what they mean, and their versions.
+
+The ledger keeps the version in force. If the file has changed, a load takes a new version under the pipeline's lock.
+From then on, everything that began under an earlier version is refused: claims, deliveries, kept batches, commits.
+So no row is made from one version's bytes by another version's rules.
+
+Some settings give the consumed sequence ids their meaning. They are called the terms. With other terms the same ids
+would be other records, so the terms cannot change while anything is consumed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from onceload_core.errors import CallAgain, WrongUse
+from onceload_core.names import Version
+
+#: The folder that file names are relative to.
+ROOT = "source.root"
+FORMAT = "source.format"
+#: What decides where one record ends and the next one begins.
+BOUNDARIES = "source.options"
+IDENTITY = "source.identity"
+PRODUCER = "producer"
+ORDER = "producer.order"
+MESSAGE_ID = "message_id"
+TARGET = "target.table"
+PATH = "source.path"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Equal declarations make the same rows from the same bytes. Keys are those of the pipeline file."""
+
+    #: Give consumed sequence ids their meaning. An empty value means none. A missing key is not compared.
+    terms: Mapping[str, str] = field(default_factory=dict)
+    rest: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InUse:
+    """What depends on the terms in force."""
+
+    #: Anything was consumed.
+    is_loaded: bool
+    #: No table has the name of the loaded one any more: it was renamed or dropped.
+    is_table_gone: bool
+
+
+def settled(before: Declaration | None, after: Declaration) -> Declaration:
+    """A declaration, with the terms that it leaves out taken from the one before."""
+    if before is None:
+        return after
+    return Declaration(terms={**before.terms, **after.terms}, rest=after.rest)
+
+
+def names_other_messages(remembered: str, after: Declaration) -> bool:
+    """Whether business ids come from other columns than the remembered ones, which then no longer apply.
+
+    Without business ids, the remembered ones stay until they are as old as their window: they apply again once the same
+    columns are declared.
+    """
+    declared = after.terms.get(MESSAGE_ID)
+    return bool(declared) and declared != remembered
+
+
+def refuse_edit(
+    pipeline: str, before: Declaration, after: Declaration, in_use: InUse, *, moved_from: str | None
+) -> None:
+    """Raise if an edit would change the meaning of consumed ids."""
+    for key, old, new in _edited(before, after):
+        is_meant = key == ROOT and old == moved_from
+        if not is_meant and _depends_on(key, old, new, in_use):
+            raise EditRefused(pipeline, key, old or "none", new or "none")
+
+
+def refuse_other_version(pipeline: str, version: Version, in_force: Version) -> None:
+    """Raise unless a version is the one in force."""
+    if version != in_force:
+        raise DeclarationChanged(pipeline, version, in_force)
+
+
+def _edited(before: Declaration, after: Declaration) -> Iterator[tuple[str, str, str]]:
+    for key, new in after.terms.items():
+        old = before.terms.get(key, new)
+        if old != new:
+            yield key, old, new
+
+
+def _depends_on(key: str, old: str, new: str, in_use: InUse) -> bool:
+    match key:
+        case "message_id":
+            # A window may begin and end at any time. It cannot continue with other columns.
+            return bool(old and new) and in_use.is_loaded
+        case "source.identity":
+            # From path to content is safe: loaded files are found by content. The reverse would load copies again.
+            return in_use.is_loaded and new == "path"
+        case "target.table":
+            return in_use.is_loaded and not in_use.is_table_gone
+        case _:
+            return in_use.is_loaded
+
+
+@dataclass(eq=False)
+class DeclarationChanged(CallAgain):
+    pipeline: str
+    version: int
+    in_force: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: the pipeline file was edited while this load ran (it began with version "
+            f"{self.version}, and version {self.in_force} is in force). What it had committed stays loaded. Nothing "
+            "more was written. Retry with the current file."
+        )
+
+
+@dataclass(eq=False)
+class EditRefused(WrongUse):
+    pipeline: str
+    key: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        causes, fix = (text.format(before=self.before) for text in _EDITS[self.key])
+        return (
+            f"pipeline {self.pipeline}: {self.key} was changed from {self.before} to {self.after}, and records are "
+            f"already loaded. {causes} Nothing was changed. Restore the old value, unless you want this change. {fix}"
+        )
+
+
+@dataclass(eq=False)
+class LoadedByAnother(WrongUse):
+    """A pipeline that has loaded nothing has the files and the table of one that has."""
+
+    pipeline: str
+    other: str
+    path: str
+    table: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: pipeline {self.other} has loaded {self.path} into {self.table}, and "
+            f"{self.pipeline} has loaded nothing yet. It would load every record of these files into the table a "
+            f"second time. Nothing was changed. If the pipeline was renamed, restore the name {self.other}, or rename "
+            "what is stored of it before the next load (docs/how-to/edit-a-pipeline.md). To load the files again, "
+            f"first delete the rows with the file of {self.other}: `onceload recover rewind FILE --position 0`. If "
+            "both pipelines are meant to load these files into this table, write source.path in another way in one of "
+            "them, for example with `./` between two folders."
+        )
+
+
+_START_AGAIN = (
+    "To load everything again, first delete all loaded rows with the pipeline file as it was before: `onceload "
+    "recover rewind FILE --position 0` (append targets with lineage), or load into a new database: `onceload recover "
+    "rebuild`. To keep the loaded rows, give the pipeline another name and a source.path that matches new files only."
+)
+#: What each edit would cause, and how to do it on purpose.
+_EDITS = {
+    "source.root": (
+        "source.root is the folder of source.path before its first wildcard, and file names start below it. Every "
+        "file would get another name and be loaded again.",
+        "If the folder was moved and the names below it stayed the same, or if source.path matches none of the loaded "
+        "files any more, set `source.moved_from: {before}`. " + _START_AGAIN,
+    ),
+    "source.format": ("The rest of partly loaded files would be read in another format.", _START_AGAIN),
+    "source.options": ("Records would begin and end at other bytes than those that were loaded.", _START_AGAIN),
+    "producer": (
+        "New records could be dropped as duplicates, and loaded ones could be loaded again.",
+        _START_AGAIN,
+    ),
+    "message_id": (
+        "New ids would be compared with remembered ids of the old columns, and new records could be dropped as "
+        "duplicates.",
+        "To start with other columns, remove message_id, load once, and then declare the new columns. Only ids from "
+        "that load on are compared.",
+    ),
+    "producer.order": (
+        "New records could be dropped as duplicates: with `ordered`, ids that were skipped count as loaded.",
+        _START_AGAIN,
+    ),
+    "source.identity": (
+        "Files that are loaded under another name would be loaded again.",
+        _START_AGAIN,
+    ),
+    "target.table": (
+        "The loaded rows would stay in {before}, where replace, rewind and verify would not look for them.",
+        "If it is the same table under a new name, rename the table itself (ALTER TABLE ... RENAME TO ...). "
+        + _START_AGAIN,
+    ),
+}

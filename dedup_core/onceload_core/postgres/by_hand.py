@@ -1,0 +1,73 @@
+"""What a person does with deliveries: list and describe them, redrive a dead letter, abandon one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+
+from onceload_core.delivery import Event, State, next_state
+from onceload_core.errors import NotFound, SettingRefused
+from onceload_core.names import DeliveryId
+from onceload_core.postgres.commit import get_pipeline
+from onceload_core.postgres.connection import statements, translated
+
+SQL = statements("by_hand.sql")
+
+
+def list_deliveries(engine: Engine, pipeline: str, *, state: State | None, at_most: int) -> list[dict[str, object]]:
+    """The deliveries of a pipeline, the oldest first."""
+    with translated(pipeline=pipeline, doing="reading deliveries"), engine.begin() as connection:
+        binds = {"pipeline_id": get_pipeline(connection, pipeline).pipeline_id, "state": state, "at_most": at_most}
+        return [dict(row) for row in connection.execute(SQL["list_deliveries"], binds).mappings()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """Everything known of one delivery: its fields, its spans, and each failed try."""
+
+    delivery: dict[str, object]
+    spans: list[dict[str, object]]
+    failures: list[dict[str, object]]
+
+
+def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Described:
+    """Read everything known of one delivery: its spans, and each failed try."""
+    with translated(pipeline="(any)", doing="reading a delivery"), engine.begin() as connection:
+        binds = {"delivery_id": delivery_id, "at_most": at_most}
+        found = _get(connection, delivery_id)
+        del found["parent_id"]
+        spans = [dict(row) for row in connection.execute(SQL["spans_of_delivery"], binds).mappings()]
+        failures = [dict(row) for row in connection.execute(SQL["failures_of_delivery"], binds).mappings()]
+    return Described(delivery=found, spans=spans, failures=failures)
+
+
+def redrive(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
+    """Reset the tries of a dead letter. One of a batch that is already published is planned again."""
+    _change(engine, pipeline, delivery_id, Event.REDRIVE)
+
+
+def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
+    """Give up a delivery, so that its spans are planned again."""
+    _change(engine, pipeline, delivery_id, Event.ABANDON)
+
+
+def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, event: Event) -> None:
+    with translated(pipeline=pipeline, doing="changing a delivery"), engine.begin() as connection:
+        row = _get(connection, delivery_id, and_then="FOR UPDATE OF delivery")
+        next_state(State(row["state"]), event)
+        if row["parent_id"] is not None:
+            found = f"a delivery of batch {row['batch']}, which is being loaded"
+            raise SettingRefused(
+                event, found, "a delivery of no running batch: this one ends with its batch, published or not"
+            )
+        is_planned_again = event is Event.ABANDON or row["is_staged"]
+        connection.execute(SQL["abandon" if is_planned_again else "redrive"], {"delivery_id": delivery_id})
+
+
+def _get(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:
+    """One delivery."""
+    statement = text(f"{SQL['one_delivery'].text} {and_then}")
+    found = connection.execute(statement, {"delivery_id": delivery_id}).mappings().one_or_none()
+    if found is None:
+        raise NotFound("delivery", str(delivery_id))
+    return dict(found)

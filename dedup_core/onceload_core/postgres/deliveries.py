@@ -1,0 +1,278 @@
+"""The board in Postgres: deliveries that wait, that sessions hold, and dead letters.
+
+The database is authoritative. Its statements implement `onceload_core.delivery`, and random histories compare the two.
+A crash of the server may lose changes made here without harm: a lost hand-out is handed out again, and only the
+commit of a load, which is never lost, ends a delivery.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from sqlalchemy import Connection, Engine, TextClause
+
+from onceload_core.declaration import refuse_other_version
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import SessionFenced
+from onceload_core.events import event
+from onceload_core.names import Batch, DeliveryId, Epoch, SessionName, Version
+from onceload_core.ports import Claim, Session, check_name
+from onceload_core.postgres.commit import get_pipeline
+from onceload_core.postgres.connection import array, translated
+from onceload_core.postgres.handing import REASON_MAX, SQL, TAKE_STAGED, TAKES, fall_back, taken_away
+from onceload_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
+from onceload_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handed:
+    """A delivery that a session holds."""
+
+    claim: Claim
+    batch: Batch
+    work: str
+    #: Including this one.
+    tries: int
+
+    @property
+    def id(self) -> DeliveryId:
+        return self.claim.delivery_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWork:
+    """The deliveries that wait or are held."""
+
+    count: int
+    waiting: int
+    of_batch: bool
+    of_session: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dead:
+    """A delivery that has used up its tries, and the reason of the last failure."""
+
+    work: str
+    tries: int
+    reason: str
+
+
+class PostgresDeliveries:
+    """All deliveries and sessions of one pipeline."""
+
+    def __init__(self, engine: Engine, pipeline: str, rules: Rules) -> None:
+        self._engine = engine
+        self._pipeline = pipeline
+        self._session_ids: dict[SessionName, int] = {}
+        self.rules = rules
+
+    # For planners.
+
+    def offer(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
+        """Turn a claim into deliveries that any session may take. This ends the claim."""
+        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+            offer(connection, self._pipeline_id, claim, offers, batch=batch, rules=self.rules)
+
+    def offer_batch(self, claim: Claim, offers: Sequence[Offer], *, batch: Batch) -> None:
+        """Offer the deliveries of a batch that is published at once, instead of those offered before.
+
+        The claim still covers all of it.
+        """
+        with translated(pipeline=self._pipeline, doing="offering deliveries"), self._engine.begin() as connection:
+            offer_batch(connection, self._pipeline_id, claim, offers, batch=batch)
+
+    def adopt_strays(self) -> None:
+        """In mode session: move deliveries of sessions that no longer exist to the first session."""
+        with translated(pipeline=self._pipeline, doing="reassigning deliveries"), self._engine.begin() as connection:
+            adopt_strays(connection, self._pipeline_id, rules=self.rules)
+
+    def dead_of(self, claim: Claim) -> tuple[Dead, ...]:
+        """The dead letters of a batch."""
+        with translated(pipeline=self._pipeline, doing="reading dead letters"), self._engine.begin() as connection:
+            rows = connection.execute(SQL["dead_of"], {"delivery_id": claim.delivery_id}).all()
+        return tuple(Dead(work=row.work, tries=row.tries, reason=row.reason or "") for row in rows)
+
+    def detach_dead_letters(self, claim: Claim) -> None:
+        """Detach the dead letters of a batch from it, so that they outlive it."""
+        with translated(pipeline=self._pipeline, doing="keeping dead letters"), self._engine.begin() as connection:
+            connection.execute(SQL["detach_dead_letters"], {"delivery_id": claim.delivery_id})
+
+    def end_batch(self, batch: Batch, *, reason: str | None, life: Session | None = None) -> None:
+        """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try.
+
+        With a session of its planner, only if that is the latest epoch: a later one has sessions of its own.
+        """
+        with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
+            if life is None or lock_if_latest(connection, self._pipeline_id, life):
+                end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
+
+    def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
+        """The deliveries that wait or are held, and whether any is of this batch or for this session."""
+        binds = {"pipeline_id": self._pipeline_id, "batch": batch, "is_staged": is_staged, "session": session}
+        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
+            row = connection.execute(SQL["open_deliveries"], binds).one()
+        return OpenWork(count=row.all, waiting=row.waiting, of_batch=row.of_batch, of_session=row.of_session)
+
+    def is_being_planned(self) -> bool:
+        """Whether a planner holds a claim that is not offered yet."""
+        with translated(pipeline=self._pipeline, doing="looking for planners"), self._engine.begin() as connection:
+            return bool(connection.execute(SQL["is_being_planned"], {"pipeline_id": self._pipeline_id}).scalar_one())
+
+    def holders(self) -> Mapping[str, datetime]:
+        """Some of the sessions that hold deliveries, and their deadlines."""
+        with translated(pipeline=self._pipeline, doing="reading deliveries"), self._engine.begin() as connection:
+            rows = connection.execute(SQL["holders"], {"pipeline_id": self._pipeline_id})
+            return {row.name: row.deadline_at for row in rows}
+
+    # For workers.
+
+    def open_session(self, name: SessionName, *, version: Version | None = None, waits: bool = False) -> Session | None:
+        """Start a new epoch of a session, which takes over from an earlier one, or with `waits` only if that has ended.
+
+        The default version is the one in force.
+        """
+        check_name("session", name)
+        with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
+            version = self._checked(connection, version)
+            row = open_session(connection, self._pipeline_id, name, rules=self.rules, waits=waits)
+            if row is None:
+                return None
+        self._session_ids[name] = row.session_id
+        session = Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
+        log_opened(session)
+        return session
+
+    def _checked(self, connection: Connection, version: Version | None) -> Version:
+        """The version in force. Any other one is refused."""
+        in_force: Version = connection.execute(SQL["version"], {"pipeline_id": self._pipeline_id}).scalar_one()
+        if version is not None:
+            refuse_other_version(self._pipeline, version, in_force)
+        return in_force
+
+    def renew(self, session: Session) -> None:
+        """Heartbeat: extend the lease of a session and the deadlines of its deliveries."""
+        with translated(pipeline=self._pipeline, doing="renewing a lease"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            binds = self._lease(session)
+            if connection.execute(SQL["move_lease"], binds).rowcount != 1:
+                raise SessionFenced(self._pipeline, session.name, session.epoch)
+            connection.execute(SQL["move_deadlines"], binds)
+
+    def close_session(self, session: Session) -> None:
+        """Exit cleanly: return what is held, without counting a try, and end the lease."""
+        self._give_back(session, and_then="end_lease")
+
+    def give_back(self, session: Session) -> None:
+        """Return what is held, without counting a try. The session continues."""
+        self._give_back(session, and_then="move_lease")
+
+    def _give_back(self, session: Session, *, and_then: str) -> None:
+        with translated(pipeline=self._pipeline, doing="returning deliveries"), self._engine.begin() as connection:
+            binds = self._lease(session)
+            # The first statement checks that this is the latest epoch.
+            if connection.execute(SQL[and_then], binds).rowcount == 1:
+                connection.execute(SQL["give_back"], {**binds, "session_ids": array([binds["session_id"]])})
+
+    def take(self, session: Session) -> Handed | None:
+        """Hand the next available delivery to a session, or None if there is none."""
+        return self._take(session, TAKES[self.rules.mode])
+
+    def take_staged(self, session: Session, *, lost: Collection[Batch] = ()) -> Handed | None:
+        """The same for batches that are published at once. They have no inner order."""
+        return self._take(session, TAKE_STAGED, lost=array(lost))
+
+    def _take(self, session: Session, statement: TextClause, **binds: object) -> Handed | None:
+        binds |= {**self._lease(session), "version": session.version}
+        with translated(pipeline=self._pipeline, doing="taking a delivery"), self._engine.connect() as connection:
+            # One message to the server is one transaction.
+            alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+            row = alone.execute(statement, binds).one_or_none()
+            if row is None:
+                self._checked(alone, session.version)
+        if row is None:
+            raise SessionFenced(self._pipeline, session.name, session.epoch)
+        if row.delivery_id is None:
+            return None
+        claim = Claim(delivery_id=DeliveryId(row.delivery_id), session=session, spans={})
+        handed = Handed(claim=claim, batch=Batch(row.batch), work=row.work, tries=row.tries)
+        _log_taken(handed)
+        return handed
+
+    def stage(self, handed: Handed) -> None:
+        """Mark a delivery as completely staged."""
+        with translated(pipeline=self._pipeline, doing="staging a delivery"), self._engine.begin() as connection:
+            if connection.execute(SQL["stage"], self._hand(handed)).rowcount != 1:
+                raise taken_away(handed.claim)
+
+    def note(self, handed: Handed, work: str) -> None:
+        """Record the progress for the next worker, in case this one is lost."""
+        with translated(pipeline=self._pipeline, doing="recording progress"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            if connection.execute(SQL["note"], {**self._hand(handed), "work": work}).rowcount != 1:
+                raise taken_away(handed.claim)
+
+    def part_with(self, handed: Handed, part: Offer, *, rest: str, tries: int, reason: str) -> None:
+        """Turn a part of a delivery into a dead letter. The rest stays held, with a new number of tries."""
+        binds = {
+            **self._hand(handed),
+            "work": part.work,
+            "producer_ids": array(part.spans),
+            "rest": rest,
+            "tries": tries,
+            "deliveries_max": self.rules.deliveries_max,
+            "session": handed.claim.session.name,
+            "reason": reason[:REASON_MAX],
+        }
+        with translated(pipeline=self._pipeline, doing="adding a dead letter"), self._engine.begin() as connection:
+            if connection.execute(SQL["part_with"], binds).one_or_none() is None:
+                raise taken_away(handed.claim)
+
+    def nack(self, handed: Handed, reason: str) -> None:
+        """Return a failed delivery, to be delivered again at once."""
+        with translated(pipeline=self._pipeline, doing="returning a delivery"), self._engine.begin() as connection:
+            binds = self._hand(handed)
+            if not fall_back(connection, self._pipeline_id, "which_one", rules=self.rules, reason=reason, **binds):
+                raise taken_away(handed.claim)
+
+    def expire(self, *, is_staged: bool = False) -> int:
+        """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
+        reason = "its deadline passed without a heartbeat from its session"
+        # Batches that are published at once have no fixed sessions.
+        which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
+        with translated(pipeline=self._pipeline, doing="expiring deliveries"), self._engine.begin() as connection:
+            connection.execute(SQL["without_flush"])
+            names = array(self.rules.names)
+            return fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=reason, names=names)
+
+    @cached_property
+    def _pipeline_id(self) -> int:
+        with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            pipeline_id: int = get_pipeline(connection, self._pipeline).pipeline_id
+            return pipeline_id
+
+    def _lease(self, session: Session) -> dict[str, object]:
+        own = {"pipeline_id": self._pipeline_id, "ack_deadline_s": self.rules.ack_deadline_s}
+        return {**own, **self._life(session)}
+
+    def _life(self, session: Session) -> dict[str, object]:
+        return {"session_id": self._session_ids[session.name], "epoch": session.epoch}
+
+    def _hand(self, handed: Handed) -> dict[str, object]:
+        return {"delivery_id": handed.id, **self._life(handed.claim.session)}
+
+
+def _log_taken(handed: Handed) -> None:
+    session = handed.claim.session
+    event(
+        "delivery_taken",
+        level=logging.DEBUG,
+        pipeline=session.pipeline,
+        batch=handed.batch,
+        session=session.name,
+        epoch=session.epoch,
+        delivery=handed.id,
+        tries=handed.tries,
+    )

@@ -1,0 +1,39 @@
+"""Deliveries from hand to hand: the statements that give them to sessions and that let them fall back.
+
+They are composed of parts, by the mode of the board and by the reason of the return.
+"""
+
+from sqlalchemy import Connection, TextClause, text
+
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import DeliveryTakenAway
+from onceload_core.ports import Claim
+from onceload_core.postgres.connection import statements
+
+SQL = statements("deliveries.sql")
+REASON_MAX = 2_000
+
+
+def _taking(which: str, *, is_kept: bool) -> TextClause:
+    """One message to the server: no wait for the disk, the lock if there is an order, and the hand-out."""
+    kept, lock = (SQL[f"kept_{which}"].text, SQL["lock_board"].text) if is_kept else (SQL["kept_none"].text, "")
+    statement = SQL["take"].text.replace("{next}", SQL[f"next_{which}"].text).replace("{kept}", kept)
+    return text(SQL["without_flush"].text + lock + statement)
+
+
+TAKES = {mode: _taking(mode, is_kept=mode in (Mode.ORDERED, Mode.KEY_SHARED)) for mode in Mode}
+TAKE_STAGED = _taking("staged", is_kept=False)
+
+
+def fall_back(
+    connection: Connection, pipeline_id: int, which: str, *, rules: Rules, reason: str, **binds: object
+) -> int:
+    """Take some deliveries from the sessions that hold them, and count a try. Returns how many."""
+    statement = SQL["fall_back"].text.replace("{which}", SQL[which].text)
+    own = {"pipeline_id": pipeline_id, "deliveries_max": rules.deliveries_max, "reason": reason[:REASON_MAX]}
+    return connection.execute(text(statement), {**own, **binds}).rowcount
+
+
+def taken_away(claim: Claim) -> DeliveryTakenAway:
+    session = claim.session
+    return DeliveryTakenAway(session.pipeline, claim.delivery_id, session.name, session.epoch, "no longer held")

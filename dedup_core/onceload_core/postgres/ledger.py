@@ -1,0 +1,255 @@
+"""The ledger in Postgres: one transaction holds the rows and the receipts of what they were made from.
+
+The primary of the database is authoritative. A commit takes effect completely or not at all: a failure before
+COMMIT is sent leaves nothing behind. If the answer to COMMIT is lost, the caller judges the same spans again.
+If the commit took effect, they are consumed.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+
+from sqlalchemy import Connection, Engine
+
+from onceload_core.declaration import refuse_other_version
+from onceload_core.events import event
+from onceload_core.names import Batch, Epoch, Position, ProducerId, SessionName, Version
+from onceload_core.pipeline import Pipeline
+from onceload_core.ports import (
+    NO_NAMES,
+    Claim,
+    Commit,
+    CommitStep,
+    Knowledge,
+    KnownProducer,
+    Outcome,
+    Outlook,
+    Proof,
+    Session,
+    Settlement,
+    check_name,
+    check_producers,
+    unwatched,
+)
+from onceload_core.postgres import claims, producers, receipts
+from onceload_core.postgres.commit import (
+    SQL,
+    AnyCommit,
+    Reached,
+    get_pipeline,
+    holder_binds,
+    lock_pipeline,
+    run_settlement_steps,
+    run_steps,
+)
+from onceload_core.postgres.connection import at_once, translated
+from onceload_core.postgres.declaring import declare, find_version
+from onceload_core.postgres.rows import page_of_entries, state_in
+from onceload_core.postgres.sessions import log_opened
+from onceload_core.replay import Entry, Snapshot
+from onceload_core.spans import SpanSet
+
+
+class PostgresLedger:
+    """The append-only list of commits, and the state that results from it."""
+
+    def __init__(self, engine: Engine, *, reached: Reached = unwatched) -> None:
+        self._engine = engine
+        self._reached = reached
+        self._prepared_on: date | None = None
+
+    def commit(self, commit: Commit[Connection], *, begun: Connection | None = None) -> Position:
+        """Publish the rows and record what was consumed: both or neither; in a transaction that may have begun."""
+        if commit.message_ids:
+            with translated(pipeline=commit.session.pipeline, doing="preparing for business ids"):
+                self._prepare_message_days()
+        return self._commit(commit, run_steps, begun=begun)
+
+    def settle(self, settlement: Settlement[Connection]) -> Position:
+        """Publish the rows and record what became of quarantined records: both or neither."""
+        return self._commit(settlement, run_settlement_steps)
+
+    def _commit(
+        self,
+        commit: AnyCommit,
+        run: Callable[[Connection, AnyCommit, Reached], Position],
+        *,
+        begun: Connection | None = None,
+    ) -> Position:
+        """One transaction from BEGIN to COMMIT. If its outcome is unknown, raise CommitOutcomeUnknown."""
+        pipeline = commit.session.pipeline
+        with translated(pipeline=pipeline, doing=f"committing to {pipeline}"):
+            with at_once(self._engine, pipeline, commit.batch, begun=begun) as connection:
+                position = run(connection, commit, self._reached)
+            self._reached(CommitStep.COMMITTED)
+        _log_commit(commit, position)
+        return position
+
+    def declare(self, pipeline: Pipeline, *, version: Version | None = None) -> Version:
+        """Register a pipeline, or take a new version of its declaration. Work of earlier versions is dropped."""
+        with translated(pipeline=pipeline.name, doing="declaring a pipeline"), self._engine.begin() as connection:
+            return declare(connection, pipeline, version=version)
+
+    def find_version(self, pipeline: Pipeline) -> Version | None:
+        """The version in force, if the declaration is unchanged. Refuses the edits that a load would refuse."""
+        with translated(pipeline=pipeline.name, doing="reading the ledger"), self._engine.begin() as connection:
+            return find_version(connection, pipeline)
+
+    def register(self, pipeline: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ProducerId]:
+        """Return the producer id of each (name, generation). New producers have consumed nothing."""
+        check_producers(names)
+        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+            return producers.register(connection, pipeline, names)
+
+    def register_all(self, pipeline: str, table: str, *, generation: int) -> None:
+        """Register each `name` of a table on the server, which holds each name once."""
+        with translated(pipeline=pipeline, doing="registering producers"), self._engine.begin() as connection:
+            producers.register_all(connection, pipeline, table, generation=generation)
+
+    def find(self, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
+        """The latest generation of each registered name, with the claims of all sessions."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return producers.find(connection, pipeline, names)
+
+    def outlook(self, pipeline: str) -> Outlook:
+        """The position of the ledger, and the producers that any session is loading."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return claims.outlook(connection, get_pipeline(connection, pipeline), asking=producers.NO_SESSION)
+
+    def open_session(self, pipeline: str, name: SessionName, *, version: Version | None = None) -> Session:
+        """Start a new epoch of a session. From now on, calls of earlier epochs are refused."""
+        check_name("session", name)
+        with translated(pipeline=pipeline, doing="opening a session"), self._engine.begin() as connection:
+            found = get_pipeline(connection, pipeline)
+            version = found.version if version is None else version
+            refuse_other_version(pipeline, version, found.version)
+            epoch = connection.execute(SQL["open_session"], {"pipeline_id": found.pipeline_id, "session": name})
+            session = Session(pipeline=pipeline, name=name, epoch=Epoch(epoch.scalar_one()), version=version)
+        log_opened(session)
+        return session
+
+    def know(self, session: Session, producer_ids: Sequence[ProducerId]) -> dict[ProducerId, Knowledge]:
+        """The input for `judge`, as this session sees it."""
+        with translated(pipeline=session.pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            pipeline_id = get_pipeline(connection, session.pipeline).pipeline_id
+            return producers.know(connection, pipeline_id, session.name, producer_ids)
+
+    def claim(
+        self,
+        session: Session,
+        spans: Mapping[ProducerId, SpanSet],
+        *,
+        batch: Batch,
+        lease_s: float,
+        names: Mapping[ProducerId, str] = NO_NAMES,
+        unchanged: Outlook | None = None,
+        only_names: bool = False,
+    ) -> Claim:
+        """Claim spans that are neither consumed nor claimed by another session."""
+        with translated(pipeline=session.pipeline, doing="claiming spans"), self._engine.begin() as connection:
+            return claims.claim(
+                connection,
+                session,
+                spans,
+                batch=batch,
+                lease_s=lease_s,
+                names=names,
+                unchanged=unchanged,
+                only_names=only_names,
+            )
+
+    def renew(self, session: Session, *, lease_s: float) -> None:
+        """Extend the claims of a session by another lease. Claims that have expired stay expired."""
+        with translated(pipeline=session.pipeline, doing="renewing claims"), self._engine.begin() as connection:
+            claims.renew(connection, session, lease_s=lease_s)
+
+    def drop_ended_claims(self, pipeline: str) -> None:
+        """Drop the expired claims of planners."""
+        with translated(pipeline=pipeline, doing="dropping claims"), self._engine.begin() as connection:
+            claims.drop_ended(connection, lock_pipeline(connection, pipeline).pipeline_id)
+
+    def release(self, claim: Claim) -> None:
+        """Release a claim. What it has not committed can be claimed again."""
+        with translated(pipeline=claim.session.pipeline, doing="releasing a claim"), self._engine.begin() as connection:
+            connection.execute(SQL["release_claim"], holder_binds(claim))
+
+    def proof_of(self, pipeline: str, producer_id: ProducerId, *, end: int | None = None) -> Proof:
+        """Sum up what all commits of one producer read, or those that end before a sequence id."""
+        with translated(pipeline=pipeline, doing="reading receipts"), self._engine.begin() as connection:
+            return receipts.proof_of(connection, pipeline, producer_id, end=end)
+
+    def position(self, pipeline: str) -> Position:
+        """The number of the last commit, or zero."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return Position(get_pipeline(connection, pipeline).position)
+
+    def outcome_of(self, pipeline: str, batch: Batch, *, after: Position) -> Outcome:
+        """The sum of what a batch committed since a position."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return receipts.outcome_of(connection, pipeline, batch, after=after)
+
+    def all_bad(self, pipeline: str, batch: Batch, *, after: Position) -> dict[str, int]:
+        """The number of bad records of each producer of which a batch has loaded no row since a position."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return receipts.all_bad(connection, pipeline, batch, after=after)
+
+    def done_by(self, pipeline: str, batch: Batch, *, after: Position | None = None) -> dict[str, Position]:
+        """The files that a batch has replaced, or loaded since a position, each with its last position."""
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return receipts.done_by(connection, pipeline, batch, after=after)
+
+    def forget_idle(self, pipeline: str) -> tuple[str, ...]:
+        """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
+        doing = "forgetting idle producers"
+        with translated(pipeline=pipeline, doing=doing), at_once(self._engine, pipeline, doing) as connection:
+            return producers.forget_idle(connection, pipeline)
+
+    def forget_messages(self) -> tuple[str, ...]:
+        """Drop the days of business ids that no pipeline remembers any more, and return them."""
+        with translated(pipeline="(any)", doing="dropping business ids"), self._engine.begin() as connection:
+            return tuple(connection.execute(SQL["forget_messages"]).scalars())
+
+    def entries(self, pipeline: str, *, after: Position) -> Iterator[Entry]:
+        """The commits after a position, oldest first."""
+        while page := self._page(pipeline, after):
+            yield from page
+            after = page[-1].position
+
+    def _page(self, pipeline: str, after: Position) -> list[Entry]:
+        # No transaction stays open while the caller handles a page.
+        with translated(pipeline=pipeline, doing="reading the ledger"), self._engine.begin() as connection:
+            return list(page_of_entries(connection, get_pipeline(connection, pipeline).pipeline_id, after))
+
+    def states(self, pipeline: str) -> Snapshot:
+        """The live states of all producers that have consumed anything, and their position."""
+        with translated(pipeline=pipeline, doing="reading the live states"), one_view(self._engine) as connection:
+            found = get_pipeline(connection, pipeline)
+            now = connection.execute(SQL["database_now"]).scalar_one()
+            rows = connection.execute(SQL["live_states"], {"pipeline_id": found.pipeline_id})
+            states = {row.producer_id: state_in(row) for row in rows}
+        return Snapshot(pipeline=pipeline, position=found.position, taken_at=now, states=states)
+
+    def _prepare_message_days(self) -> None:
+        """Create the partitions of today and tomorrow, so that no commit needs to alter a table."""
+        with self._engine.begin() as connection:
+            if connection.execute(SQL["today"]).scalar_one() == self._prepared_on:
+                return
+            prepared_on = connection.execute(SQL["prepare_message_days"]).scalar_one()
+        self._prepared_on = prepared_on
+
+
+def _log_commit(commit: AnyCommit, position: Position) -> None:
+    event(
+        "committed",
+        level=logging.DEBUG,
+        pipeline=commit.session.pipeline,
+        batch=commit.batch,
+        session=commit.session.name,
+        position=position,
+        rows=commit.counts.loaded,
+    )
+
+
+def one_view(engine: Engine) -> Connection:
+    """A connection whose statements all read one snapshot of the database."""
+    return engine.connect().execution_options(isolation_level="REPEATABLE READ")

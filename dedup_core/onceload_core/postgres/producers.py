@@ -1,0 +1,98 @@
+"""The producers of a pipeline: their ids, what is known of each, and the idle ones that are forgotten.
+
+Each function is a part of the transaction of its caller.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from onceload_core.errors import LimitReached
+from onceload_core.names import Batch, ProducerId, SessionName
+from onceload_core.ports import Knowledge, KnownProducer
+from onceload_core.postgres.commit import NO_ORIGIN, SQL, get_pipeline, lock_pipeline, take_position, write_entry
+from onceload_core.postgres.connection import Record, array, in_batches, on_table
+from onceload_core.postgres.rows import state_in
+from onceload_core.replay import EntryKind
+from onceload_core.spans import SpanSet
+
+#: No session has this name, so the claims of all sessions are returned.
+NO_SESSION = SessionName("")
+
+
+def register(
+    connection: Connection, pipeline: str, names: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], ProducerId]:
+    """Return the producer id of each (name, generation). New producers have consumed nothing."""
+    found = lock_pipeline(connection, pipeline)
+    ids: dict[tuple[str, int], ProducerId] = {}
+    producers = found.producers
+    for some in in_batches(names):
+        binds = {
+            "pipeline_id": found.pipeline_id,
+            "names": array(name for name, _ in some),
+            "generations": array(generation for _, generation in some),
+        }
+        producers += connection.execute(SQL["register_producers"], binds).rowcount
+        rows = connection.execute(SQL["producer_ids"], binds)
+        ids.update({(row.name, row.generation): row.producer_id for row in rows})
+    _count(connection, found, pipeline, producers)
+    return ids
+
+
+def register_all(connection: Connection, pipeline: str, table: str, *, generation: int) -> None:
+    """Register each `name` of a table on the server, which holds each name once."""
+    found = lock_pipeline(connection, pipeline)
+    binds = {"pipeline_id": found.pipeline_id, "generation": generation}
+    registered = connection.execute(on_table(SQL["register_all"], table), binds).rowcount
+    _count(connection, found, pipeline, found.producers + registered)
+
+
+def _count(connection: Connection, found: Record, pipeline: str, producers: int) -> None:
+    if producers > found.producers_max:
+        raise LimitReached(pipeline, "producers_max", found.producers_max, producers)
+    connection.execute(SQL["count_producers"], {"pipeline_id": found.pipeline_id, "producers": producers})
+
+
+def find(connection: Connection, pipeline: str, names: Sequence[str]) -> dict[str, KnownProducer]:
+    """The latest generation of each registered name, with the claims of all sessions."""
+    pipeline_id = get_pipeline(connection, pipeline).pipeline_id
+    found: dict[str, ProducerId] = {}
+    for some in in_batches(names):
+        rows = connection.execute(SQL["latest_generations"], {"pipeline_id": pipeline_id, "names": array(some)})
+        found.update({row.name: row.producer_id for row in rows})
+    known = know(connection, pipeline_id, NO_SESSION, list(found.values()))
+    return {name: KnownProducer(producer_id, known[producer_id]) for name, producer_id in found.items()}
+
+
+def know(
+    connection: Connection, pipeline_id: int, asking: SessionName, producer_ids: Sequence[ProducerId]
+) -> dict[ProducerId, Knowledge]:
+    """The input for `judge`, as one session sees it."""
+    binds = {"pipeline_id": pipeline_id, "session": asking, "producer_ids": array(producer_ids)}
+    claimed: dict[ProducerId, SpanSet] = {}
+    for row in connection.execute(SQL["claims_of_others"], binds):
+        claimed[row.producer_id] = claimed.get(row.producer_id, SpanSet()) | SpanSet.parse(row.spans)
+    rows = connection.execute(SQL["producer_states"], binds).all()
+    known = {
+        row.producer_id: Knowledge(state=state_in(row), claimed=claimed.get(row.producer_id, SpanSet())) for row in rows
+    }
+    if copies := {row.producer_id: row.copy_of for row in rows if row.copy_of is not None}:
+        rows = connection.execute(SQL["producer_states"], {**binds, "producer_ids": array({*copies.values()})}).all()
+        shared = {row.producer_id: state_in(row) for row in rows}
+        known |= {each: known[each].as_copy_of(its, shared.get(its)) for each, its in copies.items()}
+    return known
+
+
+def forget_idle(connection: Connection, pipeline: str) -> tuple[str, ...]:
+    """Delete producers that records name, never files, if idle for the declared time. Returns their names."""
+    taken = take_position(connection, pipeline)
+    batch = Batch(f"forget-{taken.position}")
+    binds = {"pipeline_id": taken.pipeline_id, "position": taken.position}
+    forgotten = tuple(connection.execute(SQL["forget_producers"], binds).scalars())
+    if forgotten:
+        write_entry(connection, pipeline, {**binds, **NO_ORIGIN, "kind": EntryKind.FORGET, "batch": batch})
+    else:
+        # This returns the position. The ledger stays unchanged.
+        connection.rollback()
+    return forgotten

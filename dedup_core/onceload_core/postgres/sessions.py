@@ -1,0 +1,77 @@
+"""Sessions of the board: their names, and how an epoch begins and ends.
+
+What a session holds when its epoch ends waits again. The functions that take a connection are parts of the
+transaction of their caller.
+"""
+
+import logging
+
+from sqlalchemy import Connection
+
+from onceload_core.delivery import Mode, Rules
+from onceload_core.errors import SettingRefused
+from onceload_core.events import event
+from onceload_core.names import Batch, SessionName
+from onceload_core.ports import Session, check_name
+from onceload_core.postgres.connection import Record, array
+from onceload_core.postgres.handing import SQL, fall_back
+
+#: Separates the name of a batch from those of its sessions. Names of batches and consumers must not contain it.
+OF_BATCH = "/"
+
+
+def session_of(batch: Batch, name: str) -> SessionName:
+    """The name of a session of a batch, so that a later run of the batch finds it."""
+    return SessionName(f"{batch}{OF_BATCH}{name}")
+
+
+def check_own_name(what: str, name: str) -> None:
+    """Refuse a name that could be taken for a session of a batch."""
+    check_name(what, name)
+    if OF_BATCH in name or not name.isprintable():
+        raise SettingRefused(what, repr(name), f"a printable name without {OF_BATCH}")
+
+
+def open_session(
+    connection: Connection, pipeline_id: int, name: SessionName, *, rules: Rules, waits: bool
+) -> Record | None:
+    """Start a new epoch, which takes over from an earlier one, or with `waits` only if that has ended."""
+    binds = {"pipeline_id": pipeline_id, "session": name, "ack_deadline_s": rules.ack_deadline_s}
+    before = connection.execute(SQL["look_at_session"], binds).one_or_none()
+    is_alive = before is not None and before.is_alive
+    if waits and is_alive:
+        return None
+    row = connection.execute(SQL["open_session"], binds).one()
+    if before is not None:
+        ids = array([row.session_id])
+        reason = f"a later epoch of session {name} took over"
+        fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
+    if rules.mode is Mode.KEY_SHARED and not is_alive:
+        connection.execute(SQL["share_out_again"], binds)
+    return row
+
+
+def log_opened(session: Session) -> None:
+    """Log a new epoch, once it is committed."""
+    level = logging.DEBUG
+    event("session_opened", level=level, pipeline=session.pipeline, session=session.name, epoch=session.epoch)
+
+
+def lock_if_latest(connection: Connection, pipeline_id: int, session: Session) -> bool:
+    """Whether no later epoch of a session has begun. None begins before the transaction ends."""
+    binds = {"pipeline_id": pipeline_id, "session": session.name, "epoch": session.epoch}
+    return connection.execute(SQL["lock_life"], binds).rowcount == 1
+
+
+def end_sessions_of(
+    connection: Connection, pipeline_id: int, batch: Batch, *, rules: Rules, reason: str | None
+) -> None:
+    """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try."""
+    prefix = {"pipeline_id": pipeline_id, "prefix": session_of(batch, "")}
+    ids = array(connection.execute(SQL["sessions_of_batch"], prefix).scalars().all())
+    binds = {"pipeline_id": pipeline_id, "session_ids": ids}
+    connection.execute(SQL["end_sessions"], binds)
+    if reason is None:
+        connection.execute(SQL["give_back"], binds)
+    else:
+        fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)

@@ -1,0 +1,46 @@
+"""Deletion of old sessions, old audits, business ids beyond their window and producers idle beyond theirs.
+
+It may run at any time, concurrently, or never: it only frees space.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from onceload_core.postgres.commit import lock_pipeline
+from onceload_core.postgres.connection import statements, translated
+from onceload_core.postgres.ledger import PostgresLedger
+from onceload_core.postgres.sessions import OF_BATCH
+
+SQL = statements("upkeep.sql")
+#: A process that was suspended for longer could take a later epoch for its own.
+SESSIONS_KEPT_S = 30 * 86_400.0
+AUDITS_KEPT_S = 365 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """The numbers of things that were deleted of a pipeline."""
+
+    pipeline: str
+    sessions: int
+    audits: int
+    producers: int
+
+
+def tidy(engine: Engine, pipeline: str) -> Gone:
+    """Delete expired claims of planners, sessions of old batches, old audits and idle producers."""
+    ledger = PostgresLedger(engine)
+    ledger.drop_ended_claims(pipeline)
+    producers = len(ledger.forget_idle(pipeline))
+    with translated(pipeline=pipeline, doing="deleting old sessions and audits"), engine.begin() as connection:
+        binds = {"pipeline_id": lock_pipeline(connection, pipeline).pipeline_id}
+        of_batch = {**binds, "of_batch": OF_BATCH, "kept_s": SESSIONS_KEPT_S}
+        sessions = connection.execute(SQL["drop_ended_sessions"], of_batch).rowcount
+        audits = connection.execute(SQL["drop_old_audits"], {**binds, "kept_s": AUDITS_KEPT_S}).rowcount
+    return Gone(pipeline=pipeline, sessions=sessions, audits=audits, producers=producers)
+
+
+def pipelines(engine: Engine) -> tuple[str, ...]:
+    with translated(pipeline="(any)", doing="listing pipelines"), engine.begin() as connection:
+        return tuple(connection.execute(SQL["pipelines"]).scalars())

@@ -1,0 +1,35 @@
+"""Views of the ledger for people. No code may decide by them."""
+
+from typing import Literal
+
+from sqlalchemy import Engine
+
+from onceload_core.names import Batch
+from onceload_core.postgres.commit import get_pipeline
+from onceload_core.postgres.connection import statements, translated
+
+SQL = statements("views.sql")
+View = Literal["status", "producers", "ledger", "receipts", "sessions", "snapshots", "audits"]
+
+
+def look(
+    engine: Engine,
+    view: View,
+    *,
+    pipeline: str | None,
+    batch: Batch | None = None,
+    at_most: int,
+) -> list[dict[str, object]]:
+    """The rows of a view, or those of one batch. An unknown pipeline is an error, not an empty table."""
+    with translated(pipeline=pipeline or "(any)", doing=f"reading {view}"), engine.begin() as connection:
+        if pipeline is not None:
+            get_pipeline(connection, pipeline)
+        binds = {"pipeline": pipeline, "batch": batch, "at_most": at_most}
+        return [dict(row) for row in connection.execute(SQL[view], binds).mappings()]
+
+
+def is_audited_elsewhere(engine: Engine, *, pipeline: str, suite: str, batch: Batch) -> bool:
+    """Whether another pipeline has an audit with the same names of suite and batch."""
+    with translated(pipeline=pipeline, doing="reading audits"), engine.begin() as connection:
+        binds = {"pipeline": pipeline, "suite": suite, "batch": batch}
+        return bool(connection.execute(SQL["audited_elsewhere"], binds).scalar_one())

@@ -1,0 +1,229 @@
+"""The staged pieces, and what each proves when it is published."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Connection, CursorResult, Engine
+
+from onceload_core.errors import DatabaseLost
+from onceload_core.names import ProducerId
+from onceload_core.ports import Advance, Claim, QuarantinedRecord
+from onceload_core.postgres.commit import check_held
+from onceload_core.postgres.connection import array, statements
+from onceload_core.spans import SpanSet
+from onceload_jobs.batch.spool import write_file
+from onceload_jobs.batch.stage import OPENED, Stage, StageLost, still_there
+from onceload_jobs.files.notes import Note
+from onceload_jobs.read.new_content import NewContent
+from onceload_jobs.write.binary_copy import encoded
+from onceload_jobs.write.codec import decode, encode
+from onceload_jobs.write.sql import filled
+from onceload_jobs.write.writer import Writer
+
+SQL = statements("pieces.sql", package=__package__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedPiece:
+    """What a piece of a delivery proves once its rows are published."""
+
+    #: Negative for rows that a transform made, which prove nothing by themselves.
+    delivery: int
+    number: int
+    is_last: bool
+    advances: tuple[Advance, ...]
+    rows: int
+    quarantined: tuple[QuarantinedRecord, ...]
+    bytes: int
+    #: How many good records were read; a transform may make more or fewer rows of them.
+    records: int
+    #: In the last piece of a delivery: the files that could not be read.
+    notes: tuple[Note, ...] = ()
+    #: The file with its rows, if they are not in the table of the stage.
+    file: str | None = None
+    #: How many rows of a transform in that file each file of records has; None: of no single one.
+    rows_of: tuple[tuple[int | None, int], ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.delivery, self.number
+
+    @classmethod
+    def of(cls, prepared: NewContent, *, delivery: int, number: int, is_last: bool) -> "StagedPiece":
+        return cls(
+            delivery=delivery,
+            number=number,
+            is_last=is_last,
+            advances=prepared.advances,
+            rows=prepared.rows.num_rows,
+            records=prepared.rows.num_rows,
+            quarantined=prepared.quarantined,
+            bytes=prepared.bytes,
+        )
+
+
+def begin_try(engine: Engine, stage: Stage, claim: Claim, *, delivery: int) -> None:
+    """Delete what earlier tries staged of a delivery, and fence them off."""
+    with still_there(stage), engine.begin() as connection:
+        check_held(connection, claim)
+        proofs = _run(connection, stage, "delete_pieces", {"delivery": delivery}).scalars().all()
+        advances = [advance for proof in proofs for advance in decode(_Proof, proof).advances]
+        gone = [(each.producer_id, each.spans) for each in advances if each.rows]
+        if gone:
+            producer_ids, spans = map(array, zip(*gone, strict=True))
+            _run(connection, stage, "delete_rows", {"producer_ids": producer_ids, "spans": spans})
+
+
+def stage_piece(
+    engine: Engine, stage: Stage, piece: StagedPiece, rows: pa.Table, *, writer: Writer, claim: Claim
+) -> None:
+    """Stage a piece and its rows, unless this try already did and the answer was lost."""
+    piece = replace(piece, file=written_file(stage, rows, writer))
+    with engine.connect() as connection, connection.begin() as transaction:
+        if not insert_piece(connection, stage, piece):
+            transaction.rollback()
+            return
+        if piece.file is None:
+            writer.write(connection, rows)
+        check_held(connection, claim)
+
+
+def written_file(stage: Stage, rows: pa.Table, writer: Writer) -> str | None:
+    """Write rows to a file, unless they need the table: for added columns, or because the disk is full."""
+    if stage.spool is None or not rows.num_rows or writer.added:
+        return None
+    try:
+        return write_file(stage.spool, encoded(rows, writer.columns, names=stage.in_files))
+    except OSError:
+        return None
+
+
+def stage_proof(engine: Engine, stage: Stage, piece: StagedPiece) -> None:
+    """Stage the proof of a piece whose rows are written elsewhere; a repeated read must give the same piece."""
+    with engine.connect() as connection, connection.begin():
+        if not insert_piece(connection, stage, piece):
+            rows = _staged_rows(connection, stage)
+            (kept,) = (_read(row) for row in rows if (row.delivery, row.number) == piece.place)
+            if kept != piece:
+                raise DatabaseLost(f"reading piece {piece.place} again", "its file changed after it was first read")
+
+
+def insert_piece(connection: Connection, stage: Stage, piece: StagedPiece) -> bool:
+    binds = {
+        "delivery": piece.delivery,
+        "number": piece.number,
+        "is_last": piece.is_last,
+        "rows": piece.rows,
+        "bytes": piece.bytes,
+        "records": piece.records,
+        "proof": encode(
+            _Proof(advances=piece.advances, quarantined=piece.quarantined, notes=piece.notes, rows_of=piece.rows_of)
+        ),
+        "file": piece.file,
+    }
+    with still_there(stage):
+        return _run(connection, stage, "insert_piece", binds).rowcount == 1
+
+
+def staged_pieces(engine: Engine, stage: Stage) -> tuple[StagedPiece, ...]:
+    """Return all staged pieces in order."""
+    with engine.begin() as connection:
+        rows = _staged_rows(connection, stage)
+    # Decoding many bad records takes long, and the server ends transactions that are idle for that time.
+    return tuple(map(_read, rows))
+
+
+def _staged_rows(connection: Connection, stage: Stage) -> Sequence[Any]:
+    with still_there(stage):
+        rows = _run(connection, stage, "pieces").all()
+    if not rows or rows[0].delivery != OPENED:
+        raise StageLost(stage.pieces)
+    return rows[1:]
+
+
+def staged_files(connection: Connection, stage: Stage) -> set[str]:
+    """The files of the pieces that are staged now."""
+    return set(_run(connection, stage, "files").scalars())
+
+
+def write_publish_input(connection: Connection, stage: Stage, encoded: str) -> None:
+    """Store what publishing needs in the stage itself, so that a crash that empties the stage removes it too."""
+    with still_there(stage):
+        if _run(connection, stage, "write_publish_input", {"encoded": encoded}).rowcount != 1:
+            raise StageLost(stage.pieces)
+
+
+def read_publish_input(connection: Connection, stage: Stage) -> str:
+    with still_there(stage):
+        encoded: str | None = _run(connection, stage, "read_publish_input").scalar_one_or_none()
+    if encoded is None:
+        raise StageLost(stage.pieces)
+    return encoded
+
+
+def check_kept(connection: Connection, stage: Stage, pieces: int) -> None:
+    """Refuse, inside the commit, a stage that lost pieces since they were counted: a proof needs its rows."""
+    with still_there(stage):
+        # Lock, so that a late try stages nothing between this count and the read of the rows.
+        _run(connection, stage, "lock_pieces")
+        kept = _run(connection, stage, "count_pieces").scalar_one()
+    # Every stage starts with one extra piece.
+    if kept != pieces + 1:
+        raise StageLost(stage.pieces)
+
+
+def is_whole(pieces: Sequence[StagedPiece], *, deliveries: int) -> bool:
+    """Whether each delivery has all of its pieces, from 0 to the one marked as last."""
+    numbers: dict[int, list[StagedPiece]] = {}
+    for piece in (piece for piece in pieces if piece.delivery >= 0):
+        numbers.setdefault(piece.delivery, []).append(piece)
+    are_there = len(numbers) == deliveries and all(
+        [each.number for each in some] == list(range(len(some))) and some[-1].is_last for some in numbers.values()
+    )
+    return are_there and not _overlap(pieces)
+
+
+def _overlap(pieces: Iterable[StagedPiece]) -> bool:
+    seen: dict[ProducerId, SpanSet] = {}
+    for advance in (advance for piece in pieces for advance in piece.advances):
+        spans = seen.get(advance.producer_id, SpanSet())
+        if spans.overlaps(advance.spans):
+            return True
+        seen[advance.producer_id] = spans | advance.spans
+    return False
+
+
+def _run(
+    connection: Connection, stage: Stage, statement: str, binds: Mapping[str, object] | None = None
+) -> CursorResult[*tuple[Any, ...]]:
+    whole = filled(SQL[statement], pieces=stage.pieces, rows=stage.rows, opened=str(OPENED))
+    return connection.execute(whole, binds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proof:
+    """What the table of pieces stores of one besides its own columns."""
+
+    advances: tuple[Advance, ...]
+    quarantined: tuple[QuarantinedRecord, ...]
+    notes: tuple[Note, ...]
+    rows_of: tuple[tuple[int | None, int], ...] = ()
+
+
+def _read(row: Any) -> StagedPiece:  # noqa: ANN401 - a row has the types that its statement gives it.
+    proof = decode(_Proof, row.proof)
+    return StagedPiece(
+        delivery=row.delivery,
+        number=row.number,
+        is_last=row.is_last,
+        rows=row.rows,
+        bytes=row.bytes,
+        records=row.records,
+        advances=proof.advances,
+        quarantined=proof.quarantined,
+        notes=proof.notes,
+        file=row.file,
+        rows_of=proof.rows_of,
+    )

@@ -1,0 +1,69 @@
+"""Reports about files that are not loaded, or not completely."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from onceload_core.errors import ExitCode, OnceloadError
+from onceload_jobs.files.addresses import Unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """Fields without a column, which are not loaded: in how many of the records that were looked at each is."""
+
+    fields: tuple[tuple[str, int], ...] = ()
+    records: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, int], *, records: int) -> "Ignored":
+        return cls(fields=tuple(Counter(fields).most_common(_FIELDS_MAX)), records=records) if records else cls()
+
+    def __add__(self, other: "Ignored") -> "Ignored":
+        fields = Counter(dict(self.fields)) + Counter(dict(other.fields))
+        return Ignored.of(fields, records=self.records + other.records)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} (in {count:,} of {self.records:,} records looked at)" for name, count in self.fields)
+
+
+#: Records may have any number of different fields.
+_FIELDS_MAX = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A file that is not read, or not completely, and why."""
+
+    name: str
+    reason: str
+    needs_a_person: bool = False
+    #: It could not be read, but a later load may be able to read it.
+    is_unreadable: bool = False
+    #: Another run is loading it, or loads something that decides what is new in it.
+    is_busy: bool = False
+    #: It contains more than the other run loads: plan it again when that run is done.
+    has_more: bool = False
+    #: About fields of records, and not about a file.
+    ignored: Ignored | None = None
+
+    @classmethod
+    def of(cls, name: str, error: OnceloadError) -> "Note":
+        return cls(
+            name=name,
+            reason=str(error),
+            needs_a_person=error.exit_code is ExitCode.NEEDS_A_PERSON,
+            is_unreadable=isinstance(error, Unreadable),
+        )
+
+    @classmethod
+    def of_nothing_to_load(cls, name: str, found: str) -> "Note":
+        """A rewritten file without a record to load: it may be cut off, or still empty, or an error page."""
+        ask = f"`onceload load` with --only {shlex.quote(name)} --replace --accept-differences"
+        what = f"Restore the file, or write it again. To delete its loaded rows instead, run {ask}"
+        note = cls(name=name, reason=found, needs_a_person=True).of_no_replacement()
+        return replace(note, reason=f"{note.reason}. {what}")
+
+    def of_no_replacement(self) -> "Note":
+        return replace(self, reason=f"{self.reason.removesuffix('.')}. Its loaded rows stay and are not replaced")

@@ -1,0 +1,112 @@
+"""Values inside JSON: where they end, and what `jsonb` accepts."""
+
+import json
+import re
+from collections.abc import Callable
+from json.scanner import make_scanner
+from typing import Any
+
+from onceload_jobs.formats.records import ValueRefused
+
+
+def string_of(raw: str) -> str:
+    """Decode a JSON string; refuse unpaired surrogates."""
+    if "\\" not in raw:
+        return raw[1:-1]
+    text: str = json.loads(raw)
+    if _SURROGATE.search(text):
+        raise ValueRefused("an unpaired surrogate is not a character")
+    return text
+
+
+def end_of_value(text: str, start: int) -> int:
+    """Return the end of the JSON value that starts here."""
+    try:
+        return _scan(text, start)[1]
+    except (StopIteration, ValueError, RecursionError):
+        # The slow scanner has no depth limit, and accepts `Inf`, which Arrow reads as a number.
+        return _end_of_any_value(text, start)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+#: Postgres fails when its stack is full; this is well below.
+DEPTH_MAX = 1000
+#: The maximum digits of a numeric before and after its point.
+_DIGITS_MAX, FRACTION_MAX = 131_072, 16_383
+_WS = r"[ \t\r\n]*+"
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+_BARE_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+_BARE_NOT_FINITE = r"-?(?:NaN|Inf(?:inity)?)"
+_SCALAR = rf"(?:{_STRING}|{_BARE_NUMBER}|{_BARE_NOT_FINITE}|true|false|null)"
+_OPENING = re.compile(
+    rf"{_WS}(?:\[{_WS}\]|\{{{_WS}\}}|(?P<array>\[)|(?P<object>\{{{_WS}{_STRING}{_WS}:)|{_SCALAR})",
+)
+_FOLLOWING = re.compile(rf"{_WS}(?:(?P<closing>[\]}}])|,(?P<name>{_WS}{_STRING}{_WS}:)?)")
+_LEAF = re.compile(rf"(?P<string>{_STRING})|(?P<number>{_BARE_NUMBER})|(?P<not_finite>{_BARE_NOT_FINITE})")
+_SUSPECT = re.compile(r"\\u|NaN|Inf|[0-9][eE][+-]?[0-9]{4}")
+BLANK = re.compile(_WS)
+# An integer of more than 4300 digits is valid JSON, but Python refuses to convert it.
+_DECODER: Any = json.JSONDecoder(parse_int=float)
+_scan: Callable[[str, int], tuple[object, int]] = make_scanner(_DECODER)
+
+
+def _end_of_any_value(text: str, start: int, *, depth_max: int | None = None) -> int:
+    """Walk over a value of any depth without recursion."""
+    at, awaited = start, list[str]()
+    while True:
+        opening = _OPENING.match(text, at)
+        if opening is None:
+            raise ValueRefused(f"invalid JSON at character {at}")
+        at = opening.end()
+        if opening["array"] or opening["object"]:
+            awaited.append("]" if opening["array"] else "}")
+            if depth_max is not None and len(awaited) > depth_max:
+                raise ValueRefused(f"the JSON is nested deeper than {depth_max} levels")
+            continue
+        at = _end_of_containers(text, at, awaited)
+        if not awaited:
+            return at
+
+
+def _end_of_containers(text: str, at: int, awaited: list[str]) -> int:
+    """After a value, close the containers that end here, and return the start of the next value."""
+    while awaited:
+        following = _FOLLOWING.match(text, at)
+        if following is None:
+            raise ValueRefused(f"invalid JSON at character {at}")
+        at = following.end()
+        if not following["closing"]:
+            if bool(following["name"]) != (awaited[-1] == "}"):
+                raise ValueRefused(f"invalid JSON at character {at}")
+            return at
+        if awaited.pop() != following["closing"]:
+            raise ValueRefused(f"invalid JSON at character {at}")
+    return at
+
+
+def check_jsonb(raw: str) -> None:
+    """Refuse valid JSON that jsonb cannot hold."""
+    if "\0" in raw:
+        raise ValueRefused("jsonb takes no NUL character")
+    if raw.count("[") + raw.count("{") > DEPTH_MAX:
+        _end_of_any_value(raw, 0, depth_max=DEPTH_MAX)
+    if len(raw) <= FRACTION_MAX and not _SUSPECT.search(raw):
+        return
+    for leaf in _LEAF.finditer(raw):
+        if leaf["not_finite"]:
+            raise ValueRefused(f"jsonb takes no {leaf['not_finite']}")
+        if leaf["number"]:
+            _check_range(leaf["number"])
+        elif "\\u" in leaf["string"] and "\0" in string_of(leaf["string"]):
+            raise ValueRefused("jsonb takes no NUL character")
+
+
+def _check_range(written: str) -> None:
+    mantissa, _, exponent = written.lower().partition("e")
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    # Python refuses to convert very many digits, and no exponent in range has that many.
+    shift = int(exponent or "0") if len(exponent) < 12 else 2 * _DIGITS_MAX
+    if len(whole) + shift > _DIGITS_MAX or len(fraction) - shift > FRACTION_MAX:
+        raise ValueRefused(f"{written[:57]} is out of the range of numbers in jsonb")

@@ -1,0 +1,125 @@
+"""The shared state of one load: its batch, its planning session, its ledger and its board."""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Engine
+
+from onceload_core.events import event
+from onceload_core.names import Batch, Position, Version
+from onceload_core.ports import Outlook, Session
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.batches import planner_of
+from onceload_core.postgres.deliveries import OpenWork, PostgresDeliveries
+from onceload_core.replay import Run
+from onceload_jobs.load.settings import LoadSettings, without_replaced
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.choice import Choice
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.work.session import BEATS_PER_LEASE
+from onceload_jobs.write.patience import until_answered
+from onceload_jobs.write.rights import check_schema
+from onceload_jobs.write.target import check_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadContext:
+    """One call of a batch, while no other call runs under its name."""
+
+    declared: Declared
+    settings: LoadSettings
+    engine: Engine
+    batch: Batch
+    run: Run | None
+    ledger: PostgresLedger
+    board: PostgresDeliveries
+    version: Version
+    session: Session
+    #: The pipeline's position at the start.
+    before: Position
+
+    @classmethod
+    def begun(
+        cls, declared: Declared, settings: LoadSettings, engine: Engine, *, batch: Batch, run: Run | None
+    ) -> "LoadContext":
+        ledger = PostgresLedger(engine)
+        board = PostgresDeliveries(engine, declared.name, declared.delivery)
+        check_schema(engine, declared)
+        version = ledger.declare(pipeline_with_declaration(declared), version=settings.version)
+        check_target(engine, ledger, declared)
+        # First release everything that an earlier epoch under this name still holds.
+        board.end_batch(batch, reason=f"a later run of batch {batch} took over")
+        return cls(
+            declared=declared,
+            settings=settings,
+            engine=engine,
+            batch=batch,
+            run=run,
+            ledger=ledger,
+            board=board,
+            version=version,
+            session=ledger.open_session(declared.name, planner_of(batch), version=version),
+            before=ledger.position(declared.name),
+        )
+
+    def end(self) -> None:
+        """Release what workers held that were killed with their process, so that no load waits for it."""
+        self.board.end_batch(self.batch, reason=None, life=self.session)
+
+    def tidy_up(self) -> None:
+        """Hand out expired deliveries again, and give those of removed sessions to the first session."""
+        self.expire()
+        if self.declared.has_fixed_sessions:
+            until_answered(self.board.adopt_strays)
+        if self.is_staged:
+            # Deliveries are dropped with their planner's claim; if no claim is left, nothing else drops them.
+            until_answered(partial(self.ledger.drop_ended_claims, self.declared.name))
+
+    def expire(self) -> None:
+        if expired := until_answered(partial(self.board.expire, is_staged=self.is_staged)):
+            event("claim_expired", level=logging.WARNING, pipeline=self.declared.name, deliveries=expired)
+
+    def renew(self) -> None:
+        self.ledger.renew(self.session, lease_s=self.lease_s)
+
+    @property
+    def lease_s(self) -> float:
+        return self.declared.delivery.ack_deadline_s
+
+    @property
+    def beat_s(self) -> float:
+        """How often a lease is renewed."""
+        return self.lease_s / BEATS_PER_LEASE
+
+    @property
+    def is_staged(self) -> bool:
+        return not self.declared.is_direct
+
+    @property
+    def has_own_line(self) -> bool:
+        """Whether this is one of the fixed sessions, which only takes its own deliveries."""
+        return self.declared.has_fixed_sessions and self.settings.session is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.settings.is_stopped()
+
+    def choice(self) -> Choice:
+        choice = replace(self.settings.choice, takes_empty_files=self.settings.differences_accepted)
+        name = self.declared.name
+        return without_replaced(choice, self.ledger, name, self.batch, begun_at=self.before)
+
+    def left(self) -> OpenWork:
+        look = partial(self.board.open_work, self.batch, is_staged=self.is_staged, session=self.settings.session)
+        return until_answered(look)
+
+    def outlook(self) -> Outlook:
+        return until_answered(partial(self.ledger.outlook, self.declared.name))
+
+    def holders(self) -> str:
+        """The sessions that hold something, formatted for messages."""
+        held = (
+            f"session {name}, lease until {at:%H:%M:%S}Z" for name, at in until_answered(self.board.holders).items()
+        )
+        return "".join(f" ({each} or later)" for each in [", ".join(held)] if each)

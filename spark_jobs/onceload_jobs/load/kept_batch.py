@@ -1,0 +1,236 @@
+"""Audit, publish or give up a batch that was staged and kept.
+
+Each may be called again, by any process, at any time, and concurrently: at most one commit publishes a stage.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Engine
+
+from onceload_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, NeedsAPerson, SettingRefused, WrongUse
+from onceload_core.names import Batch, Position
+from onceload_core.postgres import PostgresLedger, connect
+from onceload_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
+from onceload_core.postgres.connection import translated
+from onceload_core.postgres.sessions import check_own_name
+from onceload_core.replay import Run
+from onceload_jobs.batch.job import Job
+from onceload_jobs.batch.kept import PublishInput, publish_input_of
+from onceload_jobs.batch.made_columns import with_lineage_of
+from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
+from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
+from onceload_jobs.load.load import snapshot_if_due
+from onceload_jobs.load.overtaking import goes_on
+from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.publish.publish import publish
+from onceload_jobs.quality.audit import audit_stage, check
+from onceload_jobs.read.limits import note_nothing_good
+from onceload_jobs.work.session import renewed
+from onceload_jobs.write.codec import OtherRelease
+
+_BEATS_PER_LEASE = 60
+
+
+@dataclass(eq=False)
+class NothingKept(CallAgain):
+    """This batch has no stage, and was not published."""
+
+    pipeline: str
+    batch: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} cannot be published: {self.found}. Nothing of it was "
+            "published, and the next load plans the same records again. Stage the batch again under the same name."
+        )
+
+
+@dataclass(eq=False)
+class NotAudited(WrongUse):
+    """A batch of a pipeline with a suite was not audited yet."""
+
+    pipeline: str
+    batch: str
+    suite: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} was not published, because it was not audited with suite "
+            f"{self.suite}. It stays staged. Run `onceload audit` first."
+        )
+
+
+@dataclass(eq=False)
+class SealedLineContinued(NeedsAPerson):
+    """A last line that counted as sealed when its batch was staged has grown since."""
+
+    pipeline: str
+    batch: str
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: batch {self.batch} was not published, because files have grown since it was "
+            f"staged, in a last line that counted as sealed (source.sealed): {', '.join(self.files)}. The staged rows "
+            "hold only the beginning of that line, and nothing of the batch was loaded. Give the batch up with "
+            f"`onceload publish FILE --batch {self.batch} --give-up`, and load again."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OpenedBatch:
+    """A kept batch with everything needed to publish it."""
+
+    job: Job
+    stage: Stage
+    pieces: tuple[StagedPiece, ...]
+    kept: KeptBatch
+    publish_input: PublishInput
+
+
+def publish_batch(declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None) -> Report:
+    """Publish a kept batch; if it was published before, nothing changes."""
+    started = time.monotonic()
+    with _engine(declared, settings, batch, doing="publishing") as engine:
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
+        try:
+            with _locked(engine, declared, settings, batch, run=run) as opened:
+                if declared.suite is not None and not opened.kept.has_passed:
+                    raise NotAudited(declared.name, batch, declared.suite.name)
+                if continued := sorted(
+                    end.name for end in opened.publish_input.sealed if goes_on(end, declared.source)
+                ):
+                    raise SealedLineContinued(declared.name, batch, tuple(continued))
+                before = ledger.position(declared.name)
+                publish(engine, ledger, opened.job, opened.stage, opened.pieces, claim=opened.kept.claim)
+        except (NothingKept, DeliveryTakenAway, AlreadyConsumed):
+            # An earlier or concurrent call published it.
+            if (position := batches.published_at(batch)) is None:
+                raise
+            return report_of(ledger, declared.name, batch, after=Position(position - 1))
+        drop_stage(engine, opened.kept.stage)
+        notes = opened.publish_input.notes + snapshot_if_due(engine, declared.name)
+        report = report_of(ledger, declared.name, batch, after=before)
+        if report.quarantined:
+            notes += note_nothing_good(declared, ledger.all_bad(declared.name, batch, after=before))
+    return replace(report, seconds=time.monotonic() - started).with_notes(notes)
+
+
+def audit_batch(declared: Declared, settings: LoadSettings, *, batch: Batch) -> Audit:
+    """Audit a kept batch; if it fails, give it up, and keep its rows for inspection."""
+    with _engine(declared, settings, batch, doing="auditing") as engine:
+        ledger, batches = PostgresLedger(engine), PostgresBatches(engine, declared.name)
+        with _locked(engine, declared, settings, batch, run=None) as opened:
+            audit = audit_stage(engine, ledger, opened.job, opened.stage, opened.pieces, docs=settings.docs)
+            if not audit.passed:
+                # The next load plans the same records again.
+                batches.give_up(opened.kept)
+        check(audit, opened.job, opened.stage)
+    return audit
+
+
+def give_up(declared: Declared, settings: LoadSettings, *, batch: Batch) -> bool:
+    """Release a kept batch, or the rows of one that failed its audit, so that the next load plans its records again.
+
+    Return whether there was one.
+    """
+    with _engine(declared, settings, batch, doing="giving up") as engine:
+        batches = PostgresBatches(engine, declared.name)
+        stages: list[str] = []
+        # Another run may stage the batch again meanwhile.
+        while not stages and (found := batches.find(batch)) is not None:
+            with batches.alone_with(found):
+                # The previous holder may have published it.
+                kept = batches.find(batch)
+                if kept is not None and kept.stage == found.stage:
+                    batches.give_up(kept)
+                    stages.append(kept.stage)
+        stages += batches.drop_evidence(batch)
+        for stage in stages:
+            drop_stage(engine, stage)
+    return bool(stages)
+
+
+@contextmanager
+def _engine(declared: Declared, settings: LoadSettings, batch: Batch, *, doing: str) -> Iterator[Engine]:
+    check_own_name("batch", batch)
+    if declared.is_direct:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        raise SettingRefused(doing, found, "a pipeline with publish: staged (for this one, run `onceload load`)")
+    engine = connect(settings.ledger)
+    try:
+        with translated(pipeline=declared.name, doing=f"{doing} batch {batch}"):
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _locked(
+    engine: Engine, declared: Declared, settings: LoadSettings, batch: Batch, *, run: Run | None
+) -> Iterator[_OpenedBatch]:
+    """Hold a kept batch while the block runs."""
+    batches = PostgresBatches(engine, declared.name)
+    if (found := batches.find(batch)) is None:
+        raise NothingKept(declared.name, batch, "it is not staged")
+    with batches.alone_with(found):
+        # The previous holder may have published it, or given it up.
+        kept = batches.find(batch, asked=declared.suite.digest if declared.suite else None)
+        if kept is None or kept.stage != found.stage:
+            raise NothingKept(declared.name, batch, "it is not staged")
+        try:
+            with _opened(engine, declared, settings, kept, batch=batch, run=run) as opened:
+                yield opened
+        except StageLost as lost:
+            # It can no longer be published, so release its files.
+            batches.give_up(kept)
+            raise NothingKept(
+                declared.name, batch, "its stage is empty, because the server crashed or a standby took over"
+            ) from lost
+        except OtherRelease as other:
+            batches.give_up(kept)
+            raise NothingKept(declared.name, batch, "another release of Onceload staged it") from other
+
+
+@contextmanager
+def _opened(
+    engine: Engine, declared: Declared, settings: LoadSettings, kept: KeptBatch, *, batch: Batch, run: Run | None
+) -> Iterator[_OpenedBatch]:
+    batches = PostgresBatches(engine, declared.name)
+    version = PostgresLedger(engine).find_version(pipeline_with_declaration(declared))
+    if version != kept.claim.session.version:
+        batches.give_up(kept)
+        raise NothingKept(declared.name, batch, "the pipeline file was edited after the batch was staged")
+    keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
+    # Other loads of the same files wait until this is released.
+    keep_on()
+    with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
+        stage = Stage.called(kept.stage, (), declared.target, lineage=True)
+        publish_input = publish_input_of(engine, declared.name, stage)
+        pieces = staged_pieces(engine, stage)
+        if not is_whole(pieces, deliveries=publish_input.deliveries):
+            raise StageLost(stage.pieces)
+        declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)
+        stage = Stage.called(kept.stage, publish_input.written, declared.target, lineage=publish_input.has_lineage)
+        job = Job(
+            declared=declared,
+            columns=publish_input.written,
+            written=publish_input.written,
+            ledger=settings.ledger,
+            session=kept.claim.session,
+            batch=batch,
+            run=run,
+            replaced=publish_input.replaced,
+            differences_accepted=settings.differences_accepted,
+            stage=stage,
+            has_lineage=publish_input.has_lineage,
+        )
+        yield _OpenedBatch(job=job, stage=stage, pieces=pieces, kept=kept, publish_input=publish_input)

@@ -1,0 +1,270 @@
+"""One load: plan, offer what is new, let sessions work on it, and report what the ledger recorded.
+
+Nothing here decides whether rows are new: the board assigns the work, and the ledger refuses every commit that contains
+anything already loaded. A killed load can be called again, and two loads at once share the work. With direct
+publishing, work is handed out and belongs to all sessions. A batch that is published as a whole is claimed by its
+planner while that lives, staged by any session, and dropped with its claim.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from onceload_core.errors import (
+    AlreadyConsumed,
+    ClaimedElsewhere,
+    NotAlone,
+    OnceloadError,
+    SettingRefused,
+    SnapshotRefused,
+)
+from onceload_core.events import event
+from onceload_core.names import Batch, Version
+from onceload_core.postgres import PostgresLedger, PostgresSnapshots, connect
+from onceload_core.postgres.connection import translated
+from onceload_core.postgres.sessions import check_own_name
+from onceload_core.replay import Run
+from onceload_jobs.files.notes import Note
+from onceload_jobs.load.context import LoadContext
+from onceload_jobs.load.load_events import LoadEvents
+from onceload_jobs.load.offering import Offering
+from onceload_jobs.load.report import Report, report_of
+from onceload_jobs.load.sessions import Sessions
+from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged_batch import StagedBatch
+from onceload_jobs.load.waiting import OtherLoads
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.plan.ledger_lookup import dead_letter_notes
+from onceload_jobs.plan.plan import Plan
+from onceload_jobs.read.limits import note_nothing_good
+from onceload_jobs.work.session import Tasks
+
+
+def load(
+    declared: Declared, settings: LoadSettings, *, batch: Batch, run: Run | None = None, tasks: Tasks | None = None
+) -> Report:
+    """Load what is new; Spark is only started if there is something."""
+    check_own_name("batch", batch)
+    if declared.is_direct and not settings.publishes:
+        found = f"{declared.name}, which commits each chunk as it is loaded"
+        raise SettingRefused("staging", found, "a pipeline with publish: staged (for this one, run `onceload load`)")
+    engine = connect(settings.ledger)
+    try:
+        with translated(pipeline=declared.name, doing=f"loading {declared.name}"), ExitStack() as running:
+            context = LoadContext.begun(declared, settings, engine, batch=batch, run=run)
+            return _Load(context, tasks=tasks, running=running).report()
+    finally:
+        engine.dispose()
+
+
+def take_version(declared: Declared, settings: LoadSettings) -> Version:
+    """The version that all loads of a long-lived process use."""
+    engine = connect(settings.ledger)
+    try:
+        return PostgresLedger(engine).declare(pipeline_with_declaration(declared))
+    finally:
+        engine.dispose()
+
+
+def snapshot_if_due(engine: Engine, pipeline: str) -> tuple[Note, ...]:
+    """Take a snapshot if one is due. A mismatch of the state does not undo the load, but needs a person."""
+    try:
+        position = PostgresSnapshots(engine).take_if_due(pipeline, now=datetime.now(UTC))
+    except SnapshotRefused as error:
+        return (Note.of("snapshot", error),)
+    if position is not None:
+        event("snapshot_taken", pipeline=pipeline, position=position)
+    return ()
+
+
+#: A plan that another load overtakes is made again, up to this many times.
+_PLANS_MAX = 5
+#: Loads that wait for the same file would all start at the same moment.
+_APART_S_MAX = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """The result of one round of planning."""
+
+    plan: Plan
+    deliveries: int = 0
+    #: More is new than may be open at a time.
+    exceeds_open_max: bool = False
+
+    @property
+    def busy(self) -> set[str]:
+        """The files that other sessions load, or that depend on what they load."""
+        return {note.name for note in self.plan.notes if note.is_busy}
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether nothing could be offered, because as many deliveries are open as may be."""
+        return self.exceeds_open_max and not self.deliveries
+
+
+class _Next(Enum):
+    """The next step after a round."""
+
+    PLAN_AGAIN = "there is more to load, or other sessions released something"
+    END = "nothing new is left"
+    GIVE_UP = "others hold what is left, and none of them makes progress"
+
+
+class _After(NamedTuple):
+    """What comes after a round."""
+
+    next: _Next
+    #: The files that other sessions still hold, to be reported.
+    busy: set[str]
+
+
+class _Waited(NamedTuple):
+    """The result of a wait for other sessions."""
+
+    are_done: bool
+    #: The files that they held.
+    busy: set[str]
+
+
+class _Load:
+    """One load, from its first plan to its report."""
+
+    def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
+        self._started = time.monotonic()
+        self._context, self._events = context, LoadEvents(context)
+        self._sessions = Sessions(context, tasks=tasks, running=running)
+        self._staged_batch = StagedBatch(context, self._sessions)
+        self._offering = Offering(context, self._sessions)
+        self._others = OtherLoads(context, self._sessions)
+
+    def report(self) -> Report:
+        try:
+            report = self._report()
+        except BaseException as error:
+            self._events.failed(error)
+            raise
+        self._events.ended(report)
+        return report
+
+    def _report(self) -> Report:
+        context, name = self._context, self._context.declared.name
+        try:
+            notes = self._load()
+        finally:
+            # A kept batch is complete.
+            with suppress(OnceloadError):
+                if self._staged_batch.kept is None:
+                    context.end()
+        notes += self._sessions.notes
+        notes += snapshot_if_due(context.engine, name)
+        report = report_of(context.ledger, name, context.batch, after=context.before)
+        if report.quarantined:
+            bad = context.ledger.all_bad(name, context.batch, after=context.before)
+            notes += note_nothing_good(context.declared, bad)
+        report = replace(
+            report,
+            version=context.version,
+            seconds=time.monotonic() - self._started,
+            engine=self._sessions.engine,
+            staged=self._staged_batch.kept,
+        )
+        return report.with_notes(notes)
+
+    def _load(self) -> tuple[Note, ...]:
+        """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""
+        notes: list[Note] = []
+        while True:
+            self._context.tidy_up()
+            offered = self._offer(notes)
+            if self._staged_batch.kept is not None:
+                # Files that arrived meanwhile are for the next run.
+                return self._notes(offered.plan, notes, busy=offered.busy)
+            notes += self._sessions.work()
+            if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
+                continue
+            after = self._wait(offered, notes)
+            if after.next is not _Next.PLAN_AGAIN or self._context.is_stopped:
+                return self._notes(offered.plan, notes, busy=after.busy)
+
+    def _offer(self, notes: list[Note]) -> _Offered:
+        """Plan, claim what is new, and hand it out to all sessions, or stage and publish it."""
+        for left in reversed(range(_PLANS_MAX)):
+            plan = self._offering.plan(notes)
+            self._events.planned(plan)
+            if not plan.to_read:
+                return _Offered(plan=plan)
+            try:
+                with self._offering.claimed(plan) as work:
+                    if not self._context.is_staged:
+                        self._offering.hand_out(work)
+                    elif work.bundles:
+                        notes += self._staged_batch.stage_and_publish(work)
+                return _Offered(plan=plan, deliveries=len(work.bundles), exceeds_open_max=work.exceeds_open_max)
+            except (ClaimedElsewhere, AlreadyConsumed, NotAlone):
+                # Another load was faster since this was planned.
+                if not left:
+                    raise
+                time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
+        raise AssertionError
+
+    def _wait(self, offered: _Offered, notes: list[Note]) -> _After:
+        """Wait until other sessions are done with the files that they hold, and leave room for what is new."""
+        is_in_line, busy = self._context.has_own_line, self._held_by_others(offered)
+        waited = self._wait_in_line(offered.plan, busy, notes) if is_in_line and busy else self._wait_for(busy, notes)
+        if offered.has_no_room and not self._others.leave_room(notes):
+            notes.append(self._no_room())
+            return _After(_Next.GIVE_UP, set() if is_in_line else waited.busy)
+        if not waited.are_done:
+            return _After(_Next.GIVE_UP, waited.busy)
+        return _After(_Next.PLAN_AGAIN if offered.exceeds_open_max or waited.busy else _Next.END, set())
+
+    def _held_by_others(self, offered: _Offered) -> set[str]:
+        busy = offered.busy
+        if self._context.left().of_batch:
+            # Another session holds it, or it is in the line of another session.
+            busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
+        return busy
+
+    def _wait_for(self, busy: set[str], notes: list[Note]) -> _Waited:
+        return _Waited(not busy or self._others.are_done_with(busy, notes), busy)
+
+    def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> _Waited:
+        """Other lines are not ours to wait for, but a planner may still hand out to ours."""
+        more = {note.name for note in plan.notes if note.has_more}
+        are_done = self._others.have_handed_out(more, notes)
+        # Files that are no longer claimed, and added nothing to our line, are planned again.
+        is_others = not more and busy <= self._context.outlook().claimed
+        is_nothing_ours = are_done and is_others and not self._context.left().of_session
+        return _Waited(are_done, set() if is_nothing_ours else busy)
+
+    def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
+        """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
+        outlook = self._context.outlook()
+        notes = [note for note in plan.notes if not note.is_busy]
+        notes += self._busy_notes(plan, busy)
+        notes += [*reported, *dead_letter_notes(outlook)]
+        notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
+        return tuple(dict.fromkeys(notes))
+
+    def _busy_notes(self, plan: Plan, busy: set[str]) -> Iterator[Note]:
+        reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
+        holders = self._context.holders() if busy else ""
+        for name in sorted(busy):
+            reason = reasons.get(name, "another run is loading it")
+            yield Note(name=name, reason=f"{reason}{holders}", is_busy=True)
+
+    def _no_room(self) -> Note:
+        declared = self._context.declared
+        open_max = declared.delivery.open_max
+        holders = self._context.holders()
+        reason = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}. Load again"
+        return Note(name=declared.name, reason=reason, is_busy=True)

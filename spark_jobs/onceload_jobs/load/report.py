@@ -1,0 +1,85 @@
+"""The result of a load."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from onceload_core.names import Batch, Position, Version
+from onceload_core.postgres import PostgresLedger
+from onceload_jobs.files.notes import Ignored, Note
+from onceload_jobs.load.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The result of a load, from the ledger."""
+
+    pipeline: str
+    batch: Batch
+    position: Position
+    #: The version of the declaration that it was loaded with.
+    version: Version | None = None
+    loaded: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    #: What ran the sessions; None if there was nothing to load.
+    engine: Engine | None = None
+    #: Rows that wait to be published; None if nothing was staged, or all of it is published.
+    staged: int | None = None
+    notes: tuple[Note, ...] = ()
+    #: Fields without a column, which were not loaded, with the number of records that have them …
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
+    #: … among those that were looked at.
+    ignored_of: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records were read, whatever became of them."""
+        return self.loaded + self.duplicates + self.quarantined + self.filtered
+
+    @property
+    def rows_per_s(self) -> int:
+        return round(self.loaded / self.seconds) if self.seconds else 0
+
+    def with_notes(self, notes: Iterable[Note]) -> "Report":
+        """With the notes about files, and all fields that were ignored."""
+        some = tuple(notes)
+        ignored = sum((note.ignored for note in some if note.ignored is not None), self.ignored)
+        kept = tuple(note for note in some if note.ignored is None)
+        return replace(self, notes=kept, ignored_fields=dict(ignored.fields), ignored_of=ignored.records)
+
+    @property
+    def ignored(self) -> Ignored:
+        return Ignored.of(self.ignored_fields, records=self.ignored_of)
+
+    def and_then(self, later: "Report") -> "Report":
+        """The sum of two consecutive loads of one batch."""
+        ignored = self.ignored + later.ignored
+        return replace(
+            later,
+            ignored_fields=dict(ignored.fields),
+            ignored_of=ignored.records,
+            loaded=self.loaded + later.loaded,
+            duplicates=self.duplicates + later.duplicates,
+            quarantined=self.quarantined + later.quarantined,
+            filtered=self.filtered + later.filtered,
+            bytes=self.bytes + later.bytes,
+            seconds=self.seconds + later.seconds,
+        )
+
+
+def report_of(ledger: PostgresLedger, pipeline: str, batch: Batch, *, after: Position) -> Report:
+    """The result of a batch since a position, from the ledger, regardless of lost answers."""
+    outcome = ledger.outcome_of(pipeline, batch, after=after)
+    return Report(
+        pipeline=pipeline,
+        batch=batch,
+        position=outcome.position,
+        loaded=outcome.counts.loaded,
+        duplicates=outcome.counts.duplicate,
+        quarantined=outcome.counts.quarantined,
+        filtered=outcome.counts.filtered,
+        bytes=outcome.bytes,
+    )

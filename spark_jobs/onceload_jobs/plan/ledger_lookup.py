@@ -1,0 +1,44 @@
+"""What the ledger and the board know about files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from onceload_core.errors import NotFound
+from onceload_core.names import DeliveryId, Position
+from onceload_core.ports import KnownProducer, Ledger, Outlook
+from onceload_jobs.files.notes import Note
+
+#: The producers of the registered names.
+KnownNames: TypeAlias = Mapping[str, KnownProducer]
+
+
+def dead_letter_notes(outlook: Outlook) -> tuple[Note, ...]:
+    """The files with a part in the dead letters."""
+    return tuple(
+        Note(name=name, reason=dead_letter_reason(dead), needs_a_person=True)
+        for name, dead in outlook.dead_letters.items()
+    )
+
+
+def dead_letter_reason(dead: DeliveryId) -> str:
+    return (
+        f"a part of it became dead letter {dead}, because it failed as often as deliveries_max allows. That part"
+        f" is not loaded. See `onceload deliveries show {dead}`, fix the cause, then"
+        f" `onceload deliveries redeliver {dead}`"
+    )
+
+
+def outlook_of(ledger: Ledger[Any], pipeline: str) -> Outlook:
+    try:
+        return ledger.outlook(pipeline)
+    except NotFound:
+        # Planned before the first load.
+        return Outlook(position=Position(0), claimed=frozenset())
+
+
+def find_known(ledger: Ledger[Any], pipeline: str, names: Sequence[str]) -> KnownNames:
+    try:
+        return ledger.find(pipeline, names)
+    except NotFound:
+        # Planned before the first load: no file is known yet.
+        return {}

@@ -1,0 +1,77 @@
+"""Files that wait because they must not overtake a file that cannot be read."""
+
+from ast import literal_eval
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from onceload_core.ports import Outlook
+from onceload_core.verdicts import Order
+from onceload_jobs.files.listing import Listed, Listing
+from onceload_jobs.files.notes import Note
+from onceload_jobs.formats.chunks import LastLineOpen
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.plan.ledger_lookup import dead_letter_reason
+from onceload_jobs.plan.to_read import FileToRead, Finding
+
+
+def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[Listed, Note]:
+    """Files whose new records depend on another run: it may load a copy, or records that come first."""
+    to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
+    if outlook.dead_letters:
+        name, dead = next(iter(outlook.dead_letters.items()))
+        reason = f"which records of this file are new depends on {name}: {dead_letter_reason(dead)}"
+        return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
+    reason = (
+        "which records of this file are new depends on the records that another run is loading. Nothing of this file "
+        "is planned until that run ends"
+    )
+    return {listed: Note(name=listed.name, reason=reason, is_busy=True, has_more=True) for listed in to_read}
+
+
+def waiting_behind(
+    declared: Declared,
+    listing: Listing,
+    found: Mapping[Listed, Finding],
+    *,
+    copies: Container[Listed],
+) -> dict[Listed, Note]:
+    """The files that would overtake one that is not read completely: they wait.
+
+    A copy in progress of a file that sorts after it does not count: each of the two would wait for the other.
+    """
+    not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
+    # The listing names these with `repr`. Refused files hold no records of their own.
+    not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *listing.misnamed)]
+    if not not_whole:
+        return {}
+    first = min(not_whole)
+    return {
+        listed: waits_for(declared, listed.name, first if first.isprintable() else repr(first))
+        for listed, file in found.items()
+        if isinstance(file, FileToRead) and file.spans and listed.name > first
+    }
+
+
+def _is_not_whole(file: Finding) -> bool:
+    """Whether a part of a file is missing, as far as a plan can know."""
+    if isinstance(file, FileToRead):
+        end = file.spans[-1][1] if file.spans else None
+        return end is not None and end < file.listed.size
+    return isinstance(file, Note)
+
+
+def open_ends(found: Iterable[Finding]) -> Iterator[Note]:
+    """Files whose plan leaves out their last line; for some files only reading finds it."""
+    for file in found:
+        if isinstance(file, FileToRead) and _is_not_whole(file) and file.spans[-1][1] is not None:
+            yield Note(name=file.listed.name, reason=str(LastLineOpen(file.listed.size - file.spans[-1][1])))
+
+
+def waits_for(declared: Declared, name: str, other: str) -> Note:
+    """Why a file waits that would overtake another one."""
+    if declared.producer is not None and declared.producer.order is Order.ORDERED:
+        setting, lost = "producer.order: ordered", "the missing records would count as duplicates"
+    else:
+        setting, lost = "delivery.mode: ordered", "its records would take effect before the missing ones"
+    reason = f"waits for {other}, which is not completely read. If this file were loaded first, {lost} ({setting})"
+    what_to_do = f"Complete or repair {other}, and load again. To continue without its missing records, remove it first"
+    return Note(name=name, reason=f"{reason}. Nothing new of this file is loaded. {what_to_do}")

@@ -1,0 +1,209 @@
+"""The rows that Postgres makes of all staged records, with one query.
+
+The records wait in a table of the stage. Once all of them are staged, one transaction makes the rows. So what is
+audited is what is published, and a query with other results in each run loads one of them.
+
+If a query makes the rows of each record separately, and nothing else reads the rows before they are published, no table
+holds them. The records wait in files, and the transaction that publishes transforms file after file.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from secrets import token_hex
+from typing import TypeAlias
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from onceload_core.errors import RowsRefused, SettingRefused
+from onceload_core.postgres.connection import first_line, sqlstate, statements, translated
+from onceload_jobs.batch.job import Job, TransformRefused
+from onceload_jobs.batch.made_columns import writing_columns
+from onceload_jobs.batch.pieces import StagedPiece, check_kept, insert_piece, staged_pieces
+from onceload_jobs.batch.stage import SCHEMA, Stage, still_there
+from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column, parse_column
+from onceload_jobs.publish.query_plans import check_reads_all, is_of_single_records
+from onceload_jobs.publish.source import WORK_MEMORY
+from onceload_jobs.write.binary_copy import copy_encoded
+from onceload_jobs.write.find_refused import ROW_REFUSED
+from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.target import types_there
+from onceload_jobs.write.writer import Writer, cast_to_target, copy_columns
+
+SQL = statements("postgres_transform.sql", package=__package__)
+#: Besides rows: what a query cannot be, names, or has no right to read.
+_QUERY_REFUSED = (*ROW_REFUSED, "0A", "2F", "38", "39", "3F", "42", "55000", "HV")
+_EXPECTED = "one query of Postgres over the relation records, without a semicolon"
+#: What Postgres calls a column without a name.
+_UNNAMED = "?column?"
+#: The delivery of the one piece with the made rows.
+_MADE = -1
+#: How many rows the server has written, and how many should be made of the records of each loaded file.
+Made: TypeAlias = tuple[int, Counter[int | None]]
+
+
+def with_made_columns(engine: Engine, job: Job) -> Job:
+    """The job that writes the columns of its query; planning it reads no records."""
+    name = f"{token_hex(8)} records"
+    records = f"{SCHEMA}.{quoted(name)}"
+    with translated(pipeline=job.declared.name, doing="planning the transform"), engine.connect() as connection:
+        transaction = connection.begin()
+        _create(connection, records, job)
+        with _refusing_the_query():
+            plan = run(connection, f"EXPLAIN (FORMAT JSON) {_query(job, records)}").scalar_one()[0]["Plan"]
+        check_reads_all(plan, name)
+        made, is_changing = _made_of(connection, job, records)
+        transaction.rollback()
+    for lineage in (PRODUCER_ID, SEQUENCE):
+        if made.get(lineage, "bigint") != "bigint":
+            raise SettingRefused("transform", f"{lineage} of another type", f"{lineage} as it is in records, a bigint")
+    columns = _columns(job, made)
+    if not columns:
+        raise SettingRefused("transform", "no column", "at least one column besides _producer_id and _sequence")
+    is_by_record = is_of_single_records(plan, name) and not is_changing
+    has_lineage = {PRODUCER_ID, SEQUENCE} <= made.keys()
+    return replace(writing_columns(job, columns, has_lineage=has_lineage), is_by_record=is_by_record)
+
+
+def _made_of(connection: Connection, job: Job, records: str) -> tuple[dict[str, str], bool]:
+    """The columns that the query makes, and whether it may make other rows when it is run again in a transaction.
+
+    Until the end of the transaction, no column that the query reads gets another type.
+    """
+    view = f"{SCHEMA}.{quoted(f'{token_hex(8)} made')}"
+    with _refusing_the_query():
+        run(connection, f"CREATE VIEW {view} AS {_query(job, records)}")
+    made = types_there(connection, view)
+    is_changing = bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
+    run(connection, f"DROP VIEW {view}")
+    return made, is_changing
+
+
+def _columns(job: Job, made: Mapping[str, str]) -> tuple[Column, ...]:
+    return tuple(_column(job, *each) for each in made.items() if each[0] not in (PRODUCER_ID, SEQUENCE))
+
+
+def _column(job: Job, name: str, of_type: str) -> Column:
+    """A made column. One that is declared not null must not be null in the target either."""
+    if name == _UNNAMED:
+        raise SettingRefused("transform", "a column without a name", "a name for each column (AS name)")
+    try:
+        column = parse_column(name, of_type)
+    except SettingRefused:
+        expected = "a type that a pipeline file may declare, such as numeric(12,2) (use CAST in the SQL)"
+        raise SettingRefused(f"transform: column {name}", of_type, expected) from None
+    return replace(column, not_null=any(each.not_null for each in job.columns if each.name == name))
+
+
+def create_records(engine: Engine, job: Job, stage: Stage) -> None:
+    """Create the table of the records; it is dropped with the stage."""
+    with still_there(stage), engine.begin() as connection:
+        _create(connection, stage.of_records(job.columns).rows, job)
+
+
+def _create(connection: Connection, records: str, job: Job) -> None:
+    run(connection, f"CREATE UNLOGGED TABLE {records} ({copy_columns(job.columns, lineage=True)})")
+
+
+def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> tuple[StagedPiece, ...]:
+    """Make the rows of all staged records, and add the piece that counts them; once in a stage, even if repeated."""
+    with translated(pipeline=job.declared.name, doing="transforming records"), still_there(stage):
+        made = [piece for piece in staged_pieces(engine, stage) if piece.delivery == _MADE]
+        if not made:
+            with engine.begin() as connection:
+                made = [_make(connection, job, stage, pieces)]
+    return (*pieces, *made)
+
+
+def _make(connection: Connection, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> StagedPiece:
+    check_kept(connection, stage, len(pieces))
+    rows = _make_of_records(connection, job, stage) if any(piece.records for piece in pieces) else 0
+    piece = StagedPiece(
+        delivery=_MADE, number=0, is_last=True, advances=(), rows=rows, quarantined=(), bytes=0, records=0
+    )
+    insert_piece(connection, stage, piece)
+    return piece
+
+
+def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
+    run(connection, WORK_MEMORY)
+    for name in _never_null(job):
+        run(connection, f"ALTER TABLE {stage.rows} ALTER COLUMN {quoted(name)} SET NOT NULL")
+    records = stage.of_records(job.columns).rows
+    # Without statistics, the plan of a join or of groups would be a guess.
+    run(connection, f"ANALYZE {records}")
+    now = _columns(job, _made_of(connection, job, records)[0])
+    if [(each.name, each.type) for each in now] != [(each.name, each.type) for each in job.written]:
+        # INSERT would round or cut values.
+        raise TransformRefused(job.declared.name, "a table that the query reads was altered while records were staged")
+    # If this process is killed, its query ends too.
+    run(connection, "SET LOCAL client_connection_check_interval = '10s'")
+    names = ", ".join(map(quoted, stage.writer.names))
+    with _refusing_rows(job):
+        return run(connection, f"INSERT INTO {stage.rows} ({names}) {_query(job, records, names)}").rowcount
+
+
+def may_transform_files(job: Job) -> bool:
+    """Whether records may go from files through the query into the target, as far as the rows are concerned."""
+    # Old rows are deleted first, and the rows of a target without lineage could not be counted by file.
+    return job.is_by_record and not job.replaced and job.declared.target.lineage == job.has_lineage
+
+
+def transform_file(connection: Connection, job: Job, stage: Stage, encoded: Iterator[bytes]) -> Made:
+    """Write the rows of some records to the target."""
+    arriving = stage.beside("arriving")
+    # Created in this transaction, it costs no WAL, and is dropped with the stage.
+    run(connection, f"CREATE UNLOGGED TABLE IF NOT EXISTS {arriving} (LIKE {stage.of_records(job.columns).rows})")
+    run(connection, f"TRUNCATE {arriving}")
+    copy_encoded(connection, encoded, table=arriving, names=stage.in_files)
+    return transform_table(connection, job, arriving)
+
+
+def transform_table(connection: Connection, job: Job, records: str) -> Made:
+    """The same for the records in a table."""
+    producer_id = PRODUCER_ID if job.has_lineage else "CAST(NULL AS bigint)"
+    has_null = " OR ".join(f"{quoted(name)} IS NULL" for name in _never_null(job)) or "false"
+    counts = f"SELECT {producer_id}, count(*), bool_or({has_null}) FROM ({_query(job, records)}) AS counted GROUP BY 1"
+    counted = run(connection, counts).all()
+    table = table_name(job.declared.target)
+    if any(row[2] for row in counted):
+        raise RowsRefused(job.declared.name, table, "a column that is declared not null is null")
+    names = ", ".join(map(quoted, Writer.into_target(job.declared.target, job.written).names))
+    written = run(connection, f"INSERT INTO {table} ({names}) {_query(job, records, names)}").rowcount
+    return written, Counter({row[0]: row[1] for row in counted})
+
+
+def _never_null(job: Job) -> Iterator[str]:
+    yield from (column.name for column in job.written if column.not_null)
+    if job.records_have_own_ids:
+        yield from (field.name for field in LINEAGE)
+
+
+def _query(job: Job, records: str, names: str = "*") -> str:
+    """The query of the pipeline file, over a table of records."""
+    of_records = f"SELECT {cast_to_target(job.columns, lineage=True)} FROM {records}"
+    # On lines of its own, because it may end with a comment.
+    sql = (job.declared.transform or "").rstrip().removesuffix(";")
+    return f"WITH records AS ({of_records}) SELECT {names} FROM (\n{sql}\n) AS made"
+
+
+@contextmanager
+def _refusing_the_query() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if not sqlstate(error).startswith(_QUERY_REFUSED):
+            raise
+        raise SettingRefused("transform", first_line(error), _EXPECTED) from error
+
+
+@contextmanager
+def _refusing_rows(job: Job) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if not sqlstate(error).startswith(_QUERY_REFUSED):
+            raise
+        raise TransformRefused(job.declared.name, first_line(error)) from error

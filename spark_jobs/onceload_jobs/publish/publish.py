@@ -1,0 +1,322 @@
+"""Publish all staged rows of a batch, with all of their proofs, in one commit."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from onceload_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    NeedsAPerson,
+    PipelineBusy,
+    RowsRefused,
+)
+from onceload_core.events import event
+from onceload_core.names import ProducerId
+from onceload_core.ports import Advance, Claim, Commit, QuarantinedRecord
+from onceload_core.postgres import BulkCommit, PostgresLedger
+from onceload_core.postgres.connection import CONCURRENT_CHANGE, first_line, translated
+from onceload_core.replay import Condition, Counts
+from onceload_core.spans import SpanSet
+from onceload_jobs.batch.job import Job, Replacement
+from onceload_jobs.batch.pieces import StagedPiece, check_kept
+from onceload_jobs.batch.spool import read_file
+from onceload_jobs.batch.stage import Stage, StageLost
+from onceload_jobs.files.notes import Note
+from onceload_jobs.pipeline.declared import Target, Write
+from onceload_jobs.publish.early_copy import Begun, EarlyCopy
+from onceload_jobs.publish.merge import advances_of, merge_in, refuse_twice
+from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
+from onceload_jobs.publish.replaced_rows import replace_rows
+from onceload_jobs.publish.source import WORK_MEMORY
+from onceload_jobs.read.limits import check_quarantine
+from onceload_jobs.write.binary_copy import copy_encoded
+from onceload_jobs.write.find_refused import is_of_rows
+from onceload_jobs.write.patience import Patience
+from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.target import undeclared_columns
+from onceload_jobs.write.writer import ColumnsDiffer, Writer, cast_to_target
+
+
+@dataclass(eq=False)
+class BatchIncomplete(NeedsAPerson):
+    """A part of a batch could not be staged, and the batch may only be published completely."""
+
+    pipeline: str
+    batch: str
+    tries: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: a part of batch {self.batch} failed {self.tries} times, last with: "
+            f"{self.reason}; nothing was published, because this batch is published completely or not at all. Fix the "
+            "cause, and load again."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchTotals:
+    """What all pieces of a batch bring and prove together."""
+
+    pieces: int
+    rows: int
+    #: The files with rows that are in no table.
+    files: tuple[str, ...]
+    #: How many rows of a transform in those files each file of records has.
+    rows_of: Counter[int | None]
+    #: How many good records were read; a transform may make more or fewer rows of them.
+    records: int
+    bytes: int
+    quarantined: tuple[QuarantinedRecord, ...]
+    advances: tuple[Advance, ...]
+    #: The generations whose rows are replaced.
+    replaced: tuple[ProducerId, ...]
+
+    @classmethod
+    def of(cls, job: Job, pieces: Sequence[StagedPiece]) -> "_BatchTotals":
+        read = advances_of(pieces)
+        ids = {advance.producer_id for advance in read}
+        replaced = tuple(replacement.old for new, replacement in job.replaced.items() if new in ids)
+        return cls(
+            pieces=len(pieces),
+            rows=sum(piece.rows for piece in pieces),
+            files=tuple(piece.file for piece in pieces if piece.file),
+            rows_of=_added_up(each for piece in pieces for each in piece.rows_of),
+            records=sum(piece.records for piece in pieces),
+            bytes=sum(piece.bytes for piece in pieces),
+            quarantined=tuple(record for piece in pieces for record in piece.quarantined),
+            advances=read + _noted_as_replaced(replaced),
+            replaced=replaced,
+        )
+
+    def with_made(self, rows_of: Counter[int | None]) -> "_BatchTotals":
+        """With the rows of a transform that the publishing transaction has made."""
+        return replace(self, rows=rows_of.total(), rows_of=rows_of)
+
+    @property
+    def probe(self) -> Advance | None:
+        """An advance that shows whether the batch took effect."""
+        return next((advance for advance in self.advances if advance.spans), None)
+
+
+def _added_up(rows_of: Iterable[tuple[int | None, int]]) -> Counter[int | None]:
+    total: Counter[int | None] = Counter()
+    for file, rows in rows_of:
+        total[file] += rows
+    return total
+
+
+def _noted_as_replaced(replaced: Sequence[ProducerId]) -> tuple[Advance, ...]:
+    return tuple(Advance(producer_id=old, spans=SpanSet(), condition=Condition.REPLACED) for old in replaced)
+
+
+def publish(
+    engine: Engine,
+    ledger: PostgresLedger,
+    job: Job,
+    stage: Stage,
+    pieces: Sequence[StagedPiece],
+    *,
+    claim: Claim,
+    early: EarlyCopy | None = None,
+) -> None:
+    """Commit until it is certain that it took effect; first in the transaction that has copied files already."""
+    totals = _BatchTotals.of(job, pieces)
+    if not totals.advances:
+        return
+    check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
+    patience = Patience()
+    begun = early.take(totals.files) if early else None
+    with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
+        while True:
+            if job.is_by_record and stage.spool is not None:
+                begun = patience.until_answered(_Transforming(engine, job, stage, totals, begun))
+                totals = totals.with_made(begun.made)
+            new = patience.until_answered(
+                partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
+            )
+            commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
+            try:
+                # The transaction that has copied files early serves the first try, and ends with it.
+                with closing(early) if early else nullcontext(), closing(begun) if begun else nullcontext():
+                    _commit(ledger, job, commit, begun=begun)
+            except AlreadyConsumed as error:
+                # Another run may have loaded records of the same producers; of files, only an unknown process.
+                if not job.records_have_own_ids:
+                    raise
+                patience.wait(error)
+            except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+                patience.wait(error)
+                if patience.until_answered(partial(_took_effect, ledger, job, totals)):
+                    return
+            else:
+                return
+            begun = None
+
+
+class _Transforming:
+    """Transforms the records that the transaction of the early copies has not, or all of them in another one."""
+
+    def __init__(self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, begun: Begun | None) -> None:
+        self._engine, self._job, self._stage, self._files, self._begun = engine, job, stage, totals.files, begun
+
+    def __call__(self) -> Begun:
+        job, stage = self._job, self._stage
+        with translated(pipeline=job.declared.name, doing="transforming records"), _refusing_rows(job):
+            # A transaction that has failed is not used again.
+            begun, self._begun = self._begun or Begun.begin(self._engine, job, stage), None
+            try:
+                begun.transform_rest(self._files)
+            except FileNotFoundError as error:
+                begun.close()
+                raise StageLost(stage.name) from error
+            except BaseException:
+                begun.close()
+                raise
+        return begun
+
+
+@contextmanager
+def _new_columns_mean_busy(job: Job) -> Iterator[None]:
+    """If another run has just added columns, the batch is published by a later call, which reads their types."""
+    try:
+        yield
+    except ColumnsDiffer as error:
+        raise PipelineBusy(job.declared.name, CONCURRENT_CHANGE) from error
+
+
+def _commit_of(
+    job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim, begun: Begun | None
+) -> Commit[Connection]:
+    """The commit of the new rows, and of all that the batch proves."""
+    kind: Callable[..., Commit[Connection]]
+    kind = Commit if new.offered is None else partial(BulkCommit, offered=new.offered)
+    return kind(
+        session=job.session,
+        batch=job.batch,
+        advances=new.advances,
+        write_rows=_Publication(job=job, stage=stage, totals=totals, source=new.source, begun=begun).write,
+        claim=claim,
+        counts=Counts(
+            loaded=new.count,
+            duplicate=totals.rows - new.count,
+            quarantined=len(totals.quarantined),
+            # A transform may also make several rows of one record; then nothing was filtered out.
+            filtered=max(0, totals.records - totals.rows),
+        ),
+        bytes=totals.bytes,
+        message_ids=new.message_ids,
+        quarantined=totals.quarantined,
+        run=job.run,
+    )
+
+
+def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection], *, begun: Begun | None) -> None:
+    with _refusing_rows(job):
+        position = ledger.commit(commit, begun=begun.connection if begun else None)
+    event(
+        "batch_published",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        position=position,
+        rows=commit.counts.loaded,
+        quarantined=commit.counts.quarantined,
+    )
+
+
+@contextmanager
+def _refusing_rows(job: Job) -> Iterator[None]:
+    """Translate a refusal of the batch by the target's constraints or triggers."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(error)) from error
+
+
+def half_read(job: Job, pieces: Sequence[StagedPiece], notes: Sequence[Note]) -> dict[ProducerId, Replacement]:
+    """New generations that were not read completely: they must not replace loaded rows."""
+    read = {advance.producer_id: advance for advance in advances_of(pieces)}
+    noted = {note.name for note in notes}
+    return {
+        new: replacement
+        for new, replacement in job.replaced.items()
+        if new in read and (replacement.name in noted or not replacement.is_whole(read[new]))
+    }
+
+
+def _took_effect(ledger: PostgresLedger, job: Job, totals: _BatchTotals) -> bool:
+    """A commit exists completely or not at all, so one of its spans is enough to check."""
+    probe = totals.probe
+    if probe is None:
+        return False
+    known = ledger.know(job.session, [probe.producer_id])
+    return known[probe.producer_id].state.consumed.covers(probe.spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Publication:
+    """The rows that a commit takes from a stage into the target."""
+
+    job: Job
+    stage: Stage
+    totals: _BatchTotals
+    #: Where the new rows of its table are selected from.
+    source: str
+    #: The transaction that has copied some files already.
+    begun: Begun | None
+
+    @property
+    def _target(self) -> Target:
+        return self.job.declared.target
+
+    def write(self, connection: Connection) -> int:
+        job, replaced = self.job, self.totals.replaced
+        check_kept(connection, self.stage, self.totals.pieces)
+        run(connection, WORK_MEMORY)
+        added = undeclared_columns(connection, self.stage.rows, known=[column.name for column in job.written])
+        writer = Writer.into_target(self._target, job.written).adding(added)
+        # The server's own message is still available here.
+        with _refusing_rows(job):
+            writer.add_columns(connection)
+            append_or_merge = partial(self._append_or_merge, connection, writer)
+            return replace_rows(connection, job, replaced, append_or_merge) if replaced else append_or_merge()
+
+    def _append_or_merge(self, connection: Connection, writer: Writer) -> int:
+        """Write the new rows to the target, and return how many the server wrote."""
+        match self._target.write:
+            case Write.APPEND:
+                written = self.begun.written if self.begun else writer.begun(connection)
+                return written.remaining(connection, self._append(connection, writer))
+            case Write.MERGE:
+                if self.job.declared.transform is not None:
+                    refuse_twice(connection, self.job, self.source)
+                return merge_in(connection, self._target, self.source, writer.columns)
+
+    def _append(self, connection: Connection, writer: Writer) -> int:
+        names, selected = ", ".join(map(quoted, writer.names)), cast_to_target(writer.columns, lineage=writer.lineage)
+        insert = f"INSERT INTO {writer.table} ({names}) SELECT {selected} FROM {self.source}"
+        return self._copy_files(connection) + run(connection, insert).rowcount
+
+    def _copy_files(self, connection: Connection) -> int:
+        """Copy the rows of the pieces that have a file."""
+        writer, folder = Writer.into_target(self._target, self.job.written), self.stage.spool
+        if folder is None:
+            return 0
+        copied = dict(self.begun.copied) if self.begun else {}
+        try:
+            for file in set(self.totals.files) - copied.keys():
+                rows = read_file(folder, file)
+                copied[file] = copy_encoded(connection, rows, table=writer.table, names=writer.names)
+        except FileNotFoundError as error:
+            # A cleaner of temporary files may have removed it; then the batch is staged again.
+            raise StageLost(self.stage.name) from error
+        return sum(copied.values())

@@ -1,0 +1,27 @@
+"""The rows that a commit selects, and how their records are distinguished."""
+
+from dataclasses import dataclass
+
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+
+#: For sorts and joins of whole batches.
+WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
+    """Rows to select from, as SQL."""
+
+    rows: str
+    #: The columns with the file and the position of a row's record.
+    of_record: tuple[str, str] = (PRODUCER_ID, SEQUENCE)
+
+    @property
+    def counts(self) -> str:
+        """A statement that counts the rows by producer, which may be null after a transform."""
+        return f"SELECT {PRODUCER_ID} AS producer_id, count(*) AS rows FROM {self.rows} GROUP BY {PRODUCER_ID}"
+
+
+def position_of(ids: str, *, of_record: tuple[str, ...]) -> str:
+    """Which record of its id a row belongs to, from 1: all rows of the first record are kept."""
+    return f"rank() OVER (PARTITION BY {ids} ORDER BY {', '.join(of_record)})"

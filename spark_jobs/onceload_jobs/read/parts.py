@@ -1,0 +1,247 @@
+"""Split a chunk into parts: whole records in order, with at most one part in memory."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Protocol
+
+from onceload_jobs.files.addresses import Unreadable, errors_naming
+from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.fingerprints import StreamMarks
+from onceload_jobs.files.reading import open_stream, read_at
+from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part
+from onceload_jobs.pipeline.declared import Format, Source
+from onceload_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
+
+
+def is_stream(source: Source, name: str) -> bool:
+    """Whether the records of a file can only be found by reading it from its start."""
+    multiline = source.format is Format.CSV and source.csv.multiline
+    return source.format.is_whole or multiline or Compression.of(name) is not Compression.NONE
+
+
+#: How far into a file lines are counted for messages, because that is quick.
+_COUNTED_BYTES = 64 * 2**20
+
+
+class _Ends(Protocol):
+    """Finds records in consecutive blocks, the first of which begins with a record."""
+
+    @property
+    def open_quote(self) -> int | None:
+        """The position of an unclosed quote, from the start of the first block."""
+
+    def last_end(self, block: bytes) -> int | None:
+        """Return the end of the last record that ends in this block, after its newline."""
+
+    def first_end(self, block: bytes) -> int | None:
+        """Return the end of the first record; the bytes after it must be passed again in the next block."""
+
+
+@dataclass
+class UnfinishedRecord:
+    """What a chunk holds after its last whole record; known after reading all of it."""
+
+    size: int = 0
+    #: The position of an unclosed quote in it, in the (decompressed) stream.
+    open_quote: int | None = None
+
+    def note(self, size: int, ends: _Ends, *, begin: int) -> None:
+        self.size, opened = size, ends.open_quote
+        self.open_quote = None if opened is None else begin + opened
+
+
+def parts_of(
+    chunk: Chunk, source: Source, *, marks: StreamMarks | None = None, rest: UnfinishedRecord | None = None
+) -> Iterator[Part]:
+    """Read the whole records of a chunk.
+
+    Marks that are given for a compressed file are exactly at the end of each part when it is returned.
+    A truncated stream first returns all of its whole records, and then raises Incomplete.
+    A record that fits neither `record_bytes_max` nor `chunk_bytes` with its newline is a part of its own, because it
+    is never held in memory; oversized records that fit into a chunk are found by the reader of the parts.
+    Reading ends early in such a record if a quote is open, which would swallow the rest of the file.
+    """
+    is_packed = Compression.of(chunk.url) is not Compression.NONE
+    with open_stream(chunk.url) as stream:
+        reader = _Reader(stream, chunk, marks=marks if is_packed else None)
+        if is_packed:
+            reader.skip()
+        else:
+            reader.seek()
+        yield from _parts(reader, _ends_of(source, first=chunk.first), source, rest or UnfinishedRecord())
+
+
+def find_open_end(url: str, source: Source, *, first: int, size: int) -> LastLineOpen | FileRefused | None:
+    """Why a plain file's `[first, size)`, which starts at a record, holds no whole record."""
+    ends, at, step = _ends_of(source, first=first), first, LOOK_BYTES
+    while at < size and (block := read_at(url, offset=at, size=min(step, size - at))):
+        if ends.last_end(block) is not None:
+            return None
+        at, step = at + len(block), min(2 * step, STEP_BYTES)
+        if ends.open_quote is not None and at - first >= _held_max(source):
+            break
+    rest = UnfinishedRecord()
+    rest.note(at - first, ends, begin=first)
+    return open_end(url, source, rest)
+
+
+def open_end(url: str, source: Source, rest: UnfinishedRecord, *, sealed: bool = False) -> LastLineOpen | FileRefused:
+    """Report an unfinished record: it may still be written, or its quote may never be closed."""
+    if rest.open_quote is None:
+        return LastLineOpen(rest.size)
+    quote = f"the quote that opens at {_place(url, rest.open_quote)} is not closed"
+    if rest.size < _held_max(source):
+        if not sealed:
+            return LastLineOpen(rest.size, f"is not complete: {quote} yet")
+        found = f"{quote} before the end of the file, which counts as complete (source.sealed)"
+        return FileRefused(url, "closed quotes", found, "Close that quote")
+    fix = "Close that quote, or raise record_bytes_max if its value is meant to be so long"
+    return FileRefused(url, "closed quotes", f"{quote} in the {_held_max(source)} bytes that a record may have", fix)
+
+
+def _place(url: str, at: int) -> str:
+    """Format a position in the stream for messages, with its line if that is quick to count."""
+    if at > _COUNTED_BYTES:
+        return f"byte {at}"
+    with errors_naming(url), open_stream(url) as stream:
+        line = stream.read(at).count(b"\n") + 1
+    return f"line {line} (byte {at})"
+
+
+def _ends_of(source: Source, *, first: int) -> _Ends:
+    if source.format is Format.CSV and source.csv.multiline:
+        from onceload_jobs.formats.csv.dialect import RecordEnds
+
+        return RecordEnds(source.csv, starts_file=first == 0)
+    return _LineEnds()
+
+
+class _LineEnds:
+    open_quote = None
+
+    def last_end(self, block: bytes) -> int | None:
+        return block.rfind(b"\n") + 1 or None
+
+    def first_end(self, block: bytes) -> int | None:
+        return block.find(b"\n") + 1 or None
+
+
+class _Reader:
+    """Reads a chunk's bytes in order, and none after its end."""
+
+    def __init__(self, stream: BinaryIO, chunk: Chunk, *, marks: StreamMarks | None) -> None:
+        self.chunk = chunk
+        self.marks = marks
+        self._stream = stream
+        self._at = chunk.first
+        self._unread = b""
+
+    def seek(self) -> None:
+        with errors_naming(self.chunk.url):
+            if self._stream.seek(0, os.SEEK_END) < self.chunk.first:
+                raise self._too_short()
+            self._stream.seek(self.chunk.first)
+
+    def skip(self) -> None:
+        """Read up to the start of the chunk, because compressed files cannot be seeked."""
+        missing = self.chunk.first
+        while missing:
+            block = self._take(min(STEP_BYTES, missing))
+            if not block:
+                raise self._too_short()
+            self.feed(block)
+            missing -= len(block)
+
+    def read(self, size: int) -> bytes:
+        if self._unread:
+            block, self._unread = self._unread[:size], self._unread[size:]
+            return block
+        if self.chunk.end is None:
+            return self._take(size)
+        block = self._take(min(size, self.chunk.end - self._at))
+        self._at += len(block)
+        if not block and self._at < self.chunk.end:
+            # Without the end of the file, its last line would look like a whole record.
+            raise self._too_short()
+        return block
+
+    def unread(self, block: bytes) -> None:
+        self._unread = block + self._unread
+
+    def feed(self, block: bytes) -> None:
+        if self.marks is not None:
+            self.marks.feed(block)
+
+    def _take(self, size: int) -> bytes:
+        with errors_naming(self.chunk.url):
+            return self._stream.read(size)
+
+    def _too_short(self) -> Unreadable:
+        return Unreadable(self.chunk.url, f"it ends before byte {self.chunk.end or self.chunk.first}")
+
+
+def _parts(reader: _Reader, ends: _Ends, source: Source, rest: UnfinishedRecord) -> Iterator[Part]:
+    held_max, begin = _held_max(source), reader.chunk.first
+    first, held = begin, bytearray()
+    while block := reader.read(_wanted_bytes(source, len(held))):
+        end = ends.last_end(block)
+        if end is not None:
+            raw = block if not held and end == len(block) else b"".join((held, memoryview(block)[:end]))
+            yield _part(reader, first=first, raw=raw)
+            first, held = first + len(held) + end, bytearray(memoryview(block)[end:])
+        elif len(held) + len(block) < held_max:
+            held += block
+        elif ends.open_quote is not None:
+            rest.note(len(held) + len(block), ends, begin=begin)
+            return
+        else:
+            long, has_end = _too_long(reader, ends, first=first, begun=bytes(held) + block)
+            if not has_end:
+                rest.note(long.end - first, ends, begin=begin)
+                return
+            first, held = long.end, bytearray()
+            yield long
+    # With an open quote, more than the last line would be one record.
+    is_open = ends.open_quote is not None and b"\n" in held
+    if held and reader.chunk.sealed and not is_open:
+        yield replace(_part(reader, first=first, raw=bytes(held)), is_tail=True)
+    elif held:
+        rest.note(len(held), ends, begin=begin)
+
+
+def _wanted_bytes(source: Source, held_bytes: int) -> int:
+    """How much to read: what is missing to a whole number of chunks, unless a record in memory would get too long."""
+    missing = source.chunk_bytes - held_bytes % source.chunk_bytes
+    return min(missing, _held_max(source) - held_bytes)
+
+
+def _held_max(source: Source) -> int:
+    # Whether a record stands alone must not depend on where parts start.
+    return max(source.record_bytes_max, source.chunk_bytes)
+
+
+def _part(reader: _Reader, *, first: int, raw: bytes) -> Part:
+    reader.feed(raw)
+    return Part(producer_id=reader.chunk.producer_id, first=first, end=first + len(raw), raw=raw)
+
+
+def _too_long(reader: _Reader, ends: _Ends, *, first: int, begun: bytes) -> tuple[Part, bool]:
+    """Skip the rest of a record, and return whether it has an end."""
+    reader.feed(begun)
+    kept, end, record_end = begun[:KEPT_BYTES], first + len(begun), None
+    while record_end is None and (block := reader.read(STEP_BYTES)):
+        record_end = ends.first_end(block)
+        passed = block[:record_end]
+        reader.unread(block[len(passed) :])
+        reader.feed(passed)
+        kept, end = kept + passed[: KEPT_BYTES - len(kept)], end + len(passed)
+    part = Part(
+        producer_id=reader.chunk.producer_id,
+        first=first,
+        end=end,
+        raw=kept,
+        too_long=True,
+        is_tail=record_end is None,
+    )
+    return part, record_end is not None or (reader.chunk.sealed and ends.open_quote is None)

@@ -1,0 +1,80 @@
+"""Rewind a pipeline with lineage: delete what was loaded after a position, rows and state.
+
+Only appended rows can be rolled back one by one: a row that a merge or a transform made of several records does not
+show its earlier values.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+
+from onceload_core.errors import SettingRefused
+from onceload_core.names import Position
+from onceload_core.postgres.connection import statements
+from onceload_core.postgres.rewind import REBUILD, Rewind
+from onceload_core.postgres.rewind import rewind as rewind_with
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from onceload_jobs.pipeline.declared import Declared, Write
+from onceload_jobs.write.sql import filled, table_name
+from onceload_jobs.write.target import columns_there
+
+SQL = statements("rewind.sql", package=__package__)
+
+
+def rewind(
+    declared: Declared,
+    engine: Engine,
+    *,
+    to: Position | None = None,
+    dry_run: bool,
+    differences_accepted: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> Rewind:
+    """Restore rows and state to a position, by default that of the latest snapshot."""
+    _refuse_unfit(declared)
+    return rewind_with(
+        engine,
+        declared.name,
+        _Rows(table=table_name(declared.target)),
+        to=to,
+        dry_run=dry_run,
+        differences_accepted=differences_accepted,
+        on_progress=on_progress or (lambda _: None),
+    )
+
+
+def _refuse_unfit(declared: Declared) -> None:
+    about = f"rewinding pipeline {declared.name}"
+    if declared.target.write is Write.MERGE:
+        found = "target.write: merge (the rows that a merge replaced cannot be restored)"
+        raise SettingRefused(about, found, f"target.write: append (instead, {REBUILD})")
+    if not declared.target.lineage:
+        found = "target.lineage: false, so the origin of the rows is unknown"
+        raise SettingRefused(about, found, f"target.lineage: true (instead, {REBUILD})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The rows of one table, identified by their lineage."""
+
+    #: Quoted for SQL.
+    table: str
+
+    def count(self, connection: Connection) -> None:
+        if self._is_gone(connection):
+            return
+        connection.execute(filled(SQL["count"], table=self.table))
+
+    def delete(self, connection: Connection) -> int:
+        if self._is_gone(connection):
+            return 0
+        return connection.execute(filled(SQL["delete"], table=self.table)).rowcount
+
+    def _is_gone(self, connection: Connection) -> bool:
+        """Whether the table is lost; an existing one must have the lineage columns."""
+        columns = frozenset(columns_there(connection, self.table))
+        if columns and not columns >= {PRODUCER_ID, SEQUENCE}:
+            found = f"{self.table} without these columns (a transform may have left them out)"
+            raise SettingRefused("rewinding", found, f"a target with {PRODUCER_ID} and {SEQUENCE} (instead, {REBUILD})")
+        return not columns

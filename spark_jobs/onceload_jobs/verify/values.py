@@ -1,0 +1,396 @@
+"""Compare every value of every row: parse the sources again, and compare on the server.
+
+Only the server knows when two values of a type are equal. The parsed rows are in temporary tables of a transaction that
+is rolled back; they take about as much space as the source, up to a limit, after which the next files follow.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Connection, Engine, text
+
+from onceload_core.names import Position, ProducerId
+from onceload_core.postgres.audit import AuditView, FileReceipts, audit_view
+from onceload_core.postgres.connection import array
+from onceload_core.spans import SpanSet
+from onceload_jobs.files.compression import Damaged, Incomplete
+from onceload_jobs.files.notes import Note
+from onceload_jobs.files.reading import look_at
+from onceload_jobs.formats.chunks import Chunk
+from onceload_jobs.formats.csv.header import read_header
+from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, SEQUENCE, Column
+from onceload_jobs.pipeline.declared import Declared, Format, Source, Target, Write
+from onceload_jobs.plan.declaration_texts import of_rows, pipeline_with_declaration
+from onceload_jobs.read.checked_parts import ReadPart, read_parts
+from onceload_jobs.read.parts import is_stream, parts_of
+from onceload_jobs.read.rows import read_records
+from onceload_jobs.verify.files import url_of
+from onceload_jobs.verify.findings import Difference, Findings, Kind
+from onceload_jobs.write.binary_copy import copy_in
+from onceload_jobs.write.sql import quoted, table_name
+from onceload_jobs.write.target import added_columns, differing_columns
+from onceload_jobs.write.writer import cast_to_target, copy_columns
+
+#: How much of the sources is compared at once, if rows of different files are independent.
+_COMPARED_BYTES = 8 * 2**30
+_SHOWN_CHARACTERS = 60
+_POSITION = "_position"
+
+
+def compare_values(
+    declared: Declared,
+    engine: Engine,
+    findings: Findings,
+    *,
+    unproven: AbstractSet[ProducerId],
+    differing: AbstractSet[ProducerId | None],
+) -> int:
+    """Compare the rows of all unchanged files, and return how many were compared."""
+    reason = _incomparable(declared)
+    if reason:
+        findings.notes.append(Note(name=table_name(declared.target), reason=f"its values are not compared: {reason}"))
+        return 0
+    with audit_view(engine, declared.name, only_read=False) as view:
+        if not view.columns_of(table_name(declared.target)) or _has_other_columns(declared, view, findings):
+            return 0
+        comparison = _Comparison(declared, view, findings, differing=differing)
+        others = _of_other_versions(declared, view)
+        for file in view.files():
+            if others and not others.isdisjoint(position for position, _ in file.spans):
+                reason = (
+                    "its values were not compared, because a part of this file was loaded under an earlier version of "
+                    "the pipeline file"
+                )
+                findings.notes.append(Note(name=file.name, reason=reason))
+                comparison.leave_out(file)
+            elif file.is_replaced or not file.is_latest or file.producer_id in unproven:
+                comparison.leave_out(file)
+            else:
+                comparison.take(file)
+        comparison.settle()
+        return comparison.rows
+
+
+def _has_other_columns(declared: Declared, view: AuditView, findings: Findings) -> bool:
+    """Whether columns of the table have other types than the declared ones, whose values cannot be compared."""
+    differing = differing_columns(view.connection, declared)
+    for each in differing:
+        findings.add(
+            Difference(
+                producer=table_name(declared.target),
+                kind=Kind.COLUMN_DIFFERS,
+                column=each.name,
+                expected=each.of_type,
+                found=each.found or "no such column",
+            )
+        )
+    return bool(differing)
+
+
+def _of_other_versions(declared: Declared, view: AuditView) -> frozenset[Position]:
+    """The commits with rows made by other rules than those of the current pipeline file."""
+    now = pipeline_with_declaration(declared).declaration
+    rules = of_rows(now.terms, now.rest)
+    same = [version for version, each in view.declarations().items() if of_rows(each.terms, each.rest) == rules]
+    return view.positions_of_others(same)
+
+
+def _incomparable(declared: Declared) -> str | None:
+    if declared.transform is not None:
+        return "a transform made the rows, and verify does not run it again"
+    if declared.producer is not None:
+        return "the records name their producers, and the order of two records is no longer known"
+    if declared.target.write is Write.APPEND and not declared.target.lineage:
+        return "the rows have no lineage (target.lineage)"
+    return None
+
+
+def reread_ids(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Iterator[int]:
+    """The sequence ids, in order, of all records in some spans of a file that would be rows."""
+    for rows in _reread(declared, declared.columns_as_read, name, producer_id, spans):
+        yield from sorted(rows.column(SEQUENCE).to_pylist())
+
+
+def _reread(
+    declared: Declared, columns: tuple[Column, ...], name: str, producer_id: ProducerId, spans: SpanSet
+) -> Iterator[pa.Table]:
+    chunk = _chunk(declared, name, producer_id, spans)
+    for part in _parts(chunk, declared.source):
+        if part.part.first >= spans.end:
+            return
+        rows = read_records(declared, columns, [part]).rows
+        yield rows.filter(pa.array(_is_inside(rows.column(SEQUENCE).to_numpy(), spans)))
+
+
+def _parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
+    if source.format.is_whole:
+        yield from read_parts(chunk, source)
+        return
+    try:
+        for part in parts_of(chunk, source):
+            yield ReadPart(chunk=chunk, part=part, fingerprint=b"")
+    except (Incomplete, Damaged):
+        # An incomplete or damaged file was loaded up to that place.
+        return
+
+
+def _is_inside(ids: "np.ndarray[Any, np.dtype[np.int64]]", spans: SpanSet) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    edges = np.array([edge for span in spans for edge in (span.first, span.end)], np.int64)
+    inside: np.ndarray[Any, np.dtype[np.bool_]] = np.searchsorted(edges, ids, side="right") % 2 == 1
+    return inside
+
+
+def _chunk(declared: Declared, name: str, producer_id: ProducerId, spans: SpanSet) -> Chunk:
+    """Read from the start, because compressed files cannot be seeked, and a span may begin inside a record."""
+    source = declared.source
+    url = url_of(source, name)
+    return Chunk(
+        producer_id=producer_id,
+        name=name,
+        url=url,
+        first=0,
+        end=None if is_stream(source, name) else spans.end,
+        size=look_at(url).size if source.format.is_whole else 0,
+        # The consumed part ends with its last record, with or without a newline.
+        sealed=True,
+        header=_header(declared, url),
+    )
+
+
+def _header(declared: Declared, url: str) -> tuple[str, ...]:
+    if declared.source.format is not Format.CSV:
+        return ()
+    if not declared.source.csv.header:
+        return declared.column_names
+    return read_header(url, declared.source.csv, sealed=True) or ()
+
+
+@dataclass
+class _Comparison:
+    """Takes file after file, and compares when there is enough, or at the end."""
+
+    declared: Declared
+    view: AuditView
+    findings: Findings
+    #: Producers with rows known to be missing; only their values are compared.
+    differing: AbstractSet[ProducerId | None]
+    rows: int = 0
+    _held_bytes: int = 0
+    _names: dict[ProducerId, str] = field(default_factory=dict)
+    _left_out: set[ProducerId] = field(default_factory=set)
+    #: A merge may have replaced rows of these, although rows are only appended now. Only their values are compared.
+    _lacking: set[ProducerId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
+        self._of_no_record = self.view.rows_of_no_record(table_name(self._target))
+        listed = f"{copy_columns(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
+        self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
+
+    @property
+    def _connection(self) -> Connection:
+        return self.view.connection
+
+    @property
+    def _target(self) -> Target:
+        return self.declared.target
+
+    @property
+    def _is_merge(self) -> bool:
+        return self._target.write is Write.MERGE
+
+    def leave_out(self, file: FileReceipts) -> None:
+        self._left_out.add(file.producer_id)
+
+    def take(self, file: FileReceipts) -> None:
+        self._names[file.producer_id] = file.name
+        if not self._is_merge and any(position <= self._of_no_record.merged for position, _ in file.spans):
+            self._lacking.add(file.producer_id)
+        brought = SpanSet(span for _, spans in file.spans_of_rows for span in spans)
+        for rows in _reread(self.declared, self._columns, file.name, file.producer_id, brought) if brought else ():
+            if rows.num_rows:
+                self._copy(rows, file)
+                self._held_bytes += rows.nbytes
+        # The last record of a key may be in any file, so merged rows are compared all at once.
+        if self._held_bytes > _COMPARED_BYTES and not self._is_merge:
+            self.settle()
+
+    def _copy(self, rows: pa.Table, file: FileReceipts) -> None:
+        names = [*(column.name for column in self._columns), *(each.name for each in LINEAGE)]
+        positions = pa.array(_positions(rows.column(SEQUENCE).to_numpy(), file), pa.int64())
+        held = rows.select(names).append_column(_POSITION, positions)
+        copy_in(self._connection, held, table="reread", names=[*names, _POSITION], columns=self._columns)
+        self.rows += rows.num_rows
+
+    def settle(self) -> None:
+        """Compare the collected rows, and free their space."""
+        self._connection.exec_driver_sql("ANALYZE reread")
+        questions = _Questions(self.declared, self._columns, is_of_records=not self._of_no_record.at_most)
+        self._find(questions.values, kind=Kind.VALUE_CHANGED)
+        # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
+        if self.declared.message_id is None and not (self._is_merge and self._left_out):
+            self._find(questions.missing, kind=Kind.ROW_MISSING)
+        if self._target.lineage or not self._left_out:
+            self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
+        else:
+            reason = (
+                "rows that no record makes are not searched for: without lineage, any row may be of a file whose "
+                "values were not compared"
+            )
+            self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
+        self._connection.exec_driver_sql("TRUNCATE reread")
+        self._held_bytes = 0
+        self._names = {}
+
+    def _find(self, question: str, *, kind: Kind) -> None:
+        binds = {
+            "pipeline_id": self.view.pipeline_id,
+            "taken": array(self._names),
+            "left_out": array(self._left_out),
+            "differing": array(each for each in self.differing | self._lacking if each is not None),
+            "shown": _SHOWN_CHARACTERS,
+            # The first row also contains the total count.
+            "at_most": max(1, self.findings.room(kind)),
+        }
+        rows = self._connection.execute(text(question), binds).all()
+        for row in rows:
+            self.findings.add(
+                Difference(
+                    producer=self._names.get(row.producer_id) or self._name(row.producer_id),
+                    kind=kind,
+                    sequence_id=row.sequence_id,
+                    column=row.column_name,
+                    expected=row.expected,
+                    found=row.found,
+                )
+            )
+        if rows:
+            self.findings.counts[kind] += rows[0].counted - len(rows)
+
+    def _name(self, producer_id: ProducerId | None) -> str:
+        name = None if producer_id is None else self.view.find_name(producer_id)
+        return name or "(a row without a producer)"
+
+
+def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -> Any:  # noqa: ANN401 - an array.
+    """The commit that loaded each record."""
+    starts = sorted((span.first, position) for position, spans in file.spans_of_rows for span in spans)
+    firsts, positions = np.array([first for first, _ in starts]), np.array([position for _, position in starts])
+    return positions[np.searchsorted(firsts, ids, side="right") - 1]
+
+
+class _Questions:
+    """The SQL that compares the rows that were read again (expected) with the existing ones (found)."""
+
+    def __init__(self, declared: Declared, columns: tuple[Column, ...], *, is_of_records: bool) -> None:
+        target = declared.target
+        #: No load wrote rows without a producer.
+        self._is_of_records = is_of_records
+        self._columns = columns
+        self._is_merge = target.write is Write.MERGE
+        self._has_lineage = target.lineage
+        key = [_name(each) for each in target.key] if self._is_merge else [PRODUCER_ID, SEQUENCE]
+        self._on = " AND ".join(f"expected.{each} = found.{each}" for each in key)
+        self._with = f"WITH expected AS ({_expected(target, columns)}), found AS ({_found(target, columns)})"
+
+    @property
+    def values(self) -> str:
+        """Values that differ from their record."""
+        pairs = ", ".join(
+            f"({_literal(column.name)}, CAST(expected.{name} AS text), CAST(found.{name} AS text),"
+            f" expected.{name} IS DISTINCT FROM found.{name})"
+            for column, name in ((each, _name(each.name)) for each in self._columns)
+        )
+        rows = (", ".join(f"{side}.{_name(each.name)}" for each in self._columns) for side in ("expected", "found"))
+        # Only the few rows that differ are compared value by value.
+        joined = (
+            f"expected JOIN found ON {self._on} AND (ROW({next(rows)}) IS DISTINCT FROM ROW({next(rows)}))"
+            f" CROSS JOIN LATERAL (VALUES {pairs}) AS pair (column_name, wanted, there, differs)"
+        )
+        shown = "left(coalesce(wanted, 'null'), :shown) AS expected, left(coalesce(there, 'null'), :shown) AS found"
+        return self._asked("expected", f"column_name, {shown}", joined, f"differs AND {self._is_ours}")
+
+    @property
+    def missing(self) -> str:
+        """Records without a row."""
+        joined = f"expected LEFT JOIN found ON {self._on}"
+        return self._asked("expected", _A_ROW_AND_NONE, joined, f"found.is_there IS NULL AND {_is_news('expected')}")
+
+    @property
+    def surplus(self) -> str:
+        """Rows without a record."""
+        joined = f"found LEFT JOIN expected ON {self._on}"
+        which = f"expected.{SEQUENCE} IS NULL AND {self._is_ours} AND {_is_news('found')}"
+        return self._asked("found", _NONE_AND_A_ROW, joined, which)
+
+    def _asked(self, side: str, selected: str, joined: str, which: str) -> str:
+        """Count all, and return the first."""
+        place = f"{side}.{PRODUCER_ID} AS producer_id, {side}.{SEQUENCE} AS sequence_id"
+        return (
+            f"{self._with} SELECT {place}, {selected}, count(*) OVER () AS counted"
+            f" FROM {joined} WHERE {which} ORDER BY 1, 2 LIMIT :at_most"
+        )
+
+    @property
+    def _is_ours(self) -> str:
+        """Exclude rows that prove nothing: of no record, merged from changed files, retried, or of another pipeline."""
+        if not self._has_lineage:
+            return "true"
+        return (
+            f"{'true' if self._is_of_records else f'found.{PRODUCER_ID} IS NOT NULL'}"
+            f" AND (found.{PRODUCER_ID} = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE"
+            " AND NOT EXISTS (SELECT FROM onceload.quarantine AS record WHERE record.state = 'retried'"
+            f" AND record.producer_id = found.{PRODUCER_ID} AND record.sequence_id = found.{SEQUENCE})"
+            " AND NOT EXISTS (SELECT FROM onceload.producer AS other"
+            f" WHERE other.producer_id = found.{PRODUCER_ID} AND other.pipeline_id <> :pipeline_id)"
+        )
+
+
+_A_ROW_AND_NONE = "CAST(NULL AS text) AS column_name, 'a row' AS expected, 'none' AS found"
+_NONE_AND_A_ROW = "CAST(NULL AS text) AS column_name, 'no row: no record makes it' AS expected, 'a row' AS found"
+
+
+def _is_news(side: str) -> str:
+    """Rows of producers with a wrong count are already named."""
+    return f"({side}.{PRODUCER_ID} = ANY(CAST(:differing AS bigint[]))) IS NOT TRUE"
+
+
+def _expected(target: Target, columns: tuple[Column, ...]) -> str:
+    """The rows that should exist, of those that were read again."""
+    rows = (
+        f"SELECT {cast_to_target(columns, lineage=True)}, {_POSITION} FROM reread WHERE NOT EXISTS"
+        f" (SELECT FROM onceload.quarantine WHERE producer_id = {PRODUCER_ID} AND sequence_id = {SEQUENCE})"
+    ).replace(":", "\\:")
+    if target.write is Write.APPEND:
+        return rows
+    key = ", ".join(map(_name, target.key))
+    # A late commit of an earlier part does not overtake what the same file said later.
+    settled = f"max({_POSITION}) OVER (PARTITION BY {key}, {PRODUCER_ID} ORDER BY {SEQUENCE}) AS settled"
+    latest = (
+        f"SELECT DISTINCT ON ({key}) * FROM (SELECT *, {settled} FROM ({rows}) AS taken) AS ranked"
+        f" ORDER BY {key}, settled DESC, {PRODUCER_ID} DESC, {SEQUENCE} DESC"
+    )
+    return f"SELECT * FROM ({latest}) AS latest" + (
+        f" WHERE {_name(target.deleted)} IS NOT TRUE" if target.deleted else ""
+    )
+
+
+def _found(target: Target, columns: tuple[Column, ...]) -> str:
+    listed = ", ".join(quoted(column.name) for column in columns)
+    lineage = ", ".join(each.name if target.lineage else f"CAST(NULL AS bigint) AS {each.name}" for each in LINEAGE)
+    rows = f"SELECT {listed}, {lineage}, true AS is_there FROM {table_name(target)}".replace(":", "\\:")
+    which = f" WHERE {PRODUCER_ID} = ANY(CAST(:taken AS bigint[]))" if target.write is Write.APPEND else ""
+    return rows + which
+
+
+def _name(name: str) -> str:
+    """Quote a name, and escape what would look like a parameter."""
+    return quoted(name).replace(":", "\\:")
+
+
+def _literal(name: str) -> str:
+    return "'" + name.replace("'", "''").replace(":", "\\:") + "'"

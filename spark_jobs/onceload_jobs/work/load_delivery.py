@@ -1,0 +1,337 @@
+"""Load a delivery in a task: read its chunks, and commit or stage them piece by piece.
+
+The ledger is authoritative. A task may be repeated, run twice at once, or be killed anywhere: its commits are refused
+if any part of them is already loaded, and each piece that it stages is kept once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from onceload_core.delivery import Mode
+from onceload_core.errors import (
+    AlreadyConsumed,
+    CommitOutcomeUnknown,
+    DatabaseLost,
+    OnceloadError,
+    PipelineBusy,
+    RowsRefused,
+    SettingRefused,
+    TooManyQuarantined,
+)
+from onceload_core.events import event
+from onceload_core.names import ProducerId
+from onceload_core.ports import Claim, Commit
+from onceload_core.postgres import PostgresLedger
+from onceload_core.postgres.connection import first_line, translated
+from onceload_core.replay import Counts
+from onceload_core.spans import SpanSet
+from onceload_jobs.batch.job import Job, engine_of
+from onceload_jobs.batch.pieces import StagedPiece, begin_try, stage_piece
+from onceload_jobs.batch.stage import Stage, still_there
+from onceload_jobs.files.addresses import Unreadable
+from onceload_jobs.files.notes import Note
+from onceload_jobs.formats.chunks import Chunk, FileRefused
+from onceload_jobs.formats.records import Records
+from onceload_jobs.pipeline.columns import Column
+from onceload_jobs.pipeline.declared import Declared, UnknownFields
+from onceload_jobs.read.bad_rows import without_invalid_ids, without_rows
+from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
+from onceload_jobs.read.limits import NothingGood, bad_allowed, check_piece
+from onceload_jobs.read.new_content import NewContent, leave_out_consumed
+from onceload_jobs.read.rows import read_records
+from onceload_jobs.write.find_refused import is_of_rows, refused_rows
+from onceload_jobs.write.patience import Answer, Patience, until_answered
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
+
+
+def load_delivery(job: Job, delivery: Delivery, on_chunk: Callable[[Chunk], None] | None = None) -> list[Note]:
+    """Load one delivery; report what could not be read, and load the rest.
+
+    With `on_chunk`, which is called before each chunk, two chunks are never read or committed together.
+    """
+    if job.stage is not None:
+        until_answered(partial(_begin_try, job, job.stage, delivery))
+    notes: list[Note] = []
+    refused: set[str] = set()
+    for number, (parts, is_last) in enumerate(pieces_of(job, delivery, notes, on_chunk)):
+        commit_or_stage: Callable[[list[ReadPart]], None]
+        if job.stage is None:
+            commit_or_stage = partial(_commit_piece, job, claim=delivery.claim, is_last=is_last, notes=notes)
+        else:
+            place = (delivery.number, number)
+            commit_or_stage = partial(
+                _stage_piece, job, job.stage, place=place, claim=delivery.claim, is_last=is_last, notes=notes
+            )
+        without_refused_files(commit_or_stage, parts, refused=refused, notes=notes, by_file=on_chunk is not None)
+    return notes
+
+
+def _begin_try(job: Job, stage: Stage, delivery: Delivery) -> None:
+    with translated(pipeline=job.declared.name, doing="staging rows"):
+        begin_try(engine_of(job), stage, delivery.claim, delivery=delivery.number)
+
+
+def without_refused_files(
+    process: Callable[[list[ReadPart]], Answer],
+    parts: list[ReadPart],
+    *,
+    refused: set[str],
+    notes: list[Note],
+    by_file: bool = False,
+) -> Answer:
+    """Process a piece without the files that turn out to be unreadable when they are decoded."""
+    without_tail: set[str] = set()
+    while True:
+        left = [each for each in parts if each.chunk.url not in refused]
+        left = [each for each in left if not (each.part.is_tail and each.chunk.url in without_tail)]
+        try:
+            return process(left)
+        except TailWentOn as error:
+            without_tail.add(error.url)
+            notes += [
+                Note.of(name, error) for name in {each.chunk.name for each in left if each.chunk.url == error.url}
+            ]
+        except (FileRefused, NothingGood) as error:
+            names = {each.chunk.url: each.chunk.name for each in left if each.chunk.url in error.refused}
+            if not names:
+                raise
+            refused.update(names)
+            notes += [Note(name=name, reason=error.refused[url], needs_a_person=True) for url, name in names.items()]
+        except TooManyQuarantined as error:
+            # A single file says nothing about the others, which would have been judged together with it.
+            if not by_file or not left:
+                raise
+            refused.update(each.chunk.url for each in left)
+            notes += [Note.of(name, error) for name in dict.fromkeys(each.chunk.name for each in left)]
+
+
+def pieces_of(
+    job: Job, delivery: Delivery, notes: list[Note], on_chunk: Callable[[Chunk], None] | None = None
+) -> Iterator[tuple[list[ReadPart], bool]]:
+    """The parts to commit together: one, or small ones up to the size of a chunk; and whether they are the last."""
+    held: list[ReadPart] = []
+    held_bytes = 0
+    # A chunk ends after a newline, slightly later than requested: that rest stays with its part.
+    piece_bytes_max = job.declared.source.chunk_bytes * 5 // 4
+    for chunk in delivery.chunks:
+        if on_chunk is not None:
+            if held:
+                yield held, False
+                held, held_bytes = [], 0
+            on_chunk(chunk)
+        try:
+            for part in read_parts(chunk, job.declared.source):
+                if held and held_bytes + len(part.part.raw) > piece_bytes_max:
+                    yield held, False
+                    held, held_bytes = [], 0
+                held.append(part)
+                held_bytes += len(part.part.raw)
+        except OnceloadError as error:
+            if isinstance(error, DatabaseLost | CommitOutcomeUnknown | TooManyQuarantined):
+                raise
+            if _is_temporary(error) and (not job.is_last_try or _is_followed(job.declared, delivery)):
+                # Another worker may be able to read it, or later parts must not take effect first.
+                raise
+            notes.append(Note.of(chunk.name, error))
+    yield held, True
+
+
+def _is_temporary(error: OnceloadError) -> bool:
+    """Whether the same bytes may be readable later."""
+    return isinstance(error, Unreadable) and not isinstance(error, FileRewritten)
+
+
+def _is_followed(declared: Declared, delivery: Delivery) -> bool:
+    """Whether other deliveries are ordered after this one."""
+    match declared.delivery.mode:
+        case Mode.SHARED:
+            return False
+        case Mode.KEY_SHARED:
+            return not declared.needs_spark and any(chunk.is_followed for chunk in delivery.chunks)
+        case Mode.ORDERED | Mode.SESSION:
+            return not declared.needs_spark and (declared.is_direct or declared.is_published_whole)
+
+
+def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool, notes: list[Note]) -> None:
+    """Commit until the outcome is certain, by any process."""
+    engine = engine_of(job)
+    ledger = PostgresLedger(engine)
+    target = Writer.into_target(job.declared.target, job.written)
+    records, writer = records_of(job, parts, target)
+    note_ignored(records, notes)
+    patience = Patience()
+    find_consumed = partial(_consumed, ledger, job, parts)
+    # A part may already be loaded, if another worker held it before.
+    consumed = patience.until_answered(find_consumed) if job.is_redelivered else {}
+    while True:
+        prepared = leave_out_consumed(parts, records, consumed=consumed)
+        try:
+            if _has_something_new(prepared, consumed):
+                _commit(ledger, job, _commit_of(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
+            elif is_last:
+                patience.until_answered(partial(ledger.release, claim))
+        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+            # Rarely more than once, but a permanent refusal must not be retried forever.
+            patience.wait(error)
+            consumed = patience.until_answered(find_consumed)
+        except ColumnsDiffer as differing:
+            records, writer = records_of(job, parts, target, differing)
+        except (SettingRefused, DBAPIError) as error:
+            records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> dict[ProducerId, SpanSet]:
+    known = ledger.know(job.session, list({each.part.producer_id for each in parts}))
+    return {producer_id: knowledge.state.consumed for producer_id, knowledge in known.items()}
+
+
+def _has_something_new(prepared: NewContent, consumed: Mapping[ProducerId, SpanSet]) -> bool:
+    # A file without records is recorded with the others, or by the next load.
+    return any(each.spans for each in prepared.advances) if consumed else bool(prepared.advances)
+
+
+def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection]) -> None:
+    position = ledger.commit(commit)
+    event(
+        "chunk_committed",
+        pipeline=job.declared.name,
+        batch=job.batch,
+        session=job.session.name,
+        position=position,
+        rows=commit.counts.loaded,
+        quarantined=commit.counts.quarantined,
+    )
+
+
+def _commit_of(
+    job: Job, parts: Sequence[ReadPart], prepared: NewContent, *, writer: Writer, claim: Claim, is_last: bool
+) -> Commit[Connection]:
+    def write_rows(connection: Connection) -> int:
+        rows = writer.write(connection, prepared.rows)
+        # As late as possible: what is written to a file after this is found by the next load.
+        for each in parts:
+            with suppress(Unreadable):
+                check_tail(each.chunk, each.part)
+        return rows
+
+    return Commit(
+        session=job.session,
+        batch=job.batch,
+        advances=prepared.advances,
+        write_rows=write_rows,
+        claim=claim,
+        is_last=is_last,
+        counts=Counts(loaded=prepared.rows.num_rows, duplicate=prepared.duplicate, quarantined=len(prepared.bad)),
+        bytes=prepared.bytes,
+        quarantined=prepared.quarantined,
+        run=job.run,
+    )
+
+
+def _stage_piece(
+    job: Job,
+    stage: Stage,
+    parts: list[ReadPart],
+    *,
+    place: tuple[int, int],
+    claim: Claim,
+    is_last: bool,
+    notes: list[Note],
+) -> None:
+    engine = engine_of(job)
+    records, writer = records_of(job, parts, stage.writer)
+    note_ignored(records, notes)
+    patience = Patience()
+    while True:
+        prepared = leave_out_consumed(parts, records, consumed={})
+        staged = StagedPiece.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+        # The rows of a transform are made of all records, and count then.
+        rows = staged.rows if job.declared.transform is None else 0
+        staged = replace(staged, rows=rows, notes=tuple(notes) if is_last else ())
+        try:
+            with translated(pipeline=job.declared.name, doing="staging rows"):
+                stage_piece(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
+        except (DatabaseLost, PipelineBusy) as error:
+            patience.wait(error)
+        except ColumnsDiffer as differing:
+            records, writer = records_of(job, parts, stage.writer, differing)
+        except (SettingRefused, DBAPIError) as error:
+            with still_there(stage):
+                records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
+        else:
+            return
+
+
+def records_of(
+    job: Job, parts: Sequence[ReadPart], writer: Writer, differing: ColumnsDiffer | None = None
+) -> tuple[Records, Writer]:
+    """Read parts, and decide how to write their rows: with added columns for undeclared fields, if any."""
+    if job.declared.transform is None:
+        records, added = read_adding(job.declared, job.columns, parts, differing)
+        writer = writer.adding(added)
+    else:
+        # A transform sees the declared columns, and makes the written ones.
+        records = read_records(job.declared, job.columns, parts)
+    if job.declared.producer is not None:
+        records = without_invalid_ids(records, job.declared.producer, [each.part for each in parts])
+    check_piece(job.declared, records, parts)
+    return records, writer
+
+
+def note_ignored(records: Records, notes: list[Note]) -> None:
+    if records.ignored.fields:
+        # No file has this name: the note says nothing about what was read of one.
+        notes.append(Note(name="", reason="", ignored=records.ignored))
+
+
+def read_adding(
+    declared: Declared,
+    columns: tuple[Column, ...],
+    parts: Sequence[ReadPart],
+    differing: ColumnsDiffer | None,
+    *,
+    read: Callable[[Declared, tuple[Column, ...], Sequence[ReadPart]], Records] = read_records,
+) -> tuple[Records, tuple[Column, ...]]:
+    """All records of some parts, and the columns that the table needs for undeclared fields."""
+    records = read(declared, columns, parts)
+    if not records.unknown:
+        return records, ()
+    added = records.unknown if differing is None else differing.settled(records.unknown)
+    without_place = {column.name for column in records.unknown} - {column.name for column in added}
+    if without_place:
+        declared = replace(declared, unknown_fields=UnknownFields.FAIL)
+    records = read(declared, columns + added, parts)
+    bad = (
+        replace(each, reason=f"{each.reason}, and the table has no room for another column")
+        if each.column in without_place
+        else each
+        for each in records.bad
+    )
+    return replace(records, bad=tuple(bad), unknown=()), added
+
+
+def _without_refused_rows(
+    job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
+) -> Records:
+    """Quarantine the rows that the server refuses; another refusal is raised again."""
+    try:
+        refused = refused_rows(engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
+    except ColumnsDiffer:
+        # The columns were just added by another writer; the next try to write finds them too.
+        return records
+    if not refused:
+        if isinstance(cause, DBAPIError) and is_of_rows(cause):
+            # No single row is refused: it is a rule about all of them.
+            raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
+        raise cause
+    left = without_rows(records, refused, [each.part for each in parts])
+    check_piece(job.declared, left, parts)
+    return left

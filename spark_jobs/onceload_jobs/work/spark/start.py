@@ -1,0 +1,76 @@
+"""Start Spark with our Python and options; Ctrl-C waits until its JVM can be stopped."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+
+from onceload_jobs.work.failures import FAILURES_MAX
+
+#: Set by spark-submit for the program that it runs.
+_LAUNCHED = "PYSPARK_GATEWAY_PORT"
+_LOGGING = Path(__file__).parents[2] / "log4j2.properties"
+_OPTIONS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Pauses of the JVM do not matter, so use the collector with the least work.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseParallelGC",
+}
+_LOCAL_OPTIONS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def start_spark(name: str, master: str | None, options: Mapping[str, str], *, tries: int) -> SparkContext:
+    """Start Spark for one load; given options override ours."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A delivery that kills its worker must use up its tries before Spark gives up its session.
+    failures_max = FAILURES_MAX + tries
+    ours = _OPTIONS | {"spark.task.maxFailures": str(failures_max)}
+    if is_submitted := _LAUNCHED in os.environ:
+        # The JVM knows the options that spark-submit was started with.
+        with _signals_wait():
+            SparkContext._ensure_initialized()  # noqa: SLF001 - a configuration without it knows nothing.
+        master = master or SparkConf().get("spark.master")
+    conf = SparkConf().setAppName(f"onceload {name}")
+    ours |= {} if master and not master.startswith("local") else _LOCAL_OPTIONS
+    if master is None or (is_submitted and master.startswith("local[") and "," not in master):
+        # By default, the local scheduler gives up a task at its first failure.
+        master = f"{(master or 'local[*]').removesuffix(']')},{failures_max}]"
+    conf.setMaster(master).setAll(list((ours | dict(options)).items()))
+    # All users of this machine can see the command line of the JVM.
+    with _signals_wait():
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - a context would start it with all that it is given.
+    # Masters and workers read the cluster secret from the environment, a driver only from its settings.
+    if secret := os.environ.get("_SPARK_AUTH_SECRET"):
+        conf.set("spark.authenticate.secret", secret)
+    context = SparkContext.getOrCreate(conf)
+    context.setLogLevel("ERROR")
+    return context
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM while the JVM starts: otherwise PySpark would leave it running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -1,0 +1,128 @@
+"""Changes of a target table that the declared columns need: what they are, and making those that lose nothing.
+
+A change is made before the load, in a transaction of its own, and not in the commit that first needs it: ALTER TABLE
+locks out every reader until its transaction ends, and a commit may write for minutes. By itself it takes milliseconds.
+Nothing is lost by that: a column of nulls and a wider type change no row, so a load that dies after it leaves a table
+that the next load finds as it needs it. Two loads at once make a change once, because they take a lock for it. A load
+of an earlier version of the pipeline file makes none.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from onceload_core.errors import CallAgain, PipelineBusy, SettingRefused
+from onceload_core.events import event
+from onceload_core.ports import Session
+from onceload_core.postgres.commit import lock_pipeline_of
+from onceload_core.postgres.connection import first_line, is_lost, sqlstate, statements, translated
+from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
+from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Target
+from onceload_jobs.write.differences import Change, Cost, alter_table, differing, types_of
+from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.target import types_there
+
+SQL = statements("evolve.sql", package=__package__)
+#: How long it tries to lock the table, between the transactions of others.
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.5
+#: Others who need the table wait behind us. This is shorter than Postgres's deadlock_timeout (1 s), so no commit that
+#: holds the table and waits for the pipeline, which we hold, fails with a deadlock.
+_LOCK_TIMEOUT_MS = 500
+#: Errors that say nothing about the table: a lock, a deadlock, a concurrent change, a cancelled query, rights.
+_MAY_PASS = ("55P03", "40P01", "40001", "57014")
+
+
+@dataclass(eq=False)
+class TableHeld(CallAgain):
+    """Other sessions hold the target, so that no column can be added to it."""
+
+    pipeline: str
+    statement: str
+    seconds: int
+    holders: tuple[str, ...]
+
+    def __str__(self) -> str:
+        held = ", ".join(self.holders) or "sessions that have ended since"
+        return (
+            f"pipeline {self.pipeline}: the target table could not be changed within {self.seconds} s, because "
+            f"other transactions use it: {held}. Nothing was changed or loaded. Retry when they have ended, end them "
+            f"with `SELECT pg_terminate_backend(<pid>)`, or make the change yourself: {self.statement}"
+        )
+
+
+def evolve_target(
+    engine: Engine, declared: Declared, session: Session, *, columns: Sequence[Column]
+) -> tuple[Change, ...]:
+    """Add the columns that the table lacks, and widen types, if the pipeline allows it; return what was changed."""
+    if declared.on_new_column is not OnNewColumn.ADD:
+        return ()
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with translated(pipeline=declared.name, doing="changing the target table"), engine.begin() as connection:
+                return _evolve(connection, declared, session, columns)
+        except PipelineBusy as error:
+            if time.monotonic() > give_up_at:
+                raise _held(engine, declared, columns) from error
+        time.sleep(_PAUSE_S)
+
+
+def _evolve(
+    connection: Connection, declared: Declared, session: Session, columns: Sequence[Column]
+) -> tuple[Change, ...]:
+    if not _needed(connection, declared.target, columns):
+        return ()
+    table = table_name(declared.target)
+    connection.execute(SQL["lock_timeout"], {"timeout": f"{_LOCK_TIMEOUT_MS}ms"})
+    connection.execute(SQL["one_at_a_time"], {"table": table})
+    # Until this transaction ends, no other version of the pipeline file is in force.
+    lock_pipeline_of(connection, session)
+    changes = _needed(connection, declared.target, columns)
+    if changes:
+        statement = alter_table(table, changes)
+        _refuse_another_owner(connection, table, statement)
+        _alter(connection, table, statement)
+        event("target_altered", pipeline=declared.name, statement=statement)
+    return changes
+
+
+def _needed(connection: Connection, target: Target, columns: Sequence[Column]) -> tuple[Change, ...]:
+    """The changes, if the table then fits and none of them costs anything; a table that is missing is created whole."""
+    there = types_there(connection, table_name(target))
+    found = tuple(differing(types_of(columns, lineage=target.lineage), there)) if there else ()
+    # A column of the key needs a unique index too, and rows without lineage are not told apart later.
+    kept = {*target.key, PRODUCER_ID, SEQUENCE}
+    return () if any(each.cost is not Cost.NONE or each.name in kept for each in found) else found
+
+
+def _refuse_another_owner(connection: Connection, table: str, statement: str) -> None:
+    owner = connection.execute(SQL["owner"], {"table": table}).one_or_none()
+    if owner is not None and not owner.is_ours:
+        found = f"owned by {owner.name}, and only its owner may change it. {owner.user} is not a member of that role"
+        ours, grant = quoted(owner.user), f"GRANT {quoted(owner.name)} TO {quoted(owner.user)}"
+        expected = f"an owner who runs `{statement}`. To let loads do it, run `ALTER TABLE {table} OWNER TO {ours}`"
+        raise SettingRefused(f"target {table}", found, f"{expected}, or `{grant}`")
+
+
+def _alter(connection: Connection, table: str, statement: str) -> None:
+    try:
+        run(connection, statement)
+    except DBAPIError as error:
+        if sqlstate(error) in _MAY_PASS or is_lost(error):
+            raise
+        # Such as a view that uses the column, or the limit of 1600 columns.
+        expected = f"a table that `{statement}` can change. Run it yourself when what is in its way is gone"
+        raise SettingRefused(f"target {table}", first_line(error), expected) from error
+
+
+def _held(engine: Engine, declared: Declared, columns: Sequence[Column]) -> TableHeld:
+    table = table_name(declared.target)
+    with translated(pipeline=declared.name, doing="looking for other transactions"), engine.begin() as connection:
+        holders = connection.execute(SQL["holders"], {"table": table}).all()
+        changes = _needed(connection, declared.target, columns)
+    shown = (f"pid {each.pid} ({each.name}, {each.program or 'no application name'})" for each in holders)
+    return TableHeld(declared.name, alter_table(table, changes), round(_PATIENCE_S), tuple(shown))

@@ -1,0 +1,57 @@
+"""Find the single rows that the server refuses."""
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from onceload_core.postgres.connection import first_line, sqlstate
+from onceload_jobs.write.sql import run
+from onceload_jobs.write.writer import Writer
+
+#: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
+ROW_REFUSED = ("21", "22", "23", "P0", "54")
+#: The data of COPY is not in its format, so we encoded it wrongly.
+_ENCODED_WRONGLY = "22P04"
+
+
+def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
+    """The rows that the table refuses, by number, with the server's reason; nothing is written.
+
+    The search ends when there are more than `at_most`.
+    """
+    refused: dict[int, str] = {}
+    with engine.connect() as connection, connection.begin() as transaction:
+        run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
+        writer.add_columns(connection)
+        if rows.num_rows:
+            _offer(connection, writer, rows, 0, refused, at_most=at_most)
+        transaction.rollback()
+    return refused
+
+
+def _offer(
+    connection: Connection, writer: Writer, rows: pa.Table, first: int, refused: dict[int, str], *, at_most: int | None
+) -> None:
+    """Halve a refused set until one row is left; accepted rows stay, so that conflicting rows are found too."""
+    if at_most is not None and len(refused) > at_most:
+        return
+    savepoint = connection.begin_nested()
+    try:
+        writer.copy(connection, rows)
+    except DBAPIError as error:
+        if not is_of_rows(error):
+            raise
+        savepoint.rollback()
+        if rows.num_rows == 1:
+            refused[first] = f"the server refused it: {first_line(error)}"
+            return
+        middle = rows.num_rows // 2
+        _offer(connection, writer, rows.slice(0, middle), first, refused, at_most=at_most)
+        _offer(connection, writer, rows.slice(middle), first + middle, refused, at_most=at_most)
+    else:
+        savepoint.commit()
+
+
+def is_of_rows(error: DBAPIError) -> bool:
+    """Whether the error is about rows."""
+    return sqlstate(error).startswith(ROW_REFUSED) and sqlstate(error) != _ENCODED_WRONGLY

@@ -1,0 +1,134 @@
+"""Write rows to a table, and find those that it refuses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from onceload_core.errors import SettingRefused
+from onceload_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
+from onceload_jobs.pipeline.declared import Target
+from onceload_jobs.write.binary_copy import copied_as, copy_in, needs_cast
+from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.target import Closed, Written, columns_there, places_taken
+
+
+class ColumnsDiffer(Exception):
+    """The table has columns of other types than those that were read, or no room for more; nothing was written."""
+
+    def __init__(self, found: tuple[Column, ...], *, is_full: bool) -> None:
+        super().__init__(found)
+        self._found = {column.name: column for column in found}
+        self._is_full = is_full
+
+    def settled(self, added: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns for fields, with the types of the table; if the table is full, no new ones."""
+        if self._is_full:
+            return tuple(self._found[column.name] for column in added if column.name in self._found)
+        return tuple(self._found.get(column.name, column) for column in added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """How rows are written to one table."""
+
+    #: Quoted for SQL.
+    table: str
+    #: The table where its rows end up: itself, or the target of a stage.
+    target: str
+    columns: tuple[Column, ...]
+    lineage: bool
+    #: The table has the declared types, so values that travel in another type must be cast.
+    needs_cast: bool
+    #: The columns that the table may lack.
+    added: tuple[Column, ...] = ()
+
+    @classmethod
+    def into_target(cls, target: Target, columns: tuple[Column, ...]) -> "Writer":
+        table = table_name(target)
+        return cls(table=table, target=table, columns=columns, lineage=target.lineage, needs_cast=needs_cast(columns))
+
+    def adding(self, columns: tuple[Column, ...]) -> "Writer":
+        """The same, with columns for undeclared fields; an existing column of the same type is used."""
+        return replace(self, columns=self.columns + columns, added=columns)
+
+    @property
+    def names(self) -> list[str]:
+        lineage = [field.name for field in LINEAGE] if self.lineage else []
+        return [column.name for column in self.columns] + lineage
+
+    def add_columns(self, connection: Connection) -> None:
+        """Add missing columns: the table's types must match, because COPY sends no others."""
+        if self.added and (lacking := self._lacking(connection)):
+            listed = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
+            run(connection, f"ALTER TABLE {self.table} {', '.join(listed)}")
+            # Another writer may have added them first, with other types.
+            self._lacking(connection)
+
+    def _lacking(self, connection: Connection) -> list[Column]:
+        """The columns to add; raises if existing ones differ, or no room is left."""
+        ours = columns_there(connection, self.table)
+        there = ours if self.table == self.target else columns_there(connection, self.target) | ours
+        found = tuple(there[column.name] for column in self.added if column.name in there)
+        for column in found:
+            if isinstance(column, Closed):
+                expected = "a column that accepts the field (declare it under columns, or set unknown_fields: ignore)"
+                raise SettingRefused(f"target {self.target}, column {column.name}", column.why, expected)
+        open_ones = tuple(column for column in found if isinstance(column, Column))
+        types = {column.name: column.type for column in open_ones}
+        lacking = [column for column in self.added if column.name not in ours]
+        new = sum(column.name not in there for column in lacking)
+        places = (places_taken(connection, table) for table in {self.table, self.target})
+        is_full = new > 0 and max(places) + new > ADDED_UP_TO
+        if is_full or any(types.get(column.name, column.type) != column.type for column in self.added):
+            raise ColumnsDiffer(open_ones, is_full=is_full)
+        return lacking
+
+    def begun(self, connection: Connection) -> Written:
+        """Count what this transaction writes from now on."""
+        return Written.begun(connection, self.table, columns=self.columns, lineage=self.lineage)
+
+    def write(self, connection: Connection, rows: pa.Table) -> int:
+        """Add missing columns, write rows, and return how many the server wrote."""
+        self.add_columns(connection)
+        return self.copy(connection, rows)
+
+    def copy(self, connection: Connection, rows: pa.Table) -> int:
+        """Copy rows, and return how many of them remain."""
+        if not rows.num_rows:
+            return 0
+        rows = rows.select(self.names)
+        if self.table != self.target:
+            return self._copy(connection, rows)
+        written = self.begun(connection)
+        return written.remaining(connection, self._copy(connection, rows))
+
+    def _copy(self, connection: Connection, rows: pa.Table) -> int:
+        """Copy directly, or through a temporary table if the server has to cast."""
+        if not self.needs_cast:
+            return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
+        run(
+            connection,
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS arriving_rows ({copy_columns(self.columns, lineage=self.lineage)})"
+            " ON COMMIT DROP; TRUNCATE arriving_rows",
+        )
+        copy_in(connection, rows, table="arriving_rows", names=self.names, columns=self.columns)
+        listed = ", ".join(map(quoted, self.names))
+        arriving = f"SELECT {cast_to_target(self.columns, lineage=self.lineage)} FROM arriving_rows"
+        return run(connection, f"INSERT INTO {self.table} ({listed}) {arriving}").rowcount
+
+
+def copy_columns(columns: Sequence[Column], *, lineage: bool) -> str:
+    """The columns of the temporary table that rows are copied to."""
+    listed = [f"{quoted(column.name)} {copied_as(column)}" for column in columns]
+    return ", ".join(listed + [f"{field.name} bigint" for field in LINEAGE if lineage])
+
+
+def cast_to_target(columns: Sequence[Column], *, lineage: bool) -> str:
+    """The same columns, cast to the types of the target."""
+    listed = [
+        f"CAST({quoted(column.name)} AS {column.type})" if needs_cast([column]) else quoted(column.name)
+        for column in columns
+    ]
+    return ", ".join(listed + [field.name for field in LINEAGE if lineage])
