@@ -204,6 +204,17 @@ _FOUND: dict[str, Drawn] = {
         Words(write=Write.MERGE, identity=Identity.CONTENT, on_rewrite=OnRewrite.NEW_GENERATION),
         (Append(_PLAIN, 5), Load(), Append(_PLAIN, 3), Rotate(_PLAIN, "day/z.jsonl", 3), Load()),
     ),
+    "a beginning of a damaged file, which is another content": Drawn(
+        Words(chunk_bytes=700, identity=Identity.CONTENT, on_rewrite=OnRewrite.NEW_GENERATION, deliveries_max=2),
+        (
+            Append(_A, 8, bad=2),
+            Append("day/c.jsonl.gz", 3, bad=2),
+            Load(),
+            GrowAlike(("day/c.jsonl.gz",), 2),
+            Damage("day/c.jsonl.gz"),
+            Load(),
+        ),
+    ),
     "a merge by a key that is null": Drawn(
         Words(write=Write.MERGE, transform=Transform.NULLS), (Append(_PLAIN, 12), Load())
     ),

@@ -265,7 +265,8 @@ class Folder:
 
 def allowed(folder: Folder, uid: int, *, identities: set[Identity], rewrites: set[OnRewrite]) -> int:
     """How often a record may be loaded at most, by all that was ever declared."""
-    if identities == {Identity.CONTENT}:
-        return 1
     shown = folder.shown[uid]
+    if identities == {Identity.CONTENT}:
+        # What can be unpacked of a damaged file is another content.
+        return 1 + sum(each.content < 0 for each in shown if OnRewrite.NEW_GENERATION in rewrites)
     return len(shown) if OnRewrite.NEW_GENERATION in rewrites else len({each.path for each in shown})
