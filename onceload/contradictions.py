@@ -233,7 +233,7 @@ def _in_the_paths(declared: Declared) -> Iterator[Contradiction]:
     by_steps: dict[tuple[str, ...], Column] = {}
     for column in declared.columns:
         if column.path and declared.source.format not in {Format.JSONL, Format.JSON}:
-            sentence = f"a path leads into objects of JSON, but the format is {declared.source.format}; remove it"
+            sentence = f"path is for jsonl and json only, but the format is {declared.source.format}; remove path"
             yield Contradiction(at=f"columns.{column.name}.path", about=("source.format",), sentence=sentence)
         if (other := by_steps.setdefault(column.steps, column)) is not column:
             sentence = f"{other.name} is already read from {written_path(column.steps)}; remove one of the two columns"
@@ -244,7 +244,7 @@ def _in_the_paths(declared: Declared) -> Iterator[Contradiction]:
             if above is not None and (above.type.kind is not Kind.JSONB or above.type.is_array):
                 sentence = (
                     f"its path leads through {written_path(column.steps[:end])}, but {above.name} is {above.type}, "
-                    f"which takes no object; declare {above.name} as jsonb, or remove one of the two columns"
+                    f"which cannot hold an object; declare {above.name} as jsonb, or remove one of the two columns"
                 )
                 yield Contradiction(at=f"columns.{column.name}", about=(f"columns.{above.name}",), sentence=sentence)
 
@@ -267,7 +267,7 @@ def _in_the_positions(declared: Declared) -> Iterator[Contradiction]:
             sentence = f"{one.column} ({one}) and {other.column} ({other}) overlap; fix one of them"
             yield Contradiction(at=f"{where}.{other.column}", about=(f"{where}.{one.column}",), sentence=sentence)
     if declared.unknown_fields is UnknownFields.ADD:
-        sentence = "characters outside of all positions have no name, so no column can be added; set ignore or fail"
+        sentence = "characters outside the positions have no field name, so no column can be added; set ignore or fail"
         yield Contradiction(at="unknown_fields", about=("source.format",), sentence=sentence)
 
 

@@ -19,6 +19,7 @@ from onceload.extras import check_installed
 from onceload.settings import Settings
 from onceload_core.errors import OnceloadError, SchemaRefused, UpgradeUnfinished
 from onceload_core.postgres.connection import statements
+from onceload_jobs.write.sql import quoted
 
 SQL = statements("doctor.sql", package=__package__)
 _DISK_FREE_MIN = 1 << 30
@@ -159,5 +160,5 @@ def _rights(engine: Engine) -> Check:
         healthy=not missing,
         expected="the rights of onceload_loader",
         found=f"{user} lacks {', '.join(missing)}" if missing else f"those of a loader, as {user}",
-        fix=f"run `GRANT onceload_loader TO {user}` as an administrator (docs/how-to/roles.md)",
+        fix=f"run `GRANT onceload_loader TO {quoted(user)}` as an administrator (docs/how-to/roles.md)",
     )

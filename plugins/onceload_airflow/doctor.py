@@ -49,7 +49,9 @@ def examine() -> Iterator[Check]:
         bundles = list(configured().get_all_dag_bundles())
     except Exception as error:  # noqa: BLE001 - whatever Airflow and the classes of others raise for a wrong setting.
         found = f"{type(error).__name__}: {error}"
-        yield Check(name="bundles", healthy=False, expected="a list that Airflow can read", found=found, fix=_LIST)
+        yield Check(
+            name="bundles", healthy=False, expected="a list that Airflow can read", found=found, fix=f"fix {_LIST}"
+        )
         bundles = []
     folders = [bundle.pipelines for bundle in bundles if isinstance(bundle, PipelinesBundle)]
     yield _bundle(PipelinesBundle, bundles, '{"pipelines": "/srv/pipelines"}')
@@ -66,7 +68,7 @@ def _version() -> Check:
         healthy=_OLDEST <= number < (4,),
         expected="Airflow 3.1 or newer, below 4",
         found=f"Airflow {__version__}, Python {sys.version.split()[0]}",
-        fix="upgrade Airflow",
+        fix="install Airflow 3.1 or newer, below 4",
     )
 
 

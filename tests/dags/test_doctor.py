@@ -114,7 +114,7 @@ def test_a_user_without_the_role_of_a_loader_gets_the_grant_to_run(airflow, dsn)
     assert exit_code == 2
     assert [name for name, check in checks.items() if not check["healthy"]] == ["rights"]
     assert "UPDATE ON onceload.producer" in checks["rights"]["found"]
-    assert f"GRANT onceload_loader TO {USER}" in said
+    assert f'GRANT onceload_loader TO "{USER}"' in said
 
     execute(dsn, f"GRANT onceload_loader TO {USER}")
     assert doctor(airflow, ONCELOAD_DSN=nosy)[1] == 0

@@ -68,7 +68,10 @@ def test_a_line_that_was_cut_off_is_bad_even_if_the_file_is_complete(loads):
 
     assert (report.loaded, report.quarantined) == (12, 1)
     ((reason, raw),) = loads.ask("SELECT reason, raw FROM onceload.quarantine")
-    assert (reason, bytes(raw)) == ("the line has 12 characters, and its last column ends at 20", b"00000012 125")
+    assert (reason, bytes(raw)) == (
+        "the line has 12 characters, but its last column ends at character 20",
+        b"00000012 125",
+    )
 
 
 @pytest.mark.parametrize(("rewrite", "ids"), [(OnRewrite.STOP, [0, 1]), (OnRewrite.NEW_GENERATION, [0, 1, 5, 6])])

@@ -132,7 +132,7 @@ def test_an_upload_whose_beginning_ends_like_an_array_is_not_loaded(loads):
         (b'{"id": 1}\n{"id": 2}\n', "its object ends at byte 8, and more follows at byte 10"),
         (b'[{"id": 1}] x', "its array ends at byte 10, and more follows at byte 12"),
         (b"id,note\n1,x\n", "it begins with 'id,note"),
-        (b"[" + json.dumps("x").encode()[:-1], "is not closed at its end (byte 3), inside of a string"),
+        (b"[" + json.dumps("x").encode()[:-1], "is not closed at its end (byte 3), and a string is still open"),
         ('[{"id": 1}]'.encode("utf-16"), "it is text in UTF-16"),
         (gzip.compress(b"[]"), "it is compressed with gzip"),
     ],

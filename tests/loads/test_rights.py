@@ -20,7 +20,7 @@ def refused(loads: Loads, match: str) -> str:
         loads.load()
     assert refusal.value.exit_code is ExitCode.WRONG_USE
     assert loads.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]
-    (statement,) = re.findall("that right: `(GRANT .*?)`", str(refusal.value))
+    (statement,) = re.findall("that right. Run `(GRANT .*?)`", str(refusal.value))
     return str(statement)
 
 

@@ -105,18 +105,26 @@ def settled_by(table: str, changes: Sequence[Change]) -> str:
         slow = [each.name for each in possible if each.cost is Cost.REWRITE]
         if slow:
             hint = f" (it rewrites the whole table for {', '.join(slow)}, and no one can read or write it meanwhile)"
-        elif any(each.name in (PRODUCER_ID, SEQUENCE) for each in possible):
+        elif len(possible) < len(changes) or any(each.name in (PRODUCER_ID, SEQUENCE) for each in possible):
+            # Loads change a table only if it fits afterwards.
             hint = ""
         else:
             hint = f", or set on_new_column: {OnNewColumn.ADD}, so that loads do it"
         advice.append(f"run `{alter_table(table, possible)}`{hint}")
     advice += [
-        f"declare {each.name} as {each.found}, or give the column another name: a change of {each.found} to "
-        f"{each.of_type} could lose values"
+        f"{_other_way(each)}: a change of {each.found} to {each.of_type} could lose values"
         for each in changes
         if each.cost is Cost.VALUES
     ]
     return "; ".join(advice)
+
+
+def _other_way(change: Change) -> str:
+    try:
+        parse_type(change.name, change.found or "")
+    except SettingRefused:
+        return "give the column another name"
+    return f"declare {change.name} as {change.found}, or give the column another name"
 
 
 def types_of(columns: Sequence[Column], *, lineage: bool) -> dict[str, str]:

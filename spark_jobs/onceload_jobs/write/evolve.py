@@ -115,7 +115,7 @@ def _alter(connection: Connection, table: str, statement: str) -> None:
         if sqlstate(error) in _MAY_PASS or is_lost(error):
             raise
         # Such as a view that uses the column, or the limit of 1600 columns.
-        expected = f"a table that `{statement}` can change. Run it yourself when what is in its way is gone"
+        expected = f"`{statement}` to succeed. Remove what blocks it, such as a view of the column, and load again"
         raise SettingRefused(f"target {table}", first_line(error), expected) from error
 
 

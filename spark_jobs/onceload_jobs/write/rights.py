@@ -26,7 +26,7 @@ def _refuse_schema(connection: Connection, target: Target, *, right: str) -> Non
     if (user := connection.execute(SQL["of_schema"], binds).scalar()) is not None:
         grant = f"GRANT USAGE, CREATE ON SCHEMA {quoted(target.schema)} TO {quoted(user)}"
         found = f"schema {target.schema}, on which {user} lacks the right {right}"
-        raise SettingRefused("target.table", found, f"that right: `{grant}`")
+        raise SettingRefused("target.table", found, f"that right. Run `{grant}`")
 
 
 def refuse_lacking_rights(connection: Connection, declared: Declared) -> None:
@@ -36,7 +36,7 @@ def refuse_lacking_rights(connection: Connection, declared: Declared) -> None:
     if lacking.rights:
         grant = f"GRANT {', '.join(needed)} ON {table} TO {quoted(lacking.user)}"
         found = f"a table on which {lacking.user} lacks the right {', '.join(lacking.rights)}"
-        raise SettingRefused(f"target {table}", found, f"that right: `{grant}`")
+        raise SettingRefused(f"target {table}", found, f"that right. Run `{grant}`")
 
 
 def _needed(declared: Declared) -> tuple[str, ...]:

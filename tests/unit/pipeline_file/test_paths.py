@@ -68,7 +68,7 @@ def test_a_column_that_is_declared_wrong_is_refused(tmp_path, declared, expected
         ),
         (
             with_device("{type: text, path: gone.device}"),
-            "its path leads through gone, but gone is boolean, which takes no object; declare gone as jsonb",
+            "its path leads through gone, but gone is boolean, which cannot hold an object; declare gone as jsonb",
         ),
     ],
 )

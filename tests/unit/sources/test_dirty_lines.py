@@ -198,10 +198,10 @@ def test_every_tier_reads_dirty_lines_as_the_slow_one_does(rule, declared, read_
 @example(lines=['{"id":1,"z":1,"y":{"a":1}}', '{"id":1,"w":1,"w":2}', '{"id":1,"w":1,"id":2}'])
 def test_lines_are_read_alike_among_many(rule, lines):
     """Enough of them for columns to be cast in several groups, with more undeclared fields than are taken apart."""
-    raw = "\n".join(lines * 40).encode(errors="replace")
+    raw = "\n".join(lines * 10).encode(errors="replace")
     slow = outcome(read(raw, rule=rule, declared=WITH_JSONB, without=SLOW))
 
-    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(levels, "_SLICES_MAX", 1):
+    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 40), patch.object(levels, "_SLICES_MAX", 1):
         assert outcome(read(raw, rule=rule, declared=WITH_JSONB)) == slow
 
 
@@ -226,10 +226,10 @@ def test_every_tier_reads_fields_in_objects_as_the_slow_one_does(rule, declared,
 @examples(20)
 @given(lines=NESTED_LINES)
 def test_objects_are_read_alike_among_many(rule, lines):
-    raw = "\n".join(lines * 40).encode(errors="replace")
+    raw = "\n".join(lines * 10).encode(errors="replace")
     slow = outcome(read(raw, rule=rule, declared=NESTED, without=SLOW))
 
-    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 150), patch.object(levels, "_SLICES_MAX", 1):
+    with patch.object(tiers, "_SLICED_TOGETHER_MAX", 40), patch.object(levels, "_SLICES_MAX", 1):
         assert outcome(read(raw, rule=rule, declared=NESTED)) == slow
 
 

@@ -57,7 +57,9 @@ def test_a_line_that_ends_before_its_last_column_is_bad_or_padded():
 
     refused, padded = read(short, whole), read(short, whole, short_lines=ShortLines.PAD)
 
-    assert [bad.reason for bad in refused.bad] == ["the line has 12 characters, and its last column ends at 16"]
+    assert [bad.reason for bad in refused.bad] == [
+        "the line has 12 characters, but its last column ends at character 16"
+    ]
     assert values(refused) == [(1, "12.50", "x")]
     assert values(padded) == [(1, "12.50", None), (1, "12.50", "x")]
 

@@ -69,7 +69,7 @@ class _Reader:
         text = self.lines.text(index)
         if self.options.short_lines is ShortLines.QUARANTINE and len(text) < self.options.width:
             raise RecordRefused(
-                f"the line has {len(text)} characters, and its last column ends at {self.options.width}"
+                f"the line has {len(text)} characters, but its last column ends at character {self.options.width}"
             )
         for first, end in self._gaps:
             if text[first:end].strip(_BLANK):

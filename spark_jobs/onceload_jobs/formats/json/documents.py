@@ -91,7 +91,9 @@ class _Scan:
         opening = block[first : first + 1]
         if opening not in (b"[", b"{"):
             found = f"it begins with {block[first : first + 20].decode(errors='backslashreplace')!r}"
-            raise FileRefused(self.url, _EXPECTED, found, "Declare the format that it has, or write it again")
+            raise FileRefused(
+                self.url, _EXPECTED, found, "Set source.format to the format of the file, or replace the file"
+            )
         self._opened, self._is_array = self.at + first, opening == b"["
         self._first_byte = self._record = self._opened + 1
 
@@ -159,7 +161,7 @@ class _Scan:
         if self._opened < 0:
             return FileRefused(self.url, _EXPECTED, "it holds no JSON", fix)
         what = "array" if self._is_array else "object"
-        inside = ", inside of a string" if self._tokens.in_string else ""
+        inside = ", and a string is still open" if self._tokens.in_string else ""
         found = f"it is damaged or truncated: its {what} is not closed at its end (byte {self.at}){inside}"
         return FileRefused(self.url, f"a complete JSON {what}", found, fix)
 
