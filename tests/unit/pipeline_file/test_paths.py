@@ -59,7 +59,7 @@ def test_a_column_that_is_declared_wrong_is_refused(tmp_path, declared, expected
     [
         (
             plain(("device: text", "device: {type: text, path: a.b}")),
-            "but the format is csv; remove it",
+            "but the format is csv; remove path",
         ),
         (with_device("{type: text, path: seq}"), "device is already read from seq; remove one of the two"),
         (
