@@ -12,6 +12,7 @@ import zstandard
 from onceload.draft.draft import draft
 from onceload.pipeline_file import read_pipeline
 from onceload_jobs.files.compression import Damaged
+from onceload_jobs.files.reading import read_at
 from onceload_jobs.formats.json import documents
 from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.load.report import Report
@@ -335,3 +336,36 @@ def test_a_drafted_pipeline_file_loads_arrays(loads, suffix):
     assert (report.loaded, report.quarantined, report.notes) == (3_000, 0, ())
     types = {column.name: str(column.type) for column in declared.columns}
     assert (types["id"], types["at"], types["tags"]) == ("bigint", "timestamptz", "jsonb")
+
+
+def test_an_empty_element_beside_a_large_one_goes_to_quarantine(loads):
+    large = json.dumps({"id": 1, "note": "x" * 300_000})
+    loads.write("a.json", f"[{large},,{large},]")
+
+    report = loads.load()
+
+    assert (report.loaded, report.quarantined) == (2, 2)
+    assert verify(loads.declared, loads.engine).differing == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_file_that_is_written_once_more_while_it_is_read_loses_no_record(loads, monkeypatch, share):
+    """Its bytes are the same, and it is whole again when it is checked."""
+    content = array(0, _MANY, note=_NOTE)
+    loads.write("a.json", content)
+    cut: list[int] = []
+
+    def read_cut(url: str, *, offset: int, size: int) -> bytes:
+        raw = read_at(url, offset=offset, size=size)
+        if cut:
+            return raw
+        cut.append(offset)
+        return raw[: int(size * share)]
+
+    monkeypatch.setattr(reading, "read_at", read_cut)
+    first, then = loads.load(), loads.load()
+
+    assert cut
+    assert first.loaded + then.loaded == _MANY
+    assert loads.rows() == list(range(_MANY))
+    assert verify(loads.declared, loads.engine).differing == 0

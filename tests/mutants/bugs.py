@@ -3247,6 +3247,24 @@ RIGHTS_BUGS = (
     ),
 )
 
+OF_JSON_FILES = "tests/loads/test_json_files.py"
+WHOLE_FILE_BUGS = (
+    Bug(
+        name="a part of a file that is cut while it is read counts as read",
+        file="spark_jobs/onceload_jobs/read/checked_parts.py",
+        correct="        if len(raw) < _read_bytes(group, source):\n",
+        wrong="        if False:\n",
+        tests=(f"{OF_JSON_FILES}::test_a_file_that_is_written_once_more_while_it_is_read_loses_no_record",),
+    ),
+    Bug(
+        name="an element without a byte is consumed without a trace",
+        file="spark_jobs/onceload_jobs/read/rows.py",
+        correct="if each.part.raw or (each.part.row_group and declared.source.format is Format.JSON)]",
+        wrong="if each.part.raw]",
+        tests=(f"{OF_JSON_FILES}::test_an_empty_element_beside_a_large_one_goes_to_quarantine",),
+    ),
+)
+
 BUGS = (
     *TRY_BUGS,
     *COMMIT_BUGS,
@@ -3278,5 +3296,6 @@ BUGS = (
     *PACKAGE_BUGS,
     *NEW_COLUMN_BUGS,
     *IGNORED_FIELD_BUGS,
+    *WHOLE_FILE_BUGS,
     *RIGHTS_BUGS,
 )

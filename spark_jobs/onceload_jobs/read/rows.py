@@ -18,7 +18,8 @@ from onceload_jobs.read.checked_parts import ReadPart
 
 def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
     """All records of some parts."""
-    there = [each for each in parts if each.part.raw]
+    # An element of a JSON array may have no byte of its own, and goes to quarantine.
+    there = [each for each in parts if each.part.raw or (each.part.row_group and declared.source.format is Format.JSON)]
     if not there:
         return Records(rows=_schema(columns).empty_table())
     match declared.source.format:

@@ -12,8 +12,8 @@ SELECT CAST(pg_get_userbyid(relowner) AS text) AS name, CAST(current_user AS tex
 
 -- name: holders
 -- The other transactions that hold the table or one of its partitions.
-SELECT DISTINCT pid, CAST(usename AS text) AS name, application_name AS program
-  FROM pg_locks JOIN pg_stat_activity USING (pid)
- WHERE granted AND pid <> pg_backend_pid()
+SELECT DISTINCT pid, coalesce(CAST(usename AS text), backend_type) AS name, application_name AS program
+  FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_database ON pg_database.oid = database
+ WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
    AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)))
  ORDER BY pid;

@@ -47,27 +47,27 @@ def _elements(url: str, part: Part) -> tuple[Part, Indices, Indices]:
 def _joined(parts: Sequence[tuple[Part, Indices, Indices]], *, record_bytes_max: int) -> Lines:
     """The elements of all parts, with a newline instead of the comma behind each."""
     block = bytearray()
-    starts, separators, sequence_ids, producer_ids = [], [], [], []
+    starts, trimmed_ends, separators, sequence_ids, producer_ids = [], [], [], [], []
     for part, begins, ends in parts:
-        starts.append(begins + len(block))
+        # Part by part, because it takes many times the memory of its block.
+        first, last = _trimmed(part.raw, begins, ends)
+        starts.append(first + len(block))
+        trimmed_ends.append(last + len(block))
         separators.append(ends + len(block))
         sequence_ids.append(np.arange(len(begins)) + part.first)
         producer_ids.append(np.full(len(begins), part.producer_id, np.int64))
         block += part.raw
         block += b"\n"
-    octets = np.frombuffer(block, np.uint8)
     nothing = np.zeros(0, np.int64)
-    ends = np.concatenate([nothing, *separators])
-    octets[ends] = ord("\n")
-    joined = bytes(block)
-    trimmed_starts, trimmed_ends = _trimmed(joined, np.concatenate([nothing, *starts]), ends)
+    np.frombuffer(block, np.uint8)[np.concatenate([nothing, *separators])] = ord("\n")
+    first, last = np.concatenate([nothing, *starts]), np.concatenate([nothing, *trimmed_ends])
     return Lines(
-        block=joined,
+        block=bytes(block),
         record_bytes_max=record_bytes_max,
-        raw_starts=trimmed_starts,
-        raw_ends=trimmed_ends,
-        starts=trimmed_starts,
-        ends=trimmed_ends,
+        raw_starts=first,
+        raw_ends=last,
+        starts=first,
+        ends=last,
         sequence_ids=np.concatenate([nothing, *sequence_ids]),
         producer_ids=np.concatenate([nothing, *producer_ids]),
     )
