@@ -232,6 +232,28 @@ def test_a_view_of_the_table_keeps_no_column_from_being_added_but_one_from_being
     assert loads.load().loaded == 1
 
 
+@pytest.mark.parametrize(
+    ("column", "more"),
+    [
+        ('varchar(3) COLLATE "C"', ""),
+        ("varchar(3) CHECK (city <> 'x')", ""),
+        ("varchar(3)", "CREATE INDEX lower_cities ON target (lower(city))"),
+        ("varchar(3)", "CREATE INDEX some_ids ON target (id) WHERE city > 'm'"),
+    ],
+)
+def test_a_type_is_not_widened_where_that_costs_more_than_the_catalog(loads, column, more):
+    columns = "id bigint, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint"
+    execute(loads.admin_dsn, f"CREATE TABLE target ({columns}, city {column}); {more}")
+    execute(loads.admin_dsn, "ALTER TABLE target OWNER TO onceload_loader")
+    loads.write("a.jsonl", record(1, city='"Rome"'))
+    loads.declared = adding(loads, COLUMNS | {"city": "text"})
+
+    with pytest.raises(SettingRefused, match=r'of column city.*a person who runs `.*ALTER COLUMN "city" TYPE text`'):
+        loads.load()
+    loads.declared = adding(loads, COLUMNS | {"city": "varchar(3)", "zip": "text"})
+    assert (loads.load().loaded, loads.load().quarantined) == (0, 0)
+
+
 def test_a_partitioned_table_gets_the_column_in_all_of_its_partitions(loads):
     execute(
         loads.admin_dsn,

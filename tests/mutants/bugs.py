@@ -3247,7 +3247,22 @@ RIGHTS_BUGS = (
     ),
 )
 
-OF_JSON_FILES = "tests/loads/test_json_files.py"
+COSTLY_CHANGE_BUGS = (
+    Bug(
+        name="a wider type loses the collation of its column",
+        file="spark_jobs/onceload_jobs/write/evolve.sql",
+        correct="attcollation <> typcollation",
+        wrong="false",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_type_is_not_widened_where_that_costs_more_than_the_catalog",),
+    ),
+    Bug(
+        name="a wider type builds an index again",
+        file="spark_jobs/onceload_jobs/write/evolve.sql",
+        correct="AND (indexprs IS NOT NULL OR indpred IS NOT NULL)",
+        wrong="AND indexprs IS NOT NULL",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_type_is_not_widened_where_that_costs_more_than_the_catalog",),
+    ),
+)
 WHOLE_FILE_BUGS = (
     Bug(
         name="a part of a file that is cut while it is read counts as read",
@@ -3297,5 +3312,6 @@ BUGS = (
     *NEW_COLUMN_BUGS,
     *IGNORED_FIELD_BUGS,
     *WHOLE_FILE_BUGS,
+    *COSTLY_CHANGE_BUGS,
     *RIGHTS_BUGS,
 )

@@ -216,7 +216,7 @@ def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Itera
     wanted = [group for group in groups if group.end > chunk.first and group.first < end]
     for group, raw in _bytes_of(chunk.url, wanted, source):
         if len(raw) < _read_bytes(group, source):
-            # Whoever writes the same bytes once more may have written them all when the file is checked.
+            # A program that writes the same bytes again may have written all of them when the file is checked.
             raise FileRewritten(chunk.url, "it was cut while it was read, so it is being written again")
         _check_whole(chunk, whole)
         size = chunk.size if group is groups[-1] else None

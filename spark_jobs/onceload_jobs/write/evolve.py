@@ -18,7 +18,7 @@ from onceload_core.errors import CallAgain, PipelineBusy, SettingRefused
 from onceload_core.events import event
 from onceload_core.ports import Session
 from onceload_core.postgres.commit import lock_pipeline_of
-from onceload_core.postgres.connection import first_line, is_lost, sqlstate, statements, translated
+from onceload_core.postgres.connection import array, first_line, is_lost, sqlstate, statements, translated
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, OnNewColumn, Target
 from onceload_jobs.write.differences import Change, Cost, alter_table, differing, types_of
@@ -85,6 +85,7 @@ def _evolve(
     if changes:
         statement = alter_table(table, changes)
         _refuse_another_owner(connection, table, statement)
+        _refuse_what_is_not_free(connection, table, changes, statement)
         _alter(connection, table, statement)
         event("target_altered", pipeline=declared.name, statement=statement)
     return changes
@@ -103,9 +104,21 @@ def _refuse_another_owner(connection: Connection, table: str, statement: str) ->
     owner = connection.execute(SQL["owner"], {"table": table}).one_or_none()
     if owner is not None and not owner.is_ours:
         found = f"owned by {owner.name}, and only its owner may change it. {owner.user} is not a member of that role"
-        ours, grant = quoted(owner.user), f"GRANT {quoted(owner.name)} TO {quoted(owner.user)}"
-        expected = f"an owner who runs `{statement}`. To let loads do it, run `ALTER TABLE {table} OWNER TO {ours}`"
-        raise SettingRefused(f"target {table}", found, f"{expected}, or `{grant}`")
+        owned = f"ALTER TABLE {table} OWNER TO {quoted(owner.user)}"
+        expected = f"an owner who runs `{statement}`. To let loads do it, run `{owned}`"
+        raise SettingRefused(f"target {table}", found, expected)
+
+
+def _refuse_what_is_not_free(connection: Connection, table: str, changes: Sequence[Change], statement: str) -> None:
+    widened = array([each.name for each in changes if each.found is not None])
+    names = connection.execute(SQL["not_free"], {"table": table, "names": widened}).scalars().all()
+    if names:
+        found = f"a collation of its own, a CHECK or an index of an expression or condition, of column {names[0]}"
+        expected = (
+            f"a person who runs `{statement}`, with COLLATE to keep a collation: a load would lose the collation, or "
+            "lock the table while Postgres reads all of it"
+        )
+        raise SettingRefused(f"target {table}", found, expected)
 
 
 def _alter(connection: Connection, table: str, statement: str) -> None:

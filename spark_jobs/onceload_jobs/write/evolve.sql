@@ -17,3 +17,16 @@ SELECT DISTINCT pid, coalesce(CAST(usename AS text), backend_type) AS name, appl
  WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
    AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)))
  ORDER BY pid;
+
+-- name: not_free
+-- The columns whose type cannot be changed for free: it would lose a collation of its own, or Postgres would check a
+-- constraint or build an index of an expression or with a condition.
+SELECT CAST(attname AS text)
+  FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+ WHERE attrelid = to_regclass(:table) AND attname = ANY (CAST(:names AS text[])) AND NOT attisdropped
+   AND (attcollation <> typcollation
+        OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = attrelid AND contype = 'c' AND attnum = ANY (conkey))
+        OR EXISTS (SELECT FROM pg_index JOIN pg_depend ON objid = indexrelid AND classid = to_regclass('pg_class')
+                    WHERE indrelid = attrelid AND refobjid = attrelid AND refobjsubid = attnum
+                      AND (indexprs IS NOT NULL OR indpred IS NOT NULL)))
+ ORDER BY attnum;
