@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 def pytest_unconfigure() -> None:
     # At exit, py4j logs that it closes its connection, to a stream that is closed by then.
-    logging.getLogger("py4j").disabled = True
+    logging.getLogger("py4j.clientserver").disabled = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
