@@ -11,8 +11,8 @@ from tests.dags.stand import Airflow
 from tests.servers import execute
 
 LIST = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
-#: Airflow starts in each.
-pytestmark = pytest.mark.smoke
+#: A process of Airflow starts in each, more than once.
+pytestmark = pytest.mark.long
 USER = "doctors_airflow"
 PIPELINE = """\
 pipeline: readings

@@ -371,7 +371,7 @@ def test_a_reader_that_ends_lets_the_load_go_on(loaded):
 
 
 def test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first(loaded):
-    """It waits for a lock that the change holds while that waits for the table: the change must let go, and in time."""
+    """Each waits for a lock of the other: the change must release its lock before Postgres looks for a deadlock."""
     declared = adding(loaded)
     session = session_of(loaded, declared)
     with transaction(loaded.admin_dsn) as execute_in:
