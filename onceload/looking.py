@@ -100,6 +100,7 @@ def show_rows(connection: Connection, name: str, *, limit: int, as_json: bool) -
         if {each.name for each in columns}.issuperset(LINEAGE):
             by_age = f"{select} ORDER BY _producer_id DESC, _sequence DESC LIMIT {limit}"
             newest = _sorted_in_time(connection, by_age, as_json=as_json)
+        connection.execute(SQL["scan_from_the_start"])
         found = newest or ask(connection, f"{select} LIMIT {limit}", as_json=as_json)
     return Shown(table=table.name, columns=columns, found=found, are_newest=newest is not None)
 

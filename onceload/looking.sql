@@ -6,6 +6,10 @@ SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY;
 -- name: limited
 SELECT set_config('statement_timeout', :limit, false);
 
+-- name: scan_from_the_start
+-- Otherwise Postgres begins to read a large table where another query, also a canceled one, has arrived.
+SET synchronize_seqscans = off;
+
 -- name: find_table
 -- The name as Postgres resolves it, if it is a table or a view.
 SELECT CAST(oid AS bigint) AS oid, format('%I.%I', relnamespace::regnamespace::text, relname) AS name

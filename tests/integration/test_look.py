@@ -71,6 +71,8 @@ def test_the_target_of_a_pipeline_file_is_shown(dsn, tmp_path, capsys):
 
 def test_a_table_too_large_to_sort_is_shown_in_the_order_in_which_it_is_stored(events, capsys, monkeypatch):
     execute(events, "INSERT INTO events SELECT n, n, n FROM generate_series(1, 300000) AS n")
+    # The next scan of a table that is larger than a quarter of the buffers would begin where this one has stopped.
+    execute(events, "SELECT n FROM events OFFSET 200000 LIMIT 1")
     monkeypatch.setattr(looking, "SORTING_TIMEOUT", "1ms")
 
     code, out, err = looked(events, capsys, "show", "events", "--limit", "1", "--csv")

@@ -3104,6 +3104,13 @@ LOOK_BUGS = (
         tests=(f"{OF_LOOKS}::test_looking_changes_nothing_unless_that_is_asked_for",),
     ),
     Bug(
+        name="the first rows of a table are those where another query has stopped to read",
+        file="onceload/looking.sql",
+        correct="SET synchronize_seqscans = off;",
+        wrong="SET synchronize_seqscans = on;",
+        tests=(f"{OF_LOOKS}::test_a_table_too_large_to_sort_is_shown_in_the_order_in_which_it_is_stored",),
+    ),
+    Bug(
         name="a prompt of psql may write",
         file="onceload/psql.py",
         correct="    if not writes:\n",
