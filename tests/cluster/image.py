@@ -140,8 +140,8 @@ class _Buildah:
         return (self.all_of(*arguments).splitlines() or ["nothing"])[-1]
 
     def all_of(self, *arguments: str) -> str:
-        """It needs neither a daemon nor a namespace of users."""
-        kept = ["--root", str(self._folder / "images"), "--runroot", str(self._folder / "run")]
+        """It needs neither a daemon nor a namespace of users. Without layers of folders, it leaves no mounts."""
+        kept = ["--root", str(self._folder / "images"), "--runroot", str(self._folder / "run"), "--storage-driver=vfs"]
         return self._run(["buildah", *kept, *arguments], BUILDAH_ISOLATION="chroot")
 
     def make_base(self) -> None:
