@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -65,6 +67,21 @@ LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-
 
 
 def onceload(*arguments, **environment):
+    """Run one command in this process, which saves the imports: its exit code and what it wrote."""
+    with (
+        redirect_stdout(StringIO()) as out,
+        redirect_stderr(StringIO()) as err,
+        patch.dict(os.environ, environment),
+    ):
+        try:
+            code = int(cli.main(arguments, os.environ))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def in_a_process(*arguments, **environment):
+    """Run one command as users do."""
     return subprocess.run(
         [sys.executable, "-m", "onceload", *arguments],
         env={**os.environ, **environment},
@@ -143,7 +160,7 @@ def test_the_versions_that_a_bug_report_needs_are_printed():
     ],
 )
 def test_wrong_usage_ends_with_2_and_the_usage(wrong):
-    done = onceload(*wrong)
+    done = in_a_process(*wrong)
 
     assert done.returncode == 2
     assert done.stderr.startswith("usage: onceload")
@@ -239,7 +256,7 @@ def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):
     )
     environment = {"ONCELOAD_DSN": dsn, "ONCELOAD_LOG": "debug"}
 
-    done = onceload("consume", str(tmp_path / "p.yaml"), "--session", "s", "--log-format", "json", **environment)
+    done = in_a_process("consume", str(tmp_path / "p.yaml"), "--session", "s", "--log-format", "json", **environment)
 
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
@@ -290,7 +307,7 @@ def test_a_word_that_is_not_known_is_refused_with_the_nearest_one(capsys, wrong,
 def test_the_shell_completes_what_is_typed(tmp_path, typed, offered):
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": typed, "COMP_POINT": str(len(typed))}
 
-    done = onceload(**asked, _ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / "offered"))
+    done = in_a_process(**asked, _ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / "offered"))
 
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "offered").read_text().split("\n") == offered
@@ -319,7 +336,7 @@ def test_bash_completes_with_the_line_of_the_docs():
 
 
 def test_a_log_level_that_is_none_is_refused(dsn):
-    done = onceload("status", ONCELOAD_DSN=dsn, ONCELOAD_LOG="loud")
+    done = in_a_process("status", ONCELOAD_DSN=dsn, ONCELOAD_LOG="loud")
 
     assert done.returncode == 2
     assert done.stderr == (
@@ -425,11 +442,11 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     here = {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(tmp_path)}
     orders = str(Path(SAMPLE).with_name("orders.yaml"))
 
-    staged = onceload("stage", orders, "--batch", "today", "--json", **here)
-    too_early = onceload("publish", orders, "--batch", "today", **here)
-    audited = onceload("audit", orders, "--batch", "today", "--json", **here)
-    first, again = (onceload("publish", orders, "--batch", "today", "--json", **here) for _ in range(2))
-    audits = onceload("audits", "--json", **here)
+    staged = in_a_process("stage", orders, "--batch", "today", "--json", **here)
+    too_early = in_a_process("publish", orders, "--batch", "today", **here)
+    audited = in_a_process("audit", orders, "--batch", "today", "--json", **here)
+    first, again = (in_a_process("publish", orders, "--batch", "today", "--json", **here) for _ in range(2))
+    audits = in_a_process("audits", "--json", **here)
 
     assert [each.returncode for each in (staged, too_early, audited, first, again)] == [0, 2, 0, 0, 0]
     assert "Run `onceload audit` first" in too_early.stderr
@@ -439,13 +456,13 @@ def test_a_batch_is_staged_audited_and_published_call_by_call(dsn, tmp_path):
     assert [row["success"] for row in json.loads(audits.stdout)["audits"]] == [True, True, True]
     assert (tmp_path / "quality" / "index.html").exists()
     draft = str(tmp_path / "draft.yaml")
-    shown = onceload("audit", orders, "--suggest", **here)
-    written, refused = (onceload("audit", orders, "--suggest", "--output", draft, **here) for _ in range(2))
+    shown = in_a_process("audit", orders, "--suggest", **here)
+    written, refused = (in_a_process("audit", orders, "--suggest", "--output", draft, **here) for _ in range(2))
     assert [each.returncode for each in (shown, written, refused)] == [0, 0, 2]
     assert shown.stdout == Path(draft).read_text()
     assert "which already exists" in refused.stderr
     (tmp_path / "orders.yaml").write_text(Path(orders).read_text().replace("quality/orders.yaml", "draft.yaml"))
-    assert onceload("validate", str(tmp_path / "orders.yaml"), **here).returncode == 0
+    assert in_a_process("validate", str(tmp_path / "orders.yaml"), **here).returncode == 0
 
 
 @pytest.mark.parametrize("wrong", [[], ["--batch", "one", "--output", "x.yaml"]])
@@ -468,7 +485,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
     )
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 11}\n')
 
-    done = onceload("load", str(tmp_path / "p.yaml"), "--json", **here)
+    done = in_a_process("load", str(tmp_path / "p.yaml"), "--json", **here)
 
     assert done.returncode == 4
     assert json.loads(done.stdout)["error"] == "AuditFailed"
@@ -478,7 +495,7 @@ def test_a_batch_that_fails_its_audit_ends_with_4_and_the_rows_that_failed(dsn, 
 
 
 def test_an_empty_answer_is_printed_in_words(dsn):
-    done = onceload("status", ONCELOAD_DSN=dsn)
+    done = in_a_process("status", ONCELOAD_DSN=dsn)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing to show: no pipeline yet\n")
 

@@ -7,7 +7,7 @@ import pytest
 
 from onceload.embedded import is_running, running
 from onceload.keeping import keep
-from tests.integration.test_cli import onceload
+from tests.integration.test_cli import in_a_process
 from tests.integration.test_embedded import end, kill_everything, postmaster, user_of, wait_until
 from tests.servers import execute, temporary_home
 
@@ -35,7 +35,7 @@ def keepers_of(home: Path) -> list[psutil.Process]:
 
 
 def look(home: Path, **environment: str) -> str:
-    done = onceload("sql", "-c", "SELECT 1", ONCELOAD_HOME=str(home), ONCELOAD_DSN="", **environment)
+    done = in_a_process("sql", "-c", "SELECT 1", ONCELOAD_HOME=str(home), ONCELOAD_DSN="", **environment)
     assert done.returncode == 0, done.stderr
     return str(done.stderr)
 
