@@ -96,24 +96,35 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
 
     # A second run of the same day finds nothing new.
-    said = [run(airflow, at) for at in ("2026-03-01", "2026-03-01T12:00:00", "2026-03-02")]
+    said = [run(airflow, at) for at in ("2026-03-01", "2026-03-01T12:00:00")]
 
     assert states(airflow) == [
         dict.fromkeys(STEPS, "success"),
         {"plan": "success", **dict.fromkeys(STEPS[1:], "skipped")},
-        dict.fromkeys(STEPS, "success"),
     ]
-    assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,)]
+    assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,)]
     assert execute(dsn, "SELECT loaded, quarantined, dag_id, try_number FROM onceload.ledger ORDER BY position") == [
-        (2, 1, "ingest__readings", 1),
-        (1, 0, "ingest__readings", 1),
+        (2, 1, "ingest__readings", 1)
     ]
-    assert_lineage(airflow, tmp_path)
+    assert_lineage(airflow, tmp_path, [(1, 2, 1)])
     shown = [each.stdout + each.stderr for each in said]
     assert all(shown[0].count(f"{each} pipeline=readings ") == 1 for each in EVENTS), shown[0]
     assert not any(SECRET in each for each in shown)
     everywhere = (path for path in tmp_path.rglob("*") if path.is_file())
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.long
+def test_each_day_is_loaded_by_its_own_run_whose_lineage_is_its_own(airflow, dsn, tmp_path):
+    write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}', "no json")
+    write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')
+
+    for day in ("2026-03-01", "2026-03-02"):
+        run(airflow, day)
+
+    assert states(airflow) == [dict.fromkeys(STEPS, "success")] * 2
+    assert execute(dsn, "SELECT n FROM readings ORDER BY n") == [(1,), (2,), (3,)]
+    assert_lineage(airflow, tmp_path, [(1, 2, 1), (2, 1, 0)])
 
 
 @pytest.mark.long
@@ -160,21 +171,21 @@ def test_files_in_a_store_are_loaded_with_what_its_connection_says_and_no_secret
     assert [path for path in everywhere if SECRET_OF_THE_STORE.encode() in path.read_bytes()] == []
 
 
-def assert_lineage(airflow, tmp_path):
+def assert_lineage(airflow, tmp_path, commits):
     """Runs that loaded something name what they read, and where the rows are."""
     told = [json.loads(line) for line in (airflow.home / "lineage").read_text().splitlines()]
     is_told = ("ingest__readings.report", "COMPLETE")
     reports = [each for each in told if (each["job"]["name"], each["eventType"]) == is_told]
     ((files,), (rows,)) = (reports[0]["inputs"], reports[0]["outputs"])
     read, written = files["inputFacets"]["inputStatistics"], rows["outputFacets"]["outputStatistics"]
-    assert [each["inputs"][0]["name"] for each in reports] == [str(tmp_path / "landing")] * 2
+    assert [each["inputs"][0]["name"] for each in reports] == [str(tmp_path / "landing")] * len(commits)
     assert (files["namespace"], read["rowCount"], written["rowCount"]) == ("file", 3, 2)
     assert rows["namespace"] == f"postgres://{socket.gethostname()}:5432"
     assert rows["name"].endswith(".public.readings")
     fields = [(each["name"], each["type"]) for each in rows["facets"]["schema"]["fields"]]
     assert fields == [("n", "bigint"), ("amount", "numeric(12,2)")]
     facets = [each["run"]["facets"]["onceload_ledger"] for each in reports]
-    assert [(each["position"], each["loaded"], each["quarantined"]) for each in facets] == [(1, 2, 1), (2, 1, 0)]
+    assert [(each["position"], each["loaded"], each["quarantined"]) for each in facets] == commits
 
 
 @pytest.mark.long

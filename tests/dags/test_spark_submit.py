@@ -4,10 +4,17 @@ import json
 import os
 
 import pytest
-from airflow.sdk import Connection
 
-from onceload_airflow.spark_submit import submit_command
 from onceload_core.errors import SettingRefused
+
+
+def command_of(connection, conf, **program):
+    # Each process of the tests collects this module, and few of them need Airflow, which is slow to import.
+    from airflow.sdk import Connection
+
+    from onceload_airflow.spark_submit import submit_command
+
+    return submit_command(Connection(conn_id="c", **connection), conf, **program)
 
 
 @pytest.fixture
@@ -17,7 +24,7 @@ def submit(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def made(connection, **conf):
-        command = submit_command(connection, conf, name="run", program="main.py", arguments=["load", "a.yaml"])
+        command = command_of(connection, conf, name="run", program="main.py", arguments=["load", "a.yaml"])
         assert command[0] == str(program)
         return command[1:]
 
@@ -39,14 +46,14 @@ def submit(monkeypatch, tmp_path):
     ],
 )
 def test_the_master_is_found_in_a_form_and_in_the_parts_of_a_uri(submit, connection, master):
-    assert submit(Connection(conn_id="c", **connection))[:2] == ["--master", master]
+    assert submit(connection)[:2] == ["--master", master]
 
 
 def test_extras_are_settings_and_those_of_the_task_replace_them(submit):
     extra = {"queue": "nightly", "spark.archives": "a.tar.gz#environment", "spark.executor.memory": "1g"}
 
     command = submit(
-        Connection(conn_id="c", conn_type="spark", host="yarn", extra=json.dumps(extra)),
+        {"conn_type": "spark", "host": "yarn", "extra": json.dumps(extra)},
         **{"spark.executor.memory": "4g"},
     )
 
@@ -68,12 +75,12 @@ def test_extras_are_settings_and_those_of_the_task_replace_them(submit):
 )
 def test_other_extras_and_other_programs_are_refused(submit, extra, words):
     with pytest.raises(SettingRefused, match=f"^{words}"):
-        submit(Connection(conn_id="c", conn_type="spark", host="yarn", extra=json.dumps(extra)))
+        submit({"conn_type": "spark", "host": "yarn", "extra": json.dumps(extra)})
 
 
 def test_without_one_on_the_path_the_program_of_pyspark_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    command = submit_command(Connection(conn_id="c", conn_type="spark"), {}, name="n", program="p", arguments=[])
+    command = command_of({"conn_type": "spark"}, {}, name="n", program="p", arguments=[])
 
     assert command[0].endswith("pyspark/bin/spark-submit")
