@@ -1,5 +1,6 @@
 """What every test may ask for: a server for the session, and a fresh database for itself."""
 
+import gc
 import logging
 import os
 import signal
@@ -68,6 +69,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for each in VERSIONS
         ]
         metafunc.parametrize("postgres_version", versions, scope="session")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays. Without this, each search for garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(trylast=True)

@@ -73,11 +73,13 @@ def temporary_server_with_icu(version: int) -> Iterator[str]:
 def temporary_database(server_dsn: str, *, template: str | None = None) -> Iterator[str]:
     """A fresh database, empty or a copy of the template, dropped afterwards with all its connections."""
     name = f"test_{uuid.uuid4().hex}"
-    execute(server_dsn, f"CREATE DATABASE {name}" + (f" TEMPLATE {template} STRATEGY file_copy" if template else ""))
-    try:
-        yield server_dsn.replace("/postgres?", f"/{name}?")
-    finally:
-        execute(server_dsn, f"DROP DATABASE {name} WITH (FORCE)")
+    with closing(psycopg2.connect(server_dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template} STRATEGY file_copy" if template else ""))
+        try:
+            yield server_dsn.replace("/postgres?", f"/{name}?")
+        finally:
+            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def as_member(dsn: str, role: str) -> str:

@@ -43,7 +43,9 @@ def tasks():
 
     from onceload_jobs.work.spark.tasks import SparkTasks
 
-    with SparkTasks.started("tests", "local[2,4]", {}) as tasks:
+    # These loads are small: less compiling of the JVM's code outweighs slower code.
+    options = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    with SparkTasks.started("tests", "local[2,4]", options) as tasks:
         SparkSession.builder.getOrCreate().sql("SELECT 1").collect()
         yield tasks
 
