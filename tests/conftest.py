@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays. Without this, each search for garbage goes through it again."""
+    """Modules and tests stay in memory. Without this, each search for garbage goes through them again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
