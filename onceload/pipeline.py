@@ -115,11 +115,11 @@ class Pipeline:
         from onceload_jobs.plan.plan import make_plan
         from onceload_jobs.write.target import check_target
 
-        self._check_source()
-        with self._opened("planning") as engine:
+        _check_source(self)
+        with _opened(self, "planning") as engine:
             ledger = PostgresLedger(engine)
             check_target(engine, ledger, self.declared)
-            choice = self._chosen(only, replaces=replaces)
+            choice = _chosen(self, only, replaces=replaces)
             return make_plan(self.declared, ledger, now_s=time.time(), choice=choice)
 
     def load(
@@ -142,9 +142,9 @@ class Pipeline:
         second, from another thread.
         Files that cannot be loaded raise no error, because the others are loaded: see `notes` of the report.
         """
-        how = self._options(engine=engine, master=master, spark_options=spark_options)
-        how |= {"choice": self._chosen(only, replaces=replaces), "differences_accepted": accepts_differences}
-        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
+        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": _chosen(self, only, replaces=replaces), "differences_accepted": accepts_differences}
+        return _load(self, batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
     def stage(
         self,
@@ -159,9 +159,9 @@ class Pipeline:
         on_progress: "OnProgress | None" = None,
     ) -> "Report":
         """Read new records into a staging table; the target does not change before `publish`."""
-        how = self._options(engine=engine, master=master, spark_options=spark_options)
-        how |= {"choice": self._chosen(only, replaces=replaces), "publishes": False}
-        return self._load(batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
+        how = _options(self, engine=engine, master=master, spark_options=spark_options)
+        how |= {"choice": _chosen(self, only, replaces=replaces), "publishes": False}
+        return _load(self, batch, {**how, "wait_s": wait_s, "on_progress": guarded(on_progress)})
 
     def load_rows(
         self,
@@ -203,14 +203,14 @@ class Pipeline:
         """Check a staged batch with the suite of the pipeline; a failed critical expectation raises AuditFailed."""
         from onceload_jobs.load.kept_batch import audit_batch
 
-        with self._ready("auditing") as how:
+        with _ready(self, "auditing") as how:
             return audit_batch(self.declared, how, batch=Batch(batch))
 
     def publish(self, batch: str, *, accepts_differences: bool = False) -> "Report":
         """Write a staged batch to the target, in one commit; publishing it twice changes nothing."""
         from onceload_jobs.load.kept_batch import publish_batch
 
-        with self._ready("publishing") as ready:
+        with _ready(self, "publishing") as ready:
             how = replace(ready, differences_accepted=accepts_differences)
             return publish_batch(self.declared, how, batch=Batch(batch), run=self.settings.run)
 
@@ -218,36 +218,32 @@ class Pipeline:
         """Delete a staged batch, so that the next load plans its records again; returns whether there was one."""
         from onceload_jobs.load.kept_batch import give_up
 
-        with self._ready("giving up") as how:
+        with _ready(self, "giving up") as how:
             return give_up(self.declared, how, batch=Batch(batch))
 
     def verify(self, *, deep: bool = False) -> "Verification":
         """Compare files and rows with the ledger; `deep` parses the files again and compares every value."""
         from onceload_jobs.verify.verify import verify
 
-        with self._opened("verifying") as engine:
+        with _opened(self, "verifying") as engine:
             return verify(self.declared, engine, deep=deep)
 
     def why(self, name: str) -> "Explanation":
         """Explain why a file is or is not loaded, and what the next load does with it."""
         from onceload.explanation import explain
 
-        self._check_source()
-        with self._opened("looking at a file") as engine:
+        _check_source(self)
+        with _opened(self, "looking at a file") as engine:
             return explain(self.declared, engine, name)
 
     def recover_state(
         self, *, position: int = 0, dry_run: bool = False, on_progress: Callable[[str], None] | None = None
     ) -> "Recovery":
         """Rebuild producer states from the ledger, from its beginning or from the snapshot at a position."""
+        told = on_progress or _ignore
         with open_database(self.settings) as engine:
-            return recover_state(
-                engine,
-                self.name,
-                snapshot_position=Position(position),
-                dry_run=dry_run,
-                on_progress=on_progress or _ignore,
-            )
+            start = Position(position)
+            return recover_state(engine, self.name, snapshot_position=start, dry_run=dry_run, on_progress=told)
 
     def recover_rewind(
         self,
@@ -270,49 +266,57 @@ class Pipeline:
                 on_progress=on_progress,
             )
 
-    def _options(self, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]) -> dict[str, Any]:
-        """Where a load runs; what its processes need is imported while it is planned."""
-        from onceload_jobs.work.local.processes import import_early
 
-        self._check_source()
-        if engine != "spark" and not master:
-            import_early()
-        from onceload_jobs.load.engine import Engine
+def _options(
+    pipeline: Pipeline, *, engine: EngineName, master: str | None, spark_options: Mapping[str, str]
+) -> dict[str, Any]:
+    """Where a load runs; what its processes need is imported while it is planned."""
+    from onceload_jobs.work.local.processes import import_early
 
-        if engine not in set(Engine):
-            raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
-        return {"engine": Engine(engine), "master": master, "spark_options": spark_options}
+    _check_source(pipeline)
+    if engine != "spark" and not master:
+        import_early()
+    from onceload_jobs.load.engine import Engine
 
-    def _load(self, batch: str | None, changes: Mapping[str, Any]) -> "Report":
-        """Load with these changes of the settings."""
-        from onceload_jobs.load.load import load
+    if engine not in set(Engine):
+        raise SettingRefused("engine", repr(engine), f"one of {', '.join(Engine)}")
+    return {"engine": Engine(engine), "master": master, "spark_options": spark_options}
 
-        with self._ready("loading") as how, main_kept():
-            return load(self.declared, replace(how, **changes), batch=_batch(batch), run=self.settings.run)
 
-    def _check_source(self) -> None:
-        if not has_source(self.declared):
-            found = f"pipeline {self.name}, which declares none"
-            raise SettingRefused("source", found, "a pipeline with a source; rows of a program are loaded by load_rows")
+def _load(pipeline: Pipeline, batch: str | None, changes: Mapping[str, Any]) -> "Report":
+    """Load with these changes of the settings."""
+    from onceload_jobs.load.load import load
 
-    def _chosen(self, only: Sequence[str], *, replaces: bool) -> "Choice":
-        # One name alone is a sequence too, of its characters.
-        return chosen(self.declared, files=(only,) if isinstance(only, str) else only, replaces=replaces)
+    with _ready(pipeline, "loading") as how, main_kept():
+        return load(pipeline.declared, replace(how, **changes), batch=_batch(batch), run=pipeline.settings.run)
 
-    @contextmanager
-    def _ready(self, doing: str) -> "Iterator[LoadSettings]":
-        """The database with the schema, for what writes rows."""
-        with translated(pipeline=self.name, doing=doing), ready_database(self.settings) as dsn:
-            yield how_of(self.settings, dsn)
 
-    @contextmanager
-    def _opened(self, doing: str) -> Iterator[Database]:
-        """The database, for what looks; refuses an edit of the pipeline that a load would refuse."""
-        from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+def _check_source(pipeline: Pipeline) -> None:
+    if not has_source(pipeline.declared):
+        found = f"pipeline {pipeline.name}, which declares none"
+        raise SettingRefused("source", found, "a pipeline with a source; rows of a program are loaded by load_rows")
 
-        with translated(pipeline=self.name, doing=doing), open_database(self.settings) as engine:
-            PostgresLedger(engine).find_version(pipeline_with_declaration(self.declared))
-            yield engine
+
+def _chosen(pipeline: Pipeline, only: Sequence[str], *, replaces: bool) -> "Choice":
+    # One name alone is a sequence too, of its characters.
+    return chosen(pipeline.declared, files=(only,) if isinstance(only, str) else only, replaces=replaces)
+
+
+@contextmanager
+def _ready(pipeline: Pipeline, doing: str) -> "Iterator[LoadSettings]":
+    """The database with the schema, for what writes rows."""
+    with translated(pipeline=pipeline.name, doing=doing), ready_database(pipeline.settings) as dsn:
+        yield how_of(pipeline.settings, dsn)
+
+
+@contextmanager
+def _opened(pipeline: Pipeline, doing: str) -> Iterator[Database]:
+    """The database, for what looks; refuses an edit of the pipeline that a load would refuse."""
+    from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+
+    with translated(pipeline=pipeline.name, doing=doing), open_database(pipeline.settings) as engine:
+        PostgresLedger(engine).find_version(pipeline_with_declaration(pipeline.declared))
+        yield engine
 
 
 def _batch(named: str | None) -> Batch:

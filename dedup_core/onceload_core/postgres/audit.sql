@@ -63,7 +63,7 @@ WITH version AS MATERIALIZED (
      WHERE NOT edge.is_repeated
 ), differing AS (
     SELECT * FROM (
-        -- A merge may have replaced rows of earlier commits. So none of those is missing, but some may be too many.
+        -- A merge may have replaced rows of earlier commits. So none of those is missing, but some may be surplus.
         SELECT producer_id, position,
                CASE WHEN position > :merged THEN coalesce(expected.rows, 0)
                     ELSE least(coalesce(expected.rows, 0),

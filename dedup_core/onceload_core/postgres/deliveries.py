@@ -250,12 +250,10 @@ class PostgresDeliveries:
     @cached_property
     def _pipeline_id(self) -> int:
         with translated(pipeline=self._pipeline, doing="reading the ledger"), self._engine.begin() as connection:
-            pipeline_id: int = get_pipeline(connection, self._pipeline).pipeline_id
-            return pipeline_id
+            return int(get_pipeline(connection, self._pipeline).pipeline_id)
 
     def _lease(self, session: Session) -> dict[str, object]:
-        own = {"pipeline_id": self._pipeline_id, "ack_deadline_s": self.rules.ack_deadline_s}
-        return {**own, **self._life(session)}
+        return {"pipeline_id": self._pipeline_id, "ack_deadline_s": self.rules.ack_deadline_s, **self._life(session)}
 
     def _life(self, session: Session) -> dict[str, object]:
         return {"session_id": self._session_ids[session.name], "epoch": session.epoch}
