@@ -13,6 +13,7 @@ OnceloadError
 │   │   └── DatabaseUnreachable no server answers, or it accepts no connection at the moment
 │   ├── UpgradeUnfinished    the releases of the schema and of this installation are incompatible
 │   ├── TableHeld            other transactions hold the target, so that it cannot be changed
+│   ├── QueryChanged         a table that the query of a transform reads was altered
 │   ├── StageLost            the server lost the staged rows
 │   ├── NothingKept          no rows of this batch are staged
 │   ├── NotStarted           a part of Airflow or Spark exited, or did not answer in time

@@ -30,6 +30,7 @@ from onceload_jobs.pipeline.declared import (
 )
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish import postgres_transform
+from onceload_jobs.publish.postgres_transform import QueryChanged
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
@@ -215,10 +216,14 @@ def test_a_table_that_is_altered_while_records_are_staged_rounds_no_value(loads)
     settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn))
     write(loads, "a.jsonl", "a", "b")
 
-    with pytest.raises(TransformRefused, match="was altered while records were staged"):
+    with pytest.raises(QueryChanged, match="because a table that its query reads was altered"):
         load(replace(loads.declared, transform=query), settings, batch=Batch("first"), tasks=Altering())
 
     assert loads.rows() == []
+    with pytest.raises(SettingRefused, match=r"price is bigint instead of numeric\(12,2\)"):
+        loads.load(transform=query)
+    change(loads, "ALTER TABLE target ALTER price TYPE numeric(12,2)")
+    assert loads.load(transform=query).loaded == 2
 
 
 @pytest.mark.parametrize("content", ["", "\n", '{"id": "bad"}\n'])

@@ -10,14 +10,14 @@ holds them. The records wait in files, and the transaction that publishes transf
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import RowsRefused, SettingRefused
+from onceload_core.errors import CallAgain, RowsRefused, SettingRefused
 from onceload_core.postgres.connection import first_line, sqlstate, statements, translated
 from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.made_columns import writing_columns
@@ -97,6 +97,20 @@ def _column(job: Job, name: str, of_type: str) -> Column:
     return replace(column, not_null=any(each.not_null for each in job.columns if each.name == name))
 
 
+@dataclass(eq=False)
+class QueryChanged(CallAgain):
+    """The rows of the query have other columns or types than when the load began."""
+
+    pipeline: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline}: the columns that the transform makes have changed since the load began, "
+            "because a table that its query reads was altered. Nothing of the batch was loaded. Run the load "
+            "again. If the target does not fit the columns any more, it says what to change."
+        )
+
+
 def create_records(engine: Engine, job: Job, stage: Stage) -> None:
     """Create the table of the records; it is dropped with the stage."""
     with still_there(stage), engine.begin() as connection:
@@ -137,7 +151,7 @@ def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
     now = _columns(job, _made_of(connection, job, records)[0])
     if [(each.name, each.type) for each in now] != [(each.name, each.type) for each in job.written]:
         # INSERT would round or cut values.
-        raise TransformRefused(job.declared.name, "a table that the query reads was altered while records were staged")
+        raise QueryChanged(job.declared.name)
     # If this process is killed, its query ends too.
     run(connection, "SET LOCAL client_connection_check_interval = '10s'")
     names = ", ".join(map(quoted, stage.writer.names))
