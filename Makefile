@@ -32,7 +32,7 @@ test: setup ## Run all but the long tests, three at a time (ARGS=... goes to pyt
 	$(PYTEST) --numprocesses 3 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
 test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
-	$(PYTEST) --numprocesses 2 --dist loadfile -m long $(ARGS)
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 test-laws: setup ## Try each law with ten times as many examples: 1 000 where make test has 100
 	$(PYTEST) --numprocesses 2 --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)

@@ -88,6 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
+    if long := item.get_closest_marker("long"):
+        return -int(long.kwargs.get("minutes", 0))
     if item.get_closest_marker("smoke"):
         return 0
     return 1 if "tasks" in getattr(item, "fixturenames", ()) else 2

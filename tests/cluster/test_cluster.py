@@ -18,7 +18,7 @@ from tests.object_store import SECRET, object_store
 from tests.ports import free_port
 from tests.servers import execute, temporary_database, temporary_home
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=4)
 
 PATIENCE_S = 300
 ROWS = 5_000_000

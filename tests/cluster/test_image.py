@@ -23,7 +23,7 @@ from tests.dags.stand import check_success
 from tests.servers import execute, temporary_home
 from tests.tcp_server import address_of_our_own, tcp_server
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=6)
 
 PATIENCE_S = 300
 #: Without the cache of packages and the tools that build.

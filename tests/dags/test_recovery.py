@@ -12,7 +12,7 @@ from tests.dags.stand import check_success, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=5)
 
 PIPELINE = """\
 pipeline: {name}

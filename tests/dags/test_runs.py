@@ -114,7 +114,7 @@ def test_a_run_loads_what_is_new_once_and_the_next_skips(airflow, dsn, tmp_path)
     assert [path for path in everywhere if SECRET.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=3)
 def test_each_day_is_loaded_by_its_own_run_whose_lineage_is_its_own(airflow, dsn, tmp_path):
     write(tmp_path, "2026-03-01", '{"n": 1, "amount": "1.5"}', '{"n": 2, "amount": "2.5"}', "no json")
     write(tmp_path, "2026-03-02", '{"n": 3, "amount": "3.5"}')

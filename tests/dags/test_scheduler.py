@@ -26,7 +26,7 @@ from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=5)
 
 _PATIENCE_S = 240.0
 PIPELINE = """\

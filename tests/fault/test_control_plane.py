@@ -6,7 +6,7 @@ from tests.fault.control_plane import Fault, Kind, open_stand, strike_all, trial
 from tests.fault.sizes import STRIKES_IN_CI
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=6)
 def test_runs_that_are_struck_anywhere_come_to_their_end_and_land_each_row_once(seed):
     asked = trials(STRIKES_IN_CI, seed=seed)
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.servers import execute
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=5)
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOP = {"onceload", "onceload_airflow", "onceload_core", "onceload_jobs"}

@@ -119,7 +119,9 @@ def orders() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("race", [OVERLAPPING, APART, ZOMBIE], ids=lambda race: race.name)
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long, id="all"), pytest.param(8, id="some")])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.long(minutes=2), id="all"), pytest.param(8, id="some")]
+)
 def test_no_order_of_two_committers_and_a_snapshotter_breaks_the_promise(theatre, race, every):
     all_orders = list(orders())
     assert len(set(all_orders)) == len(all_orders) == 1260

@@ -30,7 +30,7 @@ def stand() -> Iterator[Stand]:
         yield stand
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=2)
 @pytest.mark.parametrize(("fault", "way", "engine"), _TRIED)
 def test_a_load_that_is_struck_and_called_again_lands_each_record_once(stand, fault, way, engine):
     seed = chosen_seed()
