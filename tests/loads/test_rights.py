@@ -6,8 +6,12 @@ from dataclasses import replace
 import pytest
 
 from onceload_core.errors import ExitCode, SettingRefused
+from onceload_core.postgres import LedgerSettings
+from onceload_jobs.load.load import load
+from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.declared import OnRewrite, Publish, Target, Write
-from tests.loads.conftest import Loads, line
+from onceload_jobs.plan.choice import Choice
+from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 
 PLAIN = "(id bigint PRIMARY KEY, amount numeric(12,2), note text, _producer_id bigint, _sequence bigint)"
@@ -66,6 +70,26 @@ def test_what_deletes_or_updates_rows_needs_more_rights(loads, changes, needed):
     assert statement == f'GRANT {needed} ON "public"."target" TO "onceload_loader"'
     execute(loads.admin_dsn, statement)
     assert loads.load().loaded == 1
+
+
+@pytest.mark.parametrize("publish", [Publish.STAGED])
+def test_a_file_is_replaced_only_with_the_right_to_delete_its_rows(loads):
+    execute(loads.admin_dsn, f"CREATE TABLE target {PLAIN}")
+    execute(loads.admin_dsn, "GRANT SELECT, INSERT ON target TO onceload_loader")
+    loads.write("a.jsonl", line(1))
+    loads.load()
+    loads.write("a.jsonl", line(2))
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), wait_s=0, choice=Choice(replaces=True))
+
+    with pytest.raises(SettingRefused, match="lacks the right DELETE") as refusal:
+        load(loads.declared, settings, batch=new_batch(), tasks=InThisProcess())
+
+    statement = 'GRANT SELECT, INSERT, DELETE ON "public"."target" TO "onceload_loader"'
+    assert statement in str(refusal.value)
+    assert loads.rows() == [1]
+    execute(loads.admin_dsn, statement)
+    load(loads.declared, settings, batch=new_batch(), tasks=InThisProcess())
+    assert loads.rows() == [2]
 
 
 @pytest.mark.parametrize(("granted", "lacking"), [("", "USAGE"), ("GRANT USAGE ON SCHEMA shut TO PUBLIC", "CREATE")])

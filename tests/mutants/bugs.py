@@ -3252,6 +3252,13 @@ RIGHTS_BUGS = (
         wrong='"UPDATE": False,',
         tests=("tests/loads/test_rights.py::test_what_deletes_or_updates_rows_needs_more_rights",),
     ),
+    Bug(
+        name="files are replaced without the right to delete their rows",
+        file="spark_jobs/onceload_jobs/load/sessions.py",
+        correct="replaces=settings.choice.replaces)",
+        wrong="replaces=False)",
+        tests=("tests/loads/test_rights.py::test_a_file_is_replaced_only_with_the_right_to_delete_its_rows",),
+    ),
 )
 
 COSTLY_CHANGE_BUGS = (

@@ -64,7 +64,7 @@ class Sessions:
             raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
         changes = evolve_target(context.engine, declared, context.session, columns=job.written)
         self.notes = tuple(Note(name=table_name(declared.target), reason=each.outcome) for each in changes)
-        ensure_target(context.engine, declared, columns=job.written)
+        ensure_target(context.engine, declared, columns=job.written, replaces=settings.choice.replaces)
         return job
 
     @property

@@ -29,9 +29,10 @@ def _refuse_schema(connection: Connection, target: Target, *, right: str) -> Non
         raise SettingRefused("target.table", found, f"that right. Run `{grant}`")
 
 
-def refuse_lacking_rights(connection: Connection, declared: Declared) -> None:
+def refuse_lacking_rights(connection: Connection, declared: Declared, *, replaces: bool) -> None:
     """Refuse a table that the loader cannot write to as the pipeline needs."""
-    table, needed = table_name(declared.target), _needed(declared)
+    replaces = replaces or declared.on_rewrite is OnRewrite.REPLACE
+    table, needed = table_name(declared.target), _needed(declared, replaces=replaces)
     lacking = connection.execute(SQL["of_table"], {"table": table, "rights": array(needed)}).one()
     if lacking.rights:
         grant = f"GRANT {', '.join(needed)} ON {table} TO {quoted(lacking.user)}"
@@ -39,9 +40,8 @@ def refuse_lacking_rights(connection: Connection, declared: Declared) -> None:
         raise SettingRefused(f"target {table}", found, f"that right. Run `{grant}`")
 
 
-def _needed(declared: Declared) -> tuple[str, ...]:
+def _needed(declared: Declared, *, replaces: bool) -> tuple[str, ...]:
     merges = declared.target.write is Write.MERGE
-    replaces = declared.on_rewrite is OnRewrite.REPLACE
     needed = {
         # A staging table is made like the target.
         "SELECT": merges or replaces or not declared.is_direct,

@@ -19,8 +19,8 @@ from onceload_jobs.write.sql import quoted, run, table_name
 SQL = statements("target.sql", package=__package__)
 
 
-def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column]) -> None:
-    """Create the table, or refuse one that cannot hold the declared rows."""
+def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Column], replaces: bool = False) -> None:
+    """Create the table, or refuse one that cannot hold the declared rows, or with `replaces` get rid of old ones."""
     target, table = declared.target, table_name(declared.target)
     if reserved := [column.name for column in columns if column.name in RESERVED]:
         raise SettingRefused(f"target {table}", ", ".join(reserved), f"columns not called {', '.join(RESERVED)}")
@@ -42,7 +42,7 @@ def ensure_target(engine: Engine, declared: Declared, *, columns: Sequence[Colum
             raise SettingRefused(f"target {table}", found, "only columns that are declared, nullable or have a default")
         if target.write is Write.MERGE:
             _check_key(connection, target)
-        refuse_lacking_rights(connection, declared)
+        refuse_lacking_rights(connection, declared, replaces=replaces)
 
 
 def check_target(engine: Engine, ledger: Ledger[Any], declared: Declared) -> None:
