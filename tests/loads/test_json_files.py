@@ -207,6 +207,24 @@ def test_a_record_that_is_too_long_is_quarantined_and_its_neighbours_are_loaded(
     assert loads.ask("SELECT sequence_id, length(raw) FROM onceload.quarantine") == [(1, 2**20)]
 
 
+@pytest.mark.parametrize("suffix", TWO_PACKS)
+def test_a_record_that_was_too_long_is_known_again_when_longer_ones_are_allowed(loads, suffix):
+    """Its receipt has the digest of the beginning that was kept."""
+    limit = {"record_bytes_max": 2_000_000, "identity": Identity.CONTENT}
+    long = {"id": 1, "note": "x" * 3_000_000}
+    content = PACKS[suffix](json.dumps([*records(0, 1), long, *records(2, 4)]).encode())
+    loads.write(f"a.json{suffix}", content)
+    loads.load(source=replace(loads.declared.source, **limit))
+    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
+
+    assert verify(loads.declared, loads.engine, deep=True).differing == 0
+    loads.write(f"b.json{suffix}", content)
+    report = loads.load()
+    assert (report.loaded, report.duplicates) == (0, 4)
+    assert loads.rows("_sequence, id") == [(0, 0), (2, 2), (3, 3)]
+    assert verify(loads.declared, loads.engine).differing == 0
+
+
 def test_a_record_of_more_than_a_group_is_loaded(loads):
     long = {"id": 1, "note": "y" * 3_000_000}
     loads.write("a.json", json.dumps([*records(0, 1), long, *records(2, 4)]))

@@ -32,7 +32,7 @@ from onceload_jobs.files.reading import look_at, open_stream, read_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Format, Source
 from onceload_jobs.read.checked_parts import FileRewritten, read_parts
-from onceload_jobs.read.digests import Digests, digest_of, digests_in
+from onceload_jobs.read.digests import Digests, digests_in, possible_digests
 
 _READ_BYTES = 2**20
 
@@ -257,15 +257,15 @@ def _find_end_of_content(source: Source, listed: Listed, digests: bytes, *, end:
 
 def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End | None:
     whole = Chunk(producer_id=ProducerId(0), name=listed.name, url=listed.url, first=0, end=None, size=listed.size)
-    there = b"".join(
-        digest_of(Span(each.part.first, each.part.end), each.part.raw)
+    there = {
+        Span(each.part.first, each.part.end): possible_digests(each.part.raw)
         for each in read_parts(whole, source)
         if each.part.raw
-    )
-    loaded, all_of_it = set(digests_in(digests)), set(digests_in(there))
-    if not loaded <= all_of_it:
+    }
+    loaded = dict(digests_in(digests))
+    if any(digest not in there.get(span, ()) for span, digest in loaded.items()):
         return None
-    return _End.OF_FILE if loaded == all_of_it else _End.LATER
+    return _End.OF_FILE if loaded.keys() == there.keys() else _End.LATER
 
 
 def _first_of(digest: tuple[Span, bytes]) -> int:

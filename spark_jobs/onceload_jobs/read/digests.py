@@ -39,6 +39,13 @@ class Digests:
         return _DIGEST.pack(span.first, span.end, shortened(self._seen))
 
 
+def possible_digests(raw: bytes | memoryview) -> tuple[bytes, ...]:
+    """The digests that a receipt may hold for these bytes."""
+    digests = Digests()
+    digests.feed(raw)
+    return digests.possible()
+
+
 def shortened(digest: "hashlib._Hash") -> bytes:
     """Shorten a digest as receipts store it."""
     return digest.digest()[:16]
