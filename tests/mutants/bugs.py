@@ -1986,7 +1986,7 @@ RECORD_BUGS = (
     Bug(
         name="a Parquet file of which a part is loaded is all loaded under another name",
         file="spark_jobs/onceload_jobs/content/copies.py",
-        correct="    return _End.OF_FILE if loaded.keys() == there.keys() else _End.LATER\n",
+        correct="    return _End.OF_FILE if {span for span, _ in loaded} == there.keys() else _End.LATER\n",
         wrong="    return _End.OF_FILE\n",
         tests=(f"{OF_STORMS}::{_BEHIND_ANY_COMMIT}",),
     ),

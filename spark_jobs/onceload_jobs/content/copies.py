@@ -262,10 +262,10 @@ def _compared_row_groups(source: Source, listed: Listed, digests: bytes) -> _End
         for each in read_parts(whole, source)
         if each.part.raw
     }
-    loaded = dict(digests_in(digests))
-    if any(digest not in there.get(span, ()) for span, digest in loaded.items()):
+    loaded = digests_in(digests)
+    if any(digest not in there.get(span, ()) for span, digest in loaded):
         return None
-    return _End.OF_FILE if loaded.keys() == there.keys() else _End.LATER
+    return _End.OF_FILE if {span for span, _ in loaded} == there.keys() else _End.LATER
 
 
 def _first_of(digest: tuple[Span, bytes]) -> int:
