@@ -80,6 +80,8 @@ _PATIENCE_S = 60.0
 _TRIES = 5
 #: In the end, until one finds nothing new.
 _LOADS_MAX = 5
+#: An outcome: it died when some of a file was loaded, and some was not.
+PARTLY_LOADED = "partly loaded"
 
 
 class Law(StrEnum):
@@ -368,8 +370,19 @@ class World:
         self._went_on.set()
         if isinstance(ended.error, Killed | TaskKilled):
             self._dead += (f"{batch}/", f"of {batch}.")
+            self.outcomes[PARTLY_LOADED] += self._has_loaded_a_part()
         self.outcomes[f"{type(asked).__name__} {asked.fault or 'whole'}: {ended.words}"] += 1
         return ended
+
+    def _has_loaded_a_part(self) -> bool:
+        """Whether some of a file is loaded, and another part of it is still offered or held."""
+        return bool(
+            self._ask(
+                "SELECT FROM onceload.delivery_span JOIN onceload.producer USING (producer_id)"
+                "  JOIN onceload.pipeline USING (pipeline_id)"
+                " WHERE pipeline.name = :pipeline AND NOT isempty(consumed)"
+            )
+        )
 
     def _tried(self, run: Callable[[], object]) -> Ended:
         try:
