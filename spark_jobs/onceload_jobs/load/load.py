@@ -8,12 +8,11 @@ planner while that lives, staged by any session, and dropped with its claim.
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -111,28 +110,25 @@ class _Offered:
         return self.exceeds_open_max and not self.deliveries
 
 
-class _Next(Enum):
-    """The next step after a round."""
+class _Waited(Enum):
+    """How a wait for other sessions ended."""
 
-    PLAN_AGAIN = "there is more to load, or other sessions released something"
-    END = "nothing new is left"
-    GIVE_UP = "others hold what is left, and none of them makes progress"
-
-
-class _After(NamedTuple):
-    """What comes after a round."""
-
-    next: _Next
-    #: The files that other sessions still hold, to be reported.
-    busy: set[str]
+    NOTHING_HELD = "they hold nothing that this load needs"
+    RELEASED = "they loaded or released what they held"
+    STUCK = "they hold something, and none of them makes progress"
 
 
-class _Waited(NamedTuple):
-    """The result of a wait for other sessions."""
+@dataclass(frozen=True)
+class _PlanAgain:
+    """There may be more to load."""
 
-    are_done: bool
-    #: The files that they held.
-    busy: set[str]
+
+@dataclass(frozen=True)
+class _End:
+    """Nothing is left that this load can get."""
+
+    #: The files that other sessions still hold.
+    held: Set[str]
 
 
 class _Load:
@@ -180,23 +176,24 @@ class _Load:
         return report.with_notes(notes)
 
     def _load(self) -> tuple[Note, ...]:
-        """Offer what is new, work on it, and wait for other sessions, until nothing new is left."""
+        """Offer what is new, work, and wait for other sessions, until nothing new is left."""
         notes: list[Note] = []
         while True:
             self._context.tidy_up()
-            offered = self._offer(notes)
+            offered = self._offer_or_publish(notes)
             if self._staged_batch.kept is not None:
                 # Files that arrived meanwhile are for the next run.
                 return self._notes(offered.plan, notes, busy=offered.busy)
+            # The deliveries of other loads too.
             notes += self._sessions.work()
-            if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
-                continue
-            after = self._wait(offered, notes)
-            if after.next is not _Next.PLAN_AGAIN or self._context.is_stopped:
-                return self._notes(offered.plan, notes, busy=after.busy)
+            match self._what_next(offered, notes):
+                case _End(held):
+                    return self._notes(offered.plan, notes, busy=held)
+                case _PlanAgain():
+                    pass
 
-    def _offer(self, notes: list[Note]) -> _Offered:
-        """Plan, claim what is new, and hand it out to all sessions, or stage and publish it."""
+    def _offer_or_publish(self, notes: list[Note]) -> _Offered:
+        """Plan and claim what is new; hand it out to all sessions, or stage and publish it."""
         for left in reversed(range(_PLANS_MAX)):
             plan = self._offering.plan(notes)
             self._events.planned(plan)
@@ -216,16 +213,19 @@ class _Load:
                 time.sleep(random.uniform(0, _APART_S_MAX))  # noqa: S311 - it is not a secret.
         raise AssertionError
 
-    def _wait(self, offered: _Offered, notes: list[Note]) -> _After:
+    def _what_next(self, offered: _Offered, notes: list[Note]) -> _PlanAgain | _End:
         """Wait until other sessions are done with the files that they hold, and leave room for what is new."""
-        is_in_line, busy = self._context.has_own_line, self._held_by_others(offered)
-        waited = self._wait_in_line(offered.plan, busy, notes) if is_in_line and busy else self._wait_for(busy, notes)
+        if offered.exceeds_open_max and offered.deliveries and not self._context.is_stopped:
+            return _PlanAgain()
+        busy, is_in_line = self._held_by_others(offered), self._context.has_own_line
+        waited = self._wait_in_line(offered.plan, busy, notes) if is_in_line else self._wait_for(busy, notes)
         if offered.has_no_room and not self._others.leave_room(notes):
             notes.append(self._no_room())
-            return _After(_Next.GIVE_UP, set() if is_in_line else waited.busy)
-        if not waited.are_done:
-            return _After(_Next.GIVE_UP, waited.busy)
-        return _After(_Next.PLAN_AGAIN if offered.exceeds_open_max or waited.busy else _Next.END, set())
+            return _End(set() if is_in_line else busy)
+        if waited is _Waited.STUCK:
+            return _End(busy)
+        is_more = offered.exceeds_open_max or waited is _Waited.RELEASED
+        return _PlanAgain() if is_more and not self._context.is_stopped else _End(set())
 
     def _held_by_others(self, offered: _Offered) -> set[str]:
         busy = offered.busy
@@ -234,19 +234,24 @@ class _Load:
             busy |= {file.listed.name for file in offered.plan.to_read} & self._context.outlook().claimed
         return busy
 
-    def _wait_for(self, busy: set[str], notes: list[Note]) -> _Waited:
-        return _Waited(not busy or self._others.are_done_with(busy, notes), busy)
+    def _wait_for(self, busy: Set[str], notes: list[Note]) -> _Waited:
+        if not busy:
+            return _Waited.NOTHING_HELD
+        return _Waited.RELEASED if self._others.are_done_with(busy, notes) else _Waited.STUCK
 
-    def _wait_in_line(self, plan: Plan, busy: set[str], notes: list[Note]) -> _Waited:
+    def _wait_in_line(self, plan: Plan, busy: Set[str], notes: list[Note]) -> _Waited:
         """Other lines are not ours to wait for, but a planner may still hand out to ours."""
+        if not busy:
+            return _Waited.NOTHING_HELD
         more = {note.name for note in plan.notes if note.has_more}
-        are_done = self._others.have_handed_out(more, notes)
+        if not self._others.have_handed_out(more, notes):
+            return _Waited.STUCK
         # Files that are no longer claimed, and added nothing to our line, are planned again.
         is_others = not more and busy <= self._context.outlook().claimed
-        is_nothing_ours = are_done and is_others and not self._context.left().of_session
-        return _Waited(are_done, set() if is_nothing_ours else busy)
+        is_nothing_ours = is_others and not self._context.left().of_session
+        return _Waited.NOTHING_HELD if is_nothing_ours else _Waited.RELEASED
 
-    def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: set[str]) -> tuple[Note, ...]:
+    def _notes(self, plan: Plan, reported: Sequence[Note], *, busy: Set[str]) -> tuple[Note, ...]:
         """All notes, without duplicates from repeated reads and without dead letters that the plan already names."""
         outlook = self._context.outlook()
         notes = [note for note in plan.notes if not note.is_busy]
@@ -255,7 +260,7 @@ class _Load:
         notes += self._offering.not_loaded(outlook, known={note.name for note in notes} | busy)
         return tuple(dict.fromkeys(notes))
 
-    def _busy_notes(self, plan: Plan, busy: set[str]) -> Iterator[Note]:
+    def _busy_notes(self, plan: Plan, busy: Set[str]) -> Iterator[Note]:
         reasons = {note.name: note.reason for note in plan.notes if note.is_busy}
         holders = self._context.holders() if busy else ""
         for name in sorted(busy):
