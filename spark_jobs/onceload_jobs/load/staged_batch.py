@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 
 from onceload_core.errors import DatabaseLost, RowsRefused
@@ -53,11 +54,8 @@ class _Staged:
     behind: Overtaking | None
 
     @property
-    def is_to_be_published(self) -> bool:
-        return self.is_complete and not self.broken and self.behind is None
-
-    @property
     def leaves_out(self) -> bool:
+        """Whether some files cannot be published, so that the others are staged again without them."""
         return bool(self.dead or self.broken or self.behind)
 
     def reasons(self, declared: Declared) -> Iterator[Note]:
@@ -79,6 +77,13 @@ class _Staged:
         ]
 
 
+class _Again(Enum):
+    """Why a batch is staged again as it is."""
+
+    LOST = "rows or pieces of it are missing, because the server crashed"
+    NEEDS_TABLE = "the target refuses rows in files, and only a table of the stage shows which"
+
+
 class StagedBatch:
     """Stages a batch and publishes it, or keeps it for another call to publish."""
 
@@ -96,45 +101,50 @@ class StagedBatch:
         Left out, and the rest staged again: a file that should replace its loaded rows but cannot be read completely,
         dead letters, and files that would overtake something that cannot be read.
         """
-        job = replace(self._sessions.job, replaced=_replaced(work))
-        bundles, left_out = work.bundles, list[Note]()
+        job = replace(self._sessions.prepared_job(), replaced=_replaced(work))
+        bundles, left_out, losses = work.bundles, list[Note](), 0
         while True:
-            staged = self._stage_despite_losses(job, bundles, work.claim, left_out=left_out)
-            if staged.is_to_be_published:
+            staged = self._stage_once(job, bundles, work.claim, left_out=left_out)
+            if isinstance(staged, _Staged) and not staged.leaves_out:
                 return [*left_out, *staged.notes]
             if self._context.is_stopped:
                 return left_out
-            # Each time less is left, so this ends.
-            left_out += staged.reasons(self._declared)
-            bundles = staged.rest_of(bundles)
-
-    def _stage_despite_losses(
-        self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
-    ) -> _Staged:
-        """Stage until all rows are there or something must be left out; publish if nothing must."""
-        for _ in range(_STAGINGS_MAX):
-            staged = self._stage_once(job, bundles, claim, left_out=left_out)
-            if staged and (staged.is_to_be_published or staged.leaves_out or self._context.is_stopped):
-                return staged
-        raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {_STAGINGS_MAX} times")
+            match staged:
+                case _Staged():
+                    # Each time less is left, so this ends.
+                    left_out += staged.reasons(self._declared)
+                    bundles, losses = staged.rest_of(bundles), 0
+                case _Again.NEEDS_TABLE:
+                    self._spools = False
+                case _Again.LOST:
+                    losses += 1
+                    if losses == _STAGINGS_MAX:
+                        raise DatabaseLost(f"staging batch {job.batch}", f"the server lost staged rows {losses} times")
 
     def _stage_once(
         self, job: Job, bundles: Sequence[Bundle], claim: Claim, *, left_out: Sequence[Note]
-    ) -> _Staged | None:
-        """Stage in a new stage, and publish if nothing must be left out; None if the server lost the stage."""
+    ) -> _Staged | _Again:
+        """Stage in a new stage, and publish or keep the batch if nothing must be left out."""
         started = time.monotonic()
         with ExitStack() as staging, suppress(StageLost):
             # After a crash, old connections fail only now; their locks are gone with their stages.
             stage = until_answered(partial(self._open_stage, staging, job))
             early = self._begin_to_copy(staging, job, stage)
             staged = self._stage(replace(job, stage=stage), stage, bundles, claim)
-            if staged.is_to_be_published:
+            if staged.leaves_out:
+                return staged
+            if staged.is_complete:
                 pieces = self._with_made_rows(job, stage, staged.pieces)
                 _log_staged(job, pieces, seconds=time.monotonic() - started)
                 notes = [*left_out, *staged.notes]
-                self._publish_or_keep(job, stage, pieces, claim, bundles=bundles, notes=notes, early=early)
-            return staged
-        return None
+                try:
+                    self._publish_or_keep(job, stage, pieces, claim, bundles=bundles, notes=notes, early=early)
+                except RowsRefused:
+                    if stage.spool is None:
+                        raise
+                    return _Again.NEEDS_TABLE
+                return staged
+        return _Again.LOST
 
     def _open_stage(self, staging: ExitStack, job: Job) -> Stage:
         with translated(pipeline=job.declared.name, doing="opening a stage"):
@@ -235,13 +245,7 @@ class StagedBatch:
             if self._declared.suite is not None:
                 audit = audit_stage(engine, ledger, job, stage, pieces, docs=settings.docs)
                 check(audit, job, stage)
-            try:
-                publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
-            except RowsRefused as error:
-                if stage.spool is None:
-                    raise
-                self._spools = False
-                raise StageLost(stage.name) from error
+            publish(engine, ledger, job, stage, pieces, claim=claim, early=early)
         elif any(piece.advances for piece in pieces):
             sealed = tuple(sealed_ends(self._declared.source, bundles, pieces))
             keep_batch(engine, job, stage, claim, deliveries=len(bundles), notes=notes, sealed=sealed)
