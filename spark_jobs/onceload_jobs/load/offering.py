@@ -96,7 +96,7 @@ class Offering:
             unchanged=plan.outlook if depends_on_others(declared) or declared.is_merge_of_files else None,
             only_names=not depends_on_others(declared),
         )
-        self._sessions.planned_bytes, self._sessions.files = planned_bytes(bundles), plan.to_read
+        self._sessions.expect(plan.to_read, planned_bytes=planned_bytes(bundles))
         with renewed(context.renew, every_s=context.beat_s):
             try:
                 self._store_copy_records(copy_records, claim)

@@ -32,17 +32,25 @@ class Sessions:
 
     def __init__(self, context: LoadContext, *, tasks: Tasks | None, running: ExitStack) -> None:
         self._context, self._given, self._running = context, tasks, running
-        #: What will be read, and how many bytes of it, if known.
-        self.files: Sequence[FileToRead] = ()
-        self.planned_bytes: int | None = 0
+        self._files: Sequence[FileToRead] = ()
+        self._planned_bytes: int | None = 0
+        self._job: Job | None = None
         #: What runs the sessions, once there is work for them.
         self.engine: Engine | None = None
         #: How the target table was changed.
         self.notes: tuple[Note, ...] = ()
 
-    @cached_property
-    def job(self) -> Job:
-        """The job for all sessions; creates or changes the target table if needed."""
+    def expect(self, files: Sequence[FileToRead], *, planned_bytes: int | None) -> None:
+        """Take down what will be read: it decides what runs the first sessions, and progress is measured against it."""
+        self._files, self._planned_bytes = files, planned_bytes
+
+    def prepared_job(self) -> Job:
+        """The job for all sessions; the first call creates or changes the target table if needed."""
+        if self._job is None:
+            self._job = self._prepare()
+        return self._job
+
+    def _prepare(self) -> Job:
         context, declared, settings = self._context, self._context.declared, self._context.settings
         columns = columns_to_read(context.engine, declared)
         job = Job(
@@ -78,7 +86,7 @@ class Sessions:
         """The tasks, with progress reports if they are wanted."""
         if (on_progress := self._context.settings.on_progress) is None:
             return self._tasks
-        return WatchedTasks(self._tasks, on_progress, after=self._context.before, planned=self.planned_bytes)
+        return WatchedTasks(self._tasks, on_progress, after=self._context.before, planned=self._planned_bytes)
 
     def work(self, job: Job | None = None) -> list[Note]:
         """Let sessions work on open deliveries of any planner, as long as they may get one."""
@@ -86,7 +94,7 @@ class Sessions:
         notes: list[Note] = []
         before, left = None, context.left()
         while left != before and self._is_for_us(left) and not context.is_stopped:
-            notes += self.tasks.run(job or self.job, self._names(self._tasks.slots))
+            notes += self.tasks.run(job or self.prepared_job(), self._names(self._tasks.slots))
             # A newer process with the same session name continues instead.
             until_answered(context.renew)
             before, left = left, context.left()
@@ -102,7 +110,7 @@ class Sessions:
         if self._given is not None:
             return self._given
         declared, settings = self._context.declared, self._context.settings
-        is_large = engine_for(declared, self.files) is Engine.SPARK
+        is_large = engine_for(declared, self._files) is Engine.SPARK
         wants_spark = settings.engine is Engine.SPARK or settings.master is not None or bool(settings.spark_options)
         if settings.engine is Engine.LOCAL or not (wants_spark or is_large):
             self.engine = Engine.LOCAL
