@@ -94,7 +94,7 @@ def page(
 Command: `python -m bench ledger`, a part of `make bench`, run on {datetime.now(UTC):%Y-%m-%d}.
 A number is the median of {repetitions} repetitions, with the lowest and the highest in brackets.
 Rows, receipts and states were checked before each number was taken down.
-They are measurements of one machine and no tests: compare them with your own run only.
+They are measurements of one machine, not tests: compare them only with your own run.
 Loads, beside others and beside their limit: [benchmarks-loads.md](benchmarks-loads.md).
 
 ## The machine
@@ -109,11 +109,11 @@ Data: each committer is a process with a connection, a session and a producer of
 a commit is one span and one row.
 The limit is the bare transaction: one INSERT and a COMMIT of the same row, on as many connections, \
 through the same driver and without any proof.
-The ways take turns within a repetition, {seconds:g} s each, so that they share whatever else the machine does.
+The ways take turns within a repetition, {seconds:g} s each, so other work on the machine slows all of them.
 
 {commits.report(rates)}
 
-One pipeline commits one after another, because its commit lock is what makes positions gapless.
+One pipeline commits one after another, because its commit lock makes positions gapless.
 Pipelines do not wait for each other.
 A commit is four statements against one (row, position with session, producer with receipt, entry), \
 so a commit of one row pays most for its proof.

@@ -60,8 +60,8 @@ _INTRODUCTION = """# Benchmarks of loads
 Command: `python -m bench loads`; `--only` and the name of a part rewrite one section.
 Rows and the sum of their amounts were checked before each number was taken down, and each load of ours by \
 `onceload verify --deep`, outside the measured time.
-A ratio compares two ways within a repetition, in which all ways take turns; its median is what is judged.
-They are measurements of one machine and no tests: compare them with your own run only.
+A ratio compares two ways within a repetition, in which all ways take turns; its median is judged.
+They are measurements of one machine, not tests: compare them only with your own run.
 """
 
 

@@ -15,8 +15,8 @@ def types_page() -> str:
     return page(
         "Types of columns",
         "A column is declared with its Postgres type, and `not null` if every record must have a value. "
-        "`varchar` may have a length (`varchar(20)`). `numeric` needs its digits and how many of them are after the "
-        f"point, at most {PRECISION_MAX} digits (`numeric(12,2)`). With `[]` behind it, each type is an array of one "
+        "`varchar` may have a length (`varchar(20)`). `numeric` needs a precision, of at most "
+        f"{PRECISION_MAX} digits, and a scale (`numeric(12,2)`). With `[]` after it, each type is an array of one "
         "dimension (`text[]`).",
         "Which values each type accepts, and what they become: [Values and types](../values.md).",
         "| type | other names | accepts, for example | read from Parquet as |\n| --- | --- | --- | --- |\n"

@@ -81,8 +81,8 @@ def shared_pipeline(stand: Stand) -> str:
     ]
     return f"""Data: {small.rows:,} events in {sizes.deliveries:,} chunks of {_ROWS_OF_TINY} rows, and {large.rows:,} \
 events in chunks of {_CHUNK_BYTES / 2**20:g} MiB.
-Sessions are processes of `onceload consume`, publishing directly; from the first commit to the last, so that the \
-start of the processes is not in it.
+Sessions are processes of `onceload consume` with `publish: direct`, measured from the first commit to the last, \
+without their start.
 The share of handing out is that of all calls to the board in a load by one session with chunks of 32 MiB.
 
 {table(["figure", "must", "aim", "measured", "reached"], [each.row() for each in figures])}
