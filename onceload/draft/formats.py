@@ -143,5 +143,5 @@ def _not_empty(sample: Sample) -> Sample:
     if sample.format not in (Format.PARQUET, Format.JSON) and any(
         lines_in([part for each in sample.files for part in each.parts], options)
     ):
-        raise FileRefused(url, f"records of {sample.format}", "none of its lines is one", "Fix its lines")
+        raise FileRefused(url, f"records of {sample.format}", "none of its lines is a valid record", "Fix its lines")
     raise Unreadable(url, "it has no complete record yet, so no draft was written")

@@ -120,7 +120,7 @@ def _comments(name: str, seen: Seen, observed: Observed, column_type: ColumnType
     elif not seen.stored:
         yield from _comments_on_values(seen, column_type)
     if column_type.kind is Kind.BIGINT and seen.whole in _EPOCH_DIGITS and _TIME_WORD.search(_words(name)):
-        yield "maybe a time since 1970, which no type of times accepts: convert it in a transform"
+        yield "maybe a Unix time, which no date or time type accepts: convert it in a transform"
     if seen.twice:
         yield f"{seen.twice:,} of {records:,} records have it twice, and go to quarantine"
     if name != name.lower() or not name.isidentifier():
@@ -143,7 +143,7 @@ def _comments_on_values(seen: Seen, column_type: ColumnType) -> Iterator[str]:
     if column_type.kind is Kind.TIMESTAMPTZ and (without := written[Written.TIMESTAMP] + written[Written.DATE]):
         yield f"{without:,} of {seen.values:,} values have no zone, and count as UTC"
     if written[Written.COMMA_DECIMAL]:
-        yield "decimals with a comma, which no type of numbers accepts: convert them in a transform"
+        yield "decimals with a comma, which no numeric type accepts: convert them in a transform"
     if column_type.kind is Kind.TEXT and seen.kinds == {Written.LARGE_INTEGER}:
         yield "integers with more digits than a numeric holds"
 

@@ -33,7 +33,7 @@ _BUFFER_BYTES = 2**16
 def sample_parquet(listed: Listed) -> Sampled:
     """The first rows of a few row groups, written again as a small Parquet file in memory."""
     if Compression.of(listed.url) is not Compression.NONE:
-        found = "it is a Parquet file inside of another compression"
+        found = "it is a Parquet file inside a compressed file"
         raise FileRefused(listed.url, "a plain Parquet file", found, "Decompress it: Parquet is compressed internally")
     # Arrow must not open a file before its footer is checked.
     _, tail = read_whole(listed.url, size=listed.size)

@@ -84,7 +84,7 @@ def _check_encoding(content: Content) -> None:
         return
     if not any(b"\0" in line for line in broken):
         raise not_utf8(content.listed.url)
-    found = "it has bytes that no text has, so it is a binary file"
+    found = "it contains bytes that never occur in text, so it is a binary file"
     raise FileRefused(content.listed.url, "text in UTF-8, or Parquet", found, "Write it as JSON lines, CSV or Parquet")
 
 

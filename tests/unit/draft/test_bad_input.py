@@ -59,7 +59,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         (("a.json", '[{"a": 1'), "*", (1, "it has no complete record in its first 8 bytes")),
         (("a.json", "[]"), "*", (1, "it has no complete record in its first 2 bytes")),
         (("a.json", '{\n  "a": 1,\n  "b": 2\n}\n'), "*", (4, "jq -c . a single document")),
-        (("a.jsonl", "{a}\n{b}\n"), "*", (4, "none of its lines is one")),
+        (("a.jsonl", "{a}\n{b}\n"), "*", (4, "none of its lines is a valid record")),
         (("a.jsonl", "{}\n{}\n"), "*", (2, "no field that can be a column (the records are empty)")),
         (("a.jsonl", '{"_sequence": 1}\n'), "*", (2, "'_sequence': its name is reserved. Rename it in the source")),
         (("a.jsonl", '{"a": "\\u0000"}\n'), "*", (4, "with at least one record that can be loaded")),
@@ -166,7 +166,7 @@ def test_a_broken_file_among_others_is_noted(tmp_path):
     text = draft(str(tmp_path / "*.jsonl")).text
 
     assert "# Drafted by onceload draft from 1 record of 1 file, out of 2.\n" in text
-    assert f"# {tmp_path}/b.jsonl was refused: it has bytes that no text has" in text
+    assert f"# {tmp_path}/b.jsonl was refused: it contains bytes that never occur in text" in text
     assert "# 1 of the files are empty" in text
 
 

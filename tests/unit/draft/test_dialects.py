@@ -88,6 +88,4 @@ def test_a_file_of_another_name_is_recognised_by_its_content(tmp_path):
 def test_decimals_with_a_comma_are_texts_with_a_comment(tmp_path):
     draft = draft_of(tmp_path / "x.csv", "id;price\n1;1.234,50\n2;3,00\n")
 
-    assert (
-        "# decimals with a comma, which no type of numbers accepts: convert them in a transform\n  price: text" in draft
-    )
+    assert "# decimals with a comma, which no numeric type accepts: convert them in a transform\n  price: text" in draft

@@ -106,7 +106,7 @@ def test_the_type_of_csv_values(tmp_path, values, expected):
         ([{"v": "2024-01-01T10:00Z"}], "# likely the event time\n"),
         ([{"v": 1e-7}], "# a float: some numbers have an exponent, or are NaN or infinite\n"),
         ([{"v": 1 / 3}], "# up to 16 digits after the point: for measured values, double precision may be meant\n"),
-        ([{"createdAt": 1704103872}], "# maybe a time since 1970, which no type of times accepts"),
+        ([{"createdAt": 1704103872}], "# maybe a Unix time, which no date or time type accepts"),
         ([{"Vé": 1}], "# in SQL, write its name in double quotes\n"),
     ],
 )
