@@ -66,7 +66,7 @@ class Reader(RawIOBase):
 def _chunks(encoded: Iterator[bytes], failures: list[BaseException]) -> Generator[bytes, int, None]:
     """Each requested chunk, and nothing at the end; the driver drops exceptions, so they are kept here.
 
-    A signal handler raises where the generator continues, which is inside the try; in a function it would not be.
+    A generator also catches what a signal handler raises, because it continues inside the try. A function would not.
     """
     try:
         yield b""

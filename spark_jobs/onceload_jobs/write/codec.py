@@ -1,4 +1,4 @@
-"""Values of ours as text in the database, for the process that works on them next."""
+"""Our values as text in the database, for the next process that works on them."""
 
 import json
 from dataclasses import dataclass

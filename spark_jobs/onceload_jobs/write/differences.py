@@ -38,9 +38,9 @@ class Change:
 
     @property
     def outcome(self) -> str:
-        """What the table has become by it."""
+        """How the change altered the table."""
         if self.found is None:
-            return f"the column {self.name} {self.of_type} was added. The rows that were there have null in it"
+            return f"the column {self.name} {self.of_type} was added. Existing rows have null in it"
         return f"the column {self.name} was widened from {self.found} to {self.of_type}"
 
     @property
@@ -104,7 +104,7 @@ def settled_by(table: str, changes: Sequence[Change]) -> str:
     if possible:
         slow = [each.name for each in possible if each.cost is Cost.REWRITE]
         if slow:
-            hint = f" (it rewrites the whole table for {', '.join(slow)}, and no one can read or write it meanwhile)"
+            hint = f" (this rewrites the whole table for {', '.join(slow)}, and blocks all reads and writes meanwhile)"
         elif len(possible) < len(changes) or any(each.name in (PRODUCER_ID, SEQUENCE) for each in possible):
             # Loads change a table only if it fits afterwards.
             hint = ""

@@ -1,10 +1,10 @@
-"""Changes of a target table that the declared columns need: what they are, and making those that lose nothing.
+"""Find the changes of a target table that the declared columns need, and make those that lose nothing.
 
 A change is made before the load, in a transaction of its own, and not in the commit that first needs it: ALTER TABLE
 locks out every reader until its transaction ends, and a commit may write for minutes. By itself it takes milliseconds.
-Nothing is lost by that: a column of nulls and a wider type change no row, so a load that dies after it leaves a table
-that the next load finds as it needs it. Two loads at once make a change once, because they take a lock for it. A load
-of an earlier version of the pipeline file makes none.
+Nothing is lost by that: a column of nulls and a wider type change no row. If the load dies after the change, the next
+load finds the table as it needs it. Two loads at once make a change once, because they take a lock for it. A load of
+an earlier version of the pipeline file makes none.
 """
 
 import time
@@ -105,7 +105,7 @@ def _refuse_another_owner(connection: Connection, table: str, statement: str) ->
     if owner is not None and not owner.is_ours:
         found = f"owned by {owner.name}, and only its owner may change it. {owner.user} is not a member of that role"
         owned = f"ALTER TABLE {table} OWNER TO {quoted(owner.user)}"
-        expected = f"an owner who runs `{statement}`. To let loads do it, run `{owned}`"
+        expected = f"the declared columns. Run `{statement}` as its owner, or run `{owned}` so that loads can do it"
         raise SettingRefused(f"target {table}", found, expected)
 
 
@@ -113,10 +113,10 @@ def _refuse_what_is_not_free(connection: Connection, table: str, changes: Sequen
     widened = array([each.name for each in changes if each.found is not None])
     names = connection.execute(SQL["not_free"], {"table": table, "names": widened}).scalars().all()
     if names:
-        found = f"a collation of its own, a CHECK or an index of an expression or condition, of column {names[0]}"
+        found = f"column {names[0]} with its own collation, a CHECK, or an index on an expression or with a condition"
         expected = (
-            f"a person who runs `{statement}`, with COLLATE to keep a collation: a load would lose the collation, or "
-            "lock the table while Postgres reads all of it"
+            f"the declared columns. Run `{statement}` yourself, with COLLATE to keep a collation: a load would lose "
+            "the collation, or lock the table while Postgres reads all of it"
         )
         raise SettingRefused(f"target {table}", found, expected)
 

@@ -66,9 +66,9 @@ def count_written(
 class Written:
     """Counts what remains in the target of the rows that a transaction writes.
 
-    The table is checked again, because it may have been altered since the load began: before the write, so that another
-    kind of table or column refuses no rows; and after it, when the lock of the write keeps it as it is until the
-    commit.
+    The table is checked again, because it may have been altered since the load began: before the write, so that no rows
+    count as bad because of another kind of table or column; and after it, when the lock of the write keeps the table as
+    it is until the commit.
     """
 
     table: str
@@ -104,7 +104,7 @@ def _deleted(connection: Connection, table: str) -> Record:
 
 
 def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
-    """Refuse a table that no longer is one for rows of these columns: values are written in the types of their columns.
+    """Refuse a table whose columns no longer have the types in which the values are written.
 
     Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
     """
