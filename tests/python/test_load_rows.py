@@ -131,9 +131,9 @@ def test_a_gap_in_counted_ids_is_refused(rows: Rows) -> None:
         rows.load(mappings(3), first_id=13)
 
     assert str(refused.value) == (
-        "pipeline crm, producer 'crm': the rows have ids {[13,14)}, but what is loaded is {[10,12)}. Nothing was "
-        "loaded. Expected ids that continue or repeat what is loaded (for ids with gaps, give them in a column: "
-        "id_column). Correct the rows, and call again: ids that are loaded are skipped."
+        "pipeline crm, producer 'crm': the rows have ids {[13,14)}, which do not continue the loaded ids {[10,12)}. "
+        "Nothing was loaded. Expected ids that continue or repeat what is loaded (for ids with gaps, give them in a "
+        "column: id_column). Correct the rows, and call again: ids that are loaded are skipped."
     )
     assert rows.load(mappings(0, 1), first_id=9) == (1, 1, 0)
 

@@ -191,7 +191,7 @@ class _Walk:
     def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
         found, full_name = entry.stat(), self.pattern.prefix + name
         if not stat.S_ISREG(found.st_mode):
-            self.found.refused.append((repr(full_name), "it is not a regular file"))
+            self.found.refused.append((repr(full_name), "it is not a regular file, so it is not loaded"))
             return
         self.found.files.append(Listed(full_name, path_below(self.root, name), found.st_size, found.st_mtime))
         # Some file systems have no inode numbers.
@@ -207,9 +207,9 @@ class _Walk:
             return None
         target = os.path.realpath(entry.path)
         if target != self.real_root and not target.startswith(path_below(self.real_root, "")):
-            return "it is a symbolic link that leaves the source's root"
+            return "it is a symbolic link that leaves the source's root, so it is not loaded"
         # Following it would load the same files under two names, or never end.
-        return "it is a symbolic link to a folder. Name that folder itself" if entry.is_dir() else None
+        return "symbolic links to folders are not followed. Name the folder itself" if entry.is_dir() else None
 
     @contextmanager
     def _refusing(self, name: str) -> Iterator[None]:

@@ -89,18 +89,18 @@ def _end_of_containers(text: str, at: int, awaited: list[str]) -> int:
 def check_jsonb(raw: str) -> None:
     """Refuse valid JSON that jsonb cannot hold."""
     if "\0" in raw:
-        raise ValueRefused("jsonb takes no NUL character")
+        raise ValueRefused("jsonb cannot hold the NUL character")
     if raw.count("[") + raw.count("{") > DEPTH_MAX:
         _end_of_any_value(raw, 0, depth_max=DEPTH_MAX)
     if len(raw) <= FRACTION_MAX and not _SUSPECT.search(raw):
         return
     for leaf in _LEAF.finditer(raw):
         if leaf["not_finite"]:
-            raise ValueRefused(f"jsonb takes no {leaf['not_finite']}")
+            raise ValueRefused(f"jsonb cannot hold {leaf['not_finite']}")
         if leaf["number"]:
             _check_range(leaf["number"])
         elif "\\u" in leaf["string"] and "\0" in string_of(leaf["string"]):
-            raise ValueRefused("jsonb takes no NUL character")
+            raise ValueRefused("jsonb cannot hold the NUL character")
 
 
 def _check_range(written: str) -> None:

@@ -79,7 +79,7 @@ _EXACT = Context(prec=PRECISION_MAX, traps=[])
 
 def _text(text: str, column_type: ColumnType) -> str:
     if "\0" in text:
-        raise ValueRefused(f"{column_type} takes no NUL character")
+        raise ValueRefused(f"{column_type} cannot hold the NUL character")
     if column_type.length is not None and len(text) > column_type.length:
         raise ValueRefused(f"{len(text)} characters are too many for {column_type}")
     return text
@@ -226,7 +226,7 @@ def _offset(parts: re.Match[str], column_type: ColumnType) -> int:
 
 def _in_range(microseconds: int, parts: re.Match[str], column_type: ColumnType) -> int:
     if not MICROSECONDS[0] <= microseconds <= MICROSECONDS[1]:
-        raise _refused(parts[0], column_type, "only years 1 to 9999 are taken")
+        raise _refused(parts[0], column_type, "only years 1 to 9999 are supported")
     return microseconds
 
 

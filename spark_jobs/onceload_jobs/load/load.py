@@ -240,7 +240,7 @@ class _Load:
         return _Waited.RELEASED if self._others.are_done_with(busy, notes) else _Waited.STUCK
 
     def _wait_in_line(self, plan: Plan, busy: Set[str], notes: list[Note]) -> _Waited:
-        """Other lines are not ours to wait for, but a planner may still hand out to ours."""
+        """Do not wait for the lines of other sessions, but for planners that may still add deliveries to ours."""
         if not busy:
             return _Waited.NOTHING_HELD
         more = {note.name for note in plan.notes if note.has_more}
@@ -271,5 +271,6 @@ class _Load:
         declared = self._context.declared
         open_max = declared.delivery.open_max
         holders = self._context.holders()
-        reason = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}. Load again"
+        why = f"{open_max} deliveries (delivery.open_max) are open, and none makes progress{holders}"
+        reason = f"{why}. The rest of the new records is not loaded. Load again"
         return Note(name=declared.name, reason=reason, is_busy=True)

@@ -169,7 +169,7 @@ class Offering:
 
 
 def _in_order(files: Sequence[FileToRead], ids: Mapping[tuple[str, int], ProducerId], *, after: int) -> int:
-    """How many of the first files have growing ids."""
+    """How many of the first files have ascending ids."""
     for number, file in enumerate(files):
         if ids[_key(file)] < after:
             return number
@@ -191,7 +191,7 @@ def _taking_over(files: Sequence[FileToRead]) -> dict[tuple[str, int], ProducerI
 
 
 def _advance_of(producer_id: ProducerId, copy_record: CopyRecord) -> Advance:
-    """Content that is loaded under another name keeps its producer, whatever name continues it."""
+    """The advance of the producer that the file continues under a new name, or else of the file itself."""
     if copy_record.takes_over and copy_record.copy_of is not None:
         its: dict[str, ProducerId] = {"producer_id": copy_record.copy_of, "takes_name_of": producer_id}
     else:

@@ -125,7 +125,7 @@ def _sealed_end(chunk: Chunk, read: Mapping[ProducerId, Advance], source: Source
 
 
 def goes_on(sealed: SealedEnd, source: Source) -> bool:
-    """Whether a file has grown in a last line that counted as sealed; one that cannot be read shows nothing."""
+    """Whether a file has grown in a last line that counted as sealed; an unreadable file counts as unchanged."""
     try:
         return look_at(sealed.url).size > sealed.size and not ends_a_line(source, sealed.url, sealed.end)
     except Unreadable:

@@ -211,7 +211,7 @@ def _new_of(job: _Job, offer: OfferedRows) -> SpanSet:
     known = job.ledger.know(job.session, [job.producer_id])[job.producer_id]
     consumed, offered = known.state.consumed, offer.spans
     if job.is_without_gaps and consumed and len((consumed | offered).spans) > len(consumed.spans):
-        found = f"the rows have ids {offered}, but what is loaded is {consumed}"
+        found = f"the rows have ids {offered}, which do not continue the loaded ids {consumed}"
         expected = "ids that continue or repeat what is loaded (for ids with gaps, give them in a column: id_column)"
         raise OfferRefused(job.declared.name, job.producer, found, expected, job.offered)
     judgement = judge(offered, consumed=consumed, claimed=known.claimed)

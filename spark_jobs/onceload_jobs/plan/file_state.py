@@ -163,9 +163,10 @@ def _next_state(
     """Decide about a file that was rewritten."""
     match declared.on_rewrite:
         case OnRewrite.STOP:
+            unit = "row" if declared.source.format.is_whole else "byte"
             what = (
-                f"{reason} (up to {state.consumed.end}). Its loaded rows stay, and nothing more of it is loaded. "
-                "Restore the file, or set on_rewrite"
+                f"{reason} (up to {unit} {state.consumed.end}). Its loaded rows stay, and nothing more of it is "
+                "loaded. Restore the file, or set on_rewrite"
             )
             return Note(name=listed.name, reason=what, needs_a_person=True)
         case OnRewrite.NEW_GENERATION:
@@ -177,11 +178,11 @@ def _next_state(
 _REWRITTEN = {
     Resemblance.SHORTER: "it is shorter than what was loaded of it",
     Resemblance.CHANGED: "it no longer starts with what was loaded of it",
-    Resemblance.CONTINUED: "it goes on in its last line, which was taken as complete without a newline",
+    Resemblance.CONTINUED: "its last line has grown, although it was loaded as complete without a newline",
 }
 
 
-_EMPTY = "it is empty, and rows of it are loaded. It is compared with them once it has content again"
+_EMPTY = "it is empty now, but rows of it are loaded. They stay, and are compared with it once it has content again"
 _BEGINS_ALIKE = (
     "it is shorter than what was loaded of it and starts with the same bytes, like an upload that has not ended. A new "
     "generation would load its records a second time, so nothing of it is loaded. Wait until it is complete and load "

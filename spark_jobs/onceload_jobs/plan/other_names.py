@@ -113,9 +113,9 @@ def _reaches(shared: Shared, file_state: FileState) -> bool:
 
 
 _CONTINUES = (
-    "it holds all that was loaded of {0}, and goes on in the last line of {0}, which was taken as complete without a "
-    "newline (source.sealed). Nothing of this file is loaded, so that no record is loaded twice. Write the records "
-    "that are new into a file of their own, and remove this one"
+    "it starts with all that was loaded of {0}, but continues the last line of {0}, which was loaded as complete "
+    "without a newline (source.sealed). Nothing of this file is loaded, so that no record is loaded twice. Write the "
+    "new records into a file of their own, and remove this one"
 )
 _DOUBLE = (
     "its new records are also in {0}, and both files were loaded before as files of their own. Nothing more of this "

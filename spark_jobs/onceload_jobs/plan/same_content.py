@@ -115,8 +115,8 @@ def waiting_rotated(found: Mapping[Listed, Finding], choice: Choice) -> dict[Lis
 
 
 _ROTATED = (
-    "{0} had this name before, and its last records are not loaded. Loaded later, these older records would replace "
-    "newer rows. Nothing new of this file is loaded. Load {0} first, or both together"
+    "{0} had this name before, and its last records are not loaded yet. If this file were loaded first, those older "
+    "records would replace newer rows later. Nothing new of this file is loaded. Load {0} first, or both together"
 )
 
 

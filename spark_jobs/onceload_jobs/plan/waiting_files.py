@@ -18,7 +18,8 @@ def waiting_for_runs(found: Mapping[Listed, Finding], outlook: Outlook) -> dict[
     to_read = (listed for listed, file in found.items() if isinstance(file, FileToRead))
     if outlook.dead_letters:
         name, dead = next(iter(outlook.dead_letters.items()))
-        reason = f"which records of this file are new depends on {name}: {dead_letter_reason(dead)}"
+        why = f"which of its records are new depends on {name}: {dead_letter_reason(dead)}"
+        reason = f"nothing new of this file is loaded, because {why}"
         return {listed: Note(name=listed.name, reason=reason, needs_a_person=True) for listed in to_read}
     reason = (
         "which records of this file are new depends on the records that another run is loading. Nothing of this file "

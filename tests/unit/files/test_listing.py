@@ -320,7 +320,7 @@ def test_a_file_that_its_disk_does_not_show_may_be_readable_later(tmp_path, monk
 def test_a_file_that_would_block_its_reader_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
 
-    assert list_files(f"{tmp_path}/*.csv").refused == (("'pipe.csv'", "it is not a regular file"),)
+    assert list_files(f"{tmp_path}/*.csv").refused == (("'pipe.csv'", "it is not a regular file, so it is not loaded"),)
 
 
 def test_a_link_in_a_circle_hides_no_other_file(tmp_path):
