@@ -131,7 +131,7 @@ class EditRefused(WrongUse):
 
 @dataclass(eq=False)
 class LoadedByAnother(WrongUse):
-    """A pipeline that has loaded nothing has the files and the table of one that has."""
+    """A new pipeline would load the files that another pipeline has loaded, into the same table."""
 
     pipeline: str
     other: str
@@ -143,9 +143,9 @@ class LoadedByAnother(WrongUse):
             f"pipeline {self.pipeline}: pipeline {self.other} has loaded {self.path} into {self.table}, and "
             f"{self.pipeline} has loaded nothing yet. It would load every record of these files into the table a "
             f"second time. Nothing was changed. If the pipeline was renamed, restore the name {self.other}, or rename "
-            "what is stored of it before the next load (docs/how-to/edit-a-pipeline.md). To load the files again, "
-            f"first delete the rows with the file of {self.other}: `onceload recover rewind FILE --position 0`. If "
-            "both pipelines are meant to load these files into this table, write source.path in another way in one of "
+            "it in the database before the next load (docs/how-to/edit-a-pipeline.md). To load the files again, first "
+            f"delete their rows with the pipeline file of {self.other}: `onceload recover rewind FILE --position 0`. "
+            "If both pipelines are meant to load these files into this table, spell source.path differently in one of "
             "them, for example with `./` between two folders."
         )
 

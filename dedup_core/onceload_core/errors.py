@@ -40,7 +40,7 @@ OnceloadError
 │   └── CommitOutcomeUnknown the connection ended after COMMIT was sent
 └── NeedsAPerson           continuing could lose or repeat records                (exit 4)
     ├── AuditFailed          staged rows fail a critical expectation
-    ├── BatchIncomplete      a part of a staged batch could not be staged
+    ├── BatchIncomplete      a part of a batch could not be staged
     ├── Damaged              a compressed file cannot be decompressed
     ├── FileRefused          a file does not match its format or the declared columns
     ├── LimitReached         producers_max or islands_max would be exceeded
@@ -304,7 +304,7 @@ class LimitReached(NeedsAPerson):
 
     def __str__(self) -> str:
         return (
-            f"pipeline {self.pipeline}: {self.limit} allows {self.allowed}, and this would make it {self.found}. "
+            f"pipeline {self.pipeline}: {self.limit} allows {self.allowed}, and this load would need {self.found}. "
             f"Nothing was written. {_LIMIT_FIXES[self.limit]}"
         )
 

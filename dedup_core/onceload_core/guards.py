@@ -1,4 +1,4 @@
-"""What every ledger refuses before it claims spans or commits rows, whatever stores it."""
+"""Checks that every ledger makes before it claims spans or commits rows, whatever database stores it."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet

@@ -220,7 +220,7 @@ def test_a_process_without_the_secret_of_a_cluster_cannot_run_anything_there(spa
             _, why = loading.communicate(timeout=PATIENCE_S)
 
         assert loading.returncode != 0, why
-        assert "The master of a cluster might not answer, or have another secret" in why
+        assert "The master of a cluster might be unreachable, or use another secret" in why
         # And not because no master was there.
         assert "SaslException" in (spark.conf.parent / "master.log").read_text()
         assert here.ask("SELECT count(*) FROM onceload.ledger") == [(0,)]

@@ -751,7 +751,7 @@ def test_more_producers_than_declared_are_refused_whole(world):
     world.ledger.declare(Pipeline(name="events", producers_max=2))
     world.producer("a")
 
-    with pytest.raises(LimitReached, match="producers_max allows 2, and this would make it 3"):
+    with pytest.raises(LimitReached, match="producers_max allows 2, and this load would need 3"):
         world.ledger.register("events", [("a", 1), ("b", 1), ("c", 1)])
 
     assert len(world.ledger.register("events", [("a", 1), ("b", 1)])) == 2
@@ -762,7 +762,7 @@ def test_more_islands_than_declared_are_refused_whole(world):
     producer, session = world.producer(), world.session()
     world.ledger.commit(world.commit_of(session, producer, SpanSet.of((0, 1), (2, 3))))
 
-    with pytest.raises(LimitReached, match="islands_max allows 2, and this would make it 3"):
+    with pytest.raises(LimitReached, match="islands_max allows 2, and this load would need 3"):
         world.ledger.commit(world.commit_of(session, producer, SpanSet.of((4, 5))))
     world.ledger.commit(world.commit_of(session, producer, SpanSet.of((1, 2))))
 

@@ -299,7 +299,7 @@ def test_an_upkeep_whose_commit_is_not_answered_has_an_unknown_outcome(engine, l
 def test_a_declaration_below_what_is_there_is_refused(ledger):
     ledger.register("events", [("a", 1), ("b", 1), ("c", 1)])
 
-    with pytest.raises(SettingRefused, match=r"producers_max: .*Expected at least as many as there are"):
+    with pytest.raises(SettingRefused, match=r"producers_max: .*Expected at least the number of known producers"):
         ledger.declare(Pipeline(name="events", producers_max=1))
 
 

@@ -1000,7 +1000,7 @@ def test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_c
     numbers = write(loads)
     poison = Poison(monkeypatch, "1.jsonl")
 
-    with pytest.raises(BatchIncomplete, match=r"failed 2 times, last with: ValueError: poison; nothing was published"):
+    with pytest.raises(BatchIncomplete, match=r"failed 2 times, last with: ValueError: poison. Nothing was published"):
         loads.load()
     assert loads.rows() == []
     poison.is_mended = True

@@ -64,7 +64,7 @@ def test_a_spark_that_stops_right_after_its_start_is_reported():
 
     context: Any = Stopped()
 
-    with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might not answer"):
+    with pytest.raises(TasksFailed, match=r"pipeline events.*The master of a cluster might be unreachable"):
         _ = SparkTasks("events", context).slots
 
 

@@ -269,7 +269,7 @@ class AuditView:
         return name
 
     def sequences(self, table: str, producer_id: ProducerId, spans: SpanSet) -> Iterator[int]:
-        """The sequence ids of a producer's rows in order, as often as they are there; never all of them in memory."""
+        """The sequence ids of a producer's rows in order, with repeated ones; never all of them in memory."""
         binds = {"producer_id": producer_id, "spans": str(spans)}
         options = {"stream_results": True, "yield_per": _IDS_PER_READ}
         statement = on_table(SQL["sequences_within"], table)

@@ -203,7 +203,8 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
 def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
     code, constraint, reason = sqlstate(error), _constraint(error), first_line(error)
     if constraint == "pipeline_keeps_to_producers_max":
-        return SettingRefused("producers_max", "fewer than there are producers", "at least as many as there are")
+        found = "a limit below the number of known producers"
+        return SettingRefused("producers_max", found, "at least the number of known producers")
     if constraint in _CONSUMED:
         return AlreadyConsumed(pipeline, (_CONSUMED[constraint],))
     if code in _BUSY:

@@ -1,6 +1,6 @@
-"""Deliveries from hand to hand: the statements that give them to sessions and that let them fall back.
+"""The statements that hand deliveries to sessions, and that take them from sessions again.
 
-They are composed of parts, by the mode of the board and by the reason of the return.
+They are composed of parts, by the mode of the board and by the reason for the return.
 """
 
 from sqlalchemy import Connection, TextClause, text
@@ -15,7 +15,7 @@ REASON_MAX = 2_000
 
 
 def _taking(which: str, *, is_kept: bool) -> TextClause:
-    """One message to the server: no wait for the disk, the lock if there is an order, and the hand-out."""
+    """One message to the server: do not wait for the disk, lock if there is an order, and hand out a delivery."""
     kept, lock = (SQL[f"kept_{which}"].text, SQL["lock_board"].text) if is_kept else (SQL["kept_none"].text, "")
     statement = SQL["take"].text.replace("{next}", SQL[f"next_{which}"].text).replace("{kept}", kept)
     return text(SQL["without_flush"].text + lock + statement)

@@ -141,7 +141,7 @@ def find_root(engine: Engine, pipeline: str) -> str | None:
 
 
 def kind_of(reason: str) -> str:
-    """A reason without its values, as the server groups reasons too."""
+    """The reason without its values. The server groups reasons in the same way."""
     return re.sub(VALUES, "…", reason)
 
 

@@ -20,7 +20,7 @@ AUDITS_KEPT_S = 365 * 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The numbers of things that were deleted of a pipeline."""
+    """How many things of one pipeline were deleted, by kind."""
 
     pipeline: str
     sessions: int

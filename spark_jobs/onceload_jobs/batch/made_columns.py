@@ -19,7 +19,7 @@ def writing_columns(job: Job, made: Sequence[Column], *, has_lineage: bool) -> J
 
 
 def with_lineage_of(declared: Declared, *, has_lineage: bool) -> Declared:
-    """The declaration for rows of a transform: they have a lineage if it kept that."""
+    """The declaration for the rows of a transform, which have lineage if the transform kept it."""
     # Records that name their producer keep their own lineage, whatever the transform does with that of the files.
     lineage = declared.target.lineage and (has_lineage or declared.producer is not None)
     return replace(declared, target=replace(declared.target, lineage=lineage))

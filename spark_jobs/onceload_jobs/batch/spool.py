@@ -1,7 +1,8 @@
 """Rows of a batch in files of this machine, from where the publishing commit copies them.
 
 They are written to the database once, and not to a staging table first. The proof of a piece is staged as usual, and
-names its file. The files are of one load: it removes them at its end, and the next load those of a killed one.
+names its file. The files belong to one load, which removes them at its end. The next load removes those of a killed
+one.
 """
 
 import fcntl

@@ -16,7 +16,7 @@ from onceload_jobs.write.sql import run
 
 @dataclass(frozen=True, kw_only=True)
 class MadeFile:
-    """A file of made rows, and how many of them each file of records has; None: of no single one."""
+    """A file of made rows, and how many of them were made from each file of records; None: from no single file."""
 
     name: str
     rows_of: tuple[tuple[int | None, int], ...]

@@ -56,14 +56,14 @@ class BatchIncomplete(NeedsAPerson):
     def __str__(self) -> str:
         return (
             f"pipeline {self.pipeline}: a part of batch {self.batch} failed {self.tries} times, last with: "
-            f"{self.reason}; nothing was published, because this batch is published completely or not at all. Fix the "
+            f"{self.reason}. Nothing was published, because this batch is published completely or not at all. Fix the "
             "cause, and load again."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchTotals:
-    """What all pieces of a batch bring and prove together."""
+    """The rows and proofs of all pieces of a batch, summed up."""
 
     pieces: int
     rows: int
@@ -162,7 +162,7 @@ def publish(
 
 
 class _Transforming:
-    """Transforms the records that the transaction of the early copies has not, or all of them in another one."""
+    """Transforms the records that the transaction of the early copies has left, or all of them in a new transaction."""
 
     def __init__(self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, begun: Begun | None) -> None:
         self._engine, self._job, self._stage, self._files, self._begun = engine, job, stage, totals.files, begun

@@ -58,8 +58,8 @@ def _refuse_strange(engine: Engine, job: Job, naming: Naming) -> None:
     if found is not None:
         raise TransformRefused(
             job.declared.name,
-            f"a row has producer {_shown(found[0])} and {naming.producer.sequence} {_shown(found[1])}, but expected is"
-            f" a name of at most {NAME_BYTES_MAX} bytes and a sequence id from 0 to {SEQUENCE_END - 1}",
+            f"a row has producer {_shown(found[0])} and {naming.producer.sequence} {_shown(found[1])}. A row needs a "
+            f"producer name of at most {NAME_BYTES_MAX} bytes, and a sequence id from 0 to {SEQUENCE_END - 1}",
         )
 
 

@@ -199,7 +199,7 @@ def _packed_part(chunk: Chunk, part: Part, marks: Marks) -> ReadPart:
 
 
 def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_consumed: bool) -> ReadPart:
-    """Marks of the packed file record that it was read to its end; a size, that nothing was left over."""
+    """Marks of the packed file record that it was read to its end. A size records that nothing was left over."""
     size = chunk.size if is_consumed else None
     condition = Condition.SEALED if chunk.sealed else Condition.OPEN
     return ReadPart(chunk=chunk, part=part, fingerprint=fingerprint.to_bytes(), size=size, condition=condition)
@@ -208,7 +208,7 @@ def _last_packed_part(chunk: Chunk, part: Part, fingerprint: Fingerprint, *, is_
 def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Iterator[ReadPart]:
     """A file that is written once is recognised as a whole, and read by row group.
 
-    Only what records its size says that it was read to its end, so that it need not be unpacked again.
+    The size is recorded only with the last part: then the whole file was read, and need not be unpacked again.
     """
     found = read_whole_file(source.format, chunk.url, size=chunk.size)
     whole, groups = found.fingerprint.named(etag), found.row_groups

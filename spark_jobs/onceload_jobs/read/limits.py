@@ -42,7 +42,7 @@ class NothingGood(NeedsAPerson):
 
 
 def check_piece(declared: Declared, records: Records, parts: Sequence[ReadPart]) -> None:
-    """Refuse what is certain to be refused; for a batch published as a whole, the share is known at its end."""
+    """Refuse a piece as soon as it must fail. For a batch published as a whole, a share is known only at its end."""
     limit = declared.quarantine_limit
     if not limit.is_declared:
         _check_files(declared, records, parts)

@@ -238,7 +238,7 @@ class _Comparison:
             self._find(questions.surplus, kind=Kind.ROW_FROM_NOWHERE)
         else:
             reason = (
-                "rows that no record makes are not searched for: without lineage, any row may be of a file whose "
+                "rows without a record are not searched for: without lineage, any row may be of a file whose "
                 "values were not compared"
             )
             self.findings.notes.append(Note(name=table_name(self._target), reason=reason))

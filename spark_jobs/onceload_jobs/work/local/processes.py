@@ -28,7 +28,7 @@ def start(target: Callable[..., None], *arguments: object, name: str) -> BasePro
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """The new process would run the program that called us again, to import what it defines; it needs nothing of it."""
+    """Keep the new process from running the program that called us again, as an import that it does not need."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -67,7 +67,7 @@ class LocalTasks:
 
 
 def _results(job: Job, sessions: Sequence[SessionName], *, until: threading.Event) -> Iterator[_Result]:
-    """Run all sessions, and give the result of each as it comes; whatever still runs at the end is killed."""
+    """Run all sessions, and yield each result as it comes; sessions that still run at the end are killed."""
     running: list[_Running] = []
     try:
         for name in sessions:
@@ -164,7 +164,7 @@ def _work(job: Job, name: SessionName, waits: bool, link: Connection) -> None:  
 
 
 def _end_with_the_load() -> None:
-    """A killed load must leave no process that goes on; what this one holds is released with its batch."""
+    """End this process if the load is killed. Its deliveries are released with the batch."""
     if (load := multiprocessing.parent_process()) is not None:
         load.join()
         os._exit(1)

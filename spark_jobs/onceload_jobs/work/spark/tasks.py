@@ -36,7 +36,7 @@ _GATHERED_BYTES = 16 * 2**20
 _LIMITS = re.compile(r"^[\s:+-]*(GlobalLimit|LocalLimit|Offset|Tail|Sample)\b", re.MULTILINE)
 #: The result of tasks that only write.
 _NO_ROWS = "rows bigint"
-_STOPPED = "Spark stopped (see the lines above). The master of a cluster might not answer, or have another secret"
+_STOPPED = "Spark stopped (see the lines above). The master of a cluster might be unreachable, or use another secret"
 
 
 class SparkTasks:
@@ -147,7 +147,7 @@ class SparkTasks:
 
 
 def _refuse_limits(transformed: DataFrame) -> None:
-    """Refuse limits: the omitted records would count as consumed, and chance decides which ones they are."""
+    """Refuse limits: they leave out arbitrary records, which would count as consumed."""
     # Python has no public API for the resolved plan.
     plan: Any = transformed._jdf.queryExecution().analyzed()  # noqa: SLF001
     if found := _LIMITS.search(plan.toString()):
