@@ -30,7 +30,7 @@ def main() -> None:
         code = ExitCode.DONE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        words(f"onceload: the output could not be written ({error}). The work of this command is kept. Run it again")
+        words(f"onceload: the output could not be written ({error}). Committed work is kept. Run the command again")
         code = ExitCode.CALL_AGAIN
     sys.exit(code)
 

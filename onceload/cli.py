@@ -95,7 +95,7 @@ def _report_error(error: BaseException, message: str, exit_code: ExitCode, *, js
 
 
 def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands; of those that are not wanted, it knows only the names."""
+    """The parser of all commands. Only the wanted one gets its arguments; the others are names in the help."""
     parser = Parser(
         prog="onceload",
         description="Loads files into Postgres exactly once.",

@@ -172,7 +172,8 @@ def refuse_choice(declared: Declared, *, files: Sequence[str], replaces: bool) -
         raise SettingRefused(f"files of pipeline {declared.name}", found, "no choice of files")
     if replaces and (reasons := list(_against_replacing(declared))):
         expected = "publish: staged, write: append, lineage: true and files as producers (or load without --replace)"
-        raise SettingRefused(f"replacing rows of pipeline {declared.name}", "; ".join(reasons), expected)
+        found = f"settings that do not allow it: {'; '.join(reasons)}"
+        raise SettingRefused(f"replacing rows of pipeline {declared.name}", found, expected)
 
 
 def may_choose(declared: Declared) -> bool:

@@ -1,4 +1,4 @@
-"""The parts of Onceload that are installed when they are asked for, and what to say where one is missing."""
+"""The optional parts of Onceload (extras), and the advice where one is missing."""
 
 from importlib.util import find_spec
 

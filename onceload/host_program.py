@@ -1,4 +1,4 @@
-"""Keep the program that calls a load as it was, and keep its errors out of the load."""
+"""Protect the program that calls a load from its side effects, and the load from errors of that program."""
 
 import logging
 import sys
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def guarded(on_progress: "OnProgress | None") -> "OnProgress | None":
-    """The same callback. Its first error is logged, and then it is not called any more: the load goes on."""
+    """The same callback. Its first error is logged and ends the calls, but not the load."""
     if on_progress is None:
         return None
     has_failed = threading.Event()
@@ -31,15 +31,16 @@ def guarded(on_progress: "OnProgress | None") -> "OnProgress | None":
             raise
         except Exception:
             has_failed.set()
-            log.exception("on_progress failed, and is not called any more; the load goes on")
+            log.exception("on_progress raised an error and is not called again; the load continues")
 
     return report
 
 
 class _Main:
-    """The main module of this program, which a load hides for the moment in which it starts a process.
+    """The main module of this program. A load hides it while it starts a process.
 
-    Two loads in two threads may each hide what the other has put in its place. So the last one restores it.
+    If two loads in two threads do this at once, one of them may find the stand-in of the other. So the last one
+    restores the module.
     """
 
     def __init__(self) -> None:

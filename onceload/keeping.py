@@ -1,4 +1,4 @@
-"""The keeper: a process that lets the embedded Postgres run on for a while after a command.
+"""The keeper: a process that keeps the embedded Postgres running for a while after a command.
 
 To `embedded` it is one more user of the server. The file `keep.lock` is locked as long as it lives, and says until when
 it stays: a later command moves that time, instead of starting a second keeper. Times are those of the monotonic clock,
@@ -26,7 +26,7 @@ _LOOK_EVERY_S = 0.5
 
 
 def keep(home: Path, *, for_s: float) -> bool:
-    """Let the server run on after this process, which uses it now; return whether that started a keeper.
+    """Keep the server running after this process, which uses it now; return whether that started a keeper.
 
     Zero seconds end an earlier stay. Other times do not shorten it.
     """

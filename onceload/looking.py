@@ -60,7 +60,7 @@ class Shown:
 
 @contextmanager
 def looking(dsn: str, *, writes: bool = False) -> Iterator[Connection]:
-    """A connection of which each statement is a transaction of its own."""
+    """A connection that runs each statement in a transaction of its own."""
     with opened(dsn, schema_checked=False) as engine, engine.connect() as opened_connection:
         connection = opened_connection.execution_options(isolation_level="AUTOCOMMIT")
         if not writes:

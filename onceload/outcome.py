@@ -1,7 +1,7 @@
 """How a command ended, in a file for the process that started it.
 
-Spark is between an Airflow task and a load: the exit code arrives only inside a sentence of Airflow's provider, and
-our own error somewhere in the output. So the load writes both to a file. A killed load writes nothing.
+An Airflow task may start a load through Spark, which reports the exit code only inside a sentence, and our error only
+somewhere in its output. So the load writes both to a file. A killed load writes nothing.
 """
 
 import json

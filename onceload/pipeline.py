@@ -174,7 +174,7 @@ class Pipeline:
     ) -> "Report":
         """Load rows that this program has, exactly once, into a pipeline without source.
 
-        Each row is known by its producer and its id: those from `first_id` on, or those in a column. Ids must increase.
+        Each row is identified by its producer and its id: from `first_id` on, or from a column. Ids must increase.
         Call again with the same ids after any failure: rows that are loaded are counted as duplicates.
         The rows of a call are one commit; with publish: direct, they are commits of about source.chunk_bytes each.
         """
@@ -304,14 +304,14 @@ def _chosen(pipeline: Pipeline, only: Sequence[str], *, replaces: bool) -> "Choi
 
 @contextmanager
 def _ready(pipeline: Pipeline, doing: str) -> "Iterator[LoadSettings]":
-    """The database with the schema, for what writes rows."""
+    """The database with the schema, for calls that write rows."""
     with translated(pipeline=pipeline.name, doing=doing), ready_database(pipeline.settings) as dsn:
         yield how_of(pipeline.settings, dsn)
 
 
 @contextmanager
 def _opened(pipeline: Pipeline, doing: str) -> Iterator[Database]:
-    """The database, for what looks; refuses an edit of the pipeline that a load would refuse."""
+    """The database, for calls that only read; refuses an edit of the pipeline that a load would refuse."""
     from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 
     with translated(pipeline=pipeline.name, doing=doing), open_database(pipeline.settings) as engine:

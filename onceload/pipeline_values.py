@@ -164,7 +164,7 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%")
 
 
 def cron(node: yaml.Node) -> str:
-    """Five cron fields that come around, one of Airflow's presets, or on_arrival."""
+    """Five cron fields that match at least one time, one of Airflow's presets, or on_arrival."""
     value = text(node)
     fields = value.split()
     if value not in (*_PRESETS, ON_ARRIVAL) and not _is_cron(fields):
@@ -175,7 +175,7 @@ def cron(node: yaml.Node) -> str:
 
 
 def _is_cron(fields: Sequence[str]) -> bool:
-    """Ask the library that Airflow reads schedules with; 30 February is in range, but never comes."""
+    """Whether the library that Airflow reads schedules with finds a next run. For 30 February there is none."""
     # A random field (R) would be another time at each look, and one long list would take long.
     if len(fields) != 5 or any(field[0] in "RrHh" or len(field) > _CRON_FIELD_MAX for field in fields):
         return False

@@ -158,7 +158,7 @@ def _found(connection: Connection) -> _Version | None:
 def _released(version: Mapping[str, str]) -> _Version:
     revision, compatible_from = version["version_num"], version.get("compatible_from")
     if not revision.isdigit():
-        raise SchemaRefused(f"revision {head()}", f"at {revision!r}, which is of no release of Onceload", _THEIRS)
+        raise SchemaRefused(f"revision {head()}", f"at {revision!r}, which no release of Onceload has", _THEIRS)
     if compatible_from is None:
         raise SchemaRefused(f"revision {head()}", f"at revision {revision} from before the first release", _BEFORE)
     return _Version(revision=revision, compatible_from=compatible_from)

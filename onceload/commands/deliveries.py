@@ -89,7 +89,7 @@ def _consume(arguments: Arguments, dsn: str) -> ExitCode:
             if isinstance(report, OnceloadError):
                 if not arguments.follow:
                     raise report
-                words(f"pipeline {declared.name}: {report}; session {name} retries")
+                words(f"session {name} of pipeline {declared.name} failed and retries: {report}")
                 continue
             _print_news(report, shown, is_follower=arguments.follow)
             shown = set(report.notes)

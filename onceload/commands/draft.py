@@ -23,7 +23,7 @@ def draft(arguments: Arguments, settings: Settings) -> ExitCode:
         first, second, *_ = arguments.pattern
         found = f"{len(arguments.pattern)} names, such as {first!r} and {second!r}"
         raise SettingRefused(
-            "onceload draft", found, "one pattern; put it in quotes, so that the shell leaves it alone"
+            "onceload draft", found, "one pattern; put it in quotes, so that the shell does not expand it"
         )
     on_terminal("reading a sample")
     drafted = draft_now(arguments.pattern[0])

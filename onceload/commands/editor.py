@@ -37,6 +37,6 @@ def schema(arguments: Arguments, settings: Settings) -> ExitCode:
         words(f"{offered.settings} has comments or a layout of its own, and was not changed. Add this to it:")
         words(offered.to_add)
         return ExitCode.NEEDS_A_PERSON
-    words(f"{offered.settings} names it for {arguments.editor}. The YAML extension of VS Code reads it")
+    words(f"{offered.settings} assigns it to {arguments.editor}, for the YAML extension of VS Code")
     words(f"for other editors, make this the first line of a file: # yaml-language-server: $schema={offered.schema}")
     return ExitCode.DONE

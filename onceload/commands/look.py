@@ -30,8 +30,8 @@ def add(commands: Commands) -> None:
     show_parser.add_argument(
         "what",
         metavar="TABLE|FILE",
-        help="a table or view, such as public.events, or a pipeline file, whose target is shown. With lineage, the "
-        "file that was first loaded last comes first, and of each file its last record",
+        help="a table or view, such as public.events, or a pipeline file, whose target is shown. With lineage, rows "
+        "are sorted by the first load of their file and by their place in it, newest first",
     )
     set_option(show_parser)
     limit_option(show_parser, default=20)
@@ -79,7 +79,7 @@ def show(arguments: Arguments, settings: Settings) -> ExitCode:
 
 
 def _show_without_lineage(found: "Rows", rows: Sequence[Sequence[object]]) -> None:
-    """Leave room for the columns of people; --csv and --json have all."""
+    """Leave out the lineage columns, to make room for the others. --csv and --json have all columns."""
     from onceload.looking import LINEAGE
 
     kept = [each not in LINEAGE for each in found.columns]

@@ -1,4 +1,4 @@
-"""A parser of arguments that names the nearest word for one that it does not know."""
+"""An argument parser that suggests the nearest known word for an unknown one."""
 
 import argparse
 import difflib

@@ -235,7 +235,7 @@ def _selection_arguments(command: argparse.ArgumentParser, *, by_id: bool = Fals
     command.add_argument(
         "--reason",
         metavar="TEXT",
-        help="only records whose reason contains this text, ignoring case; values may be written as …",
+        help="only records whose reason contains this text, ignoring case; … stands for a value, as in the list",
     )
     command.add_argument("--file", metavar="NAME", dest="producer", help="only records of this file, by its full name")
     if by_id:

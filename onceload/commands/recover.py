@@ -191,8 +191,8 @@ def add_arguments(action: Action, command: argparse.ArgumentParser) -> None:
             command.add_argument(
                 "--accept-differences",
                 action="store_true",
-                help="rewind even if rows are lost or duplicated, or business ids are forgotten by which rewound "
-                "commits found duplicates (default: refuse)",
+                help="rewind even if rows are lost or duplicated, or if business ids are no longer remembered with "
+                "which rewound commits found duplicates (default: refuse)",
             )
         case "rebuild":
             load_arguments(command)

@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
         "--airflow",
         action="store_true",
         help="check what the Airflow of this environment finds: versions, provider, plugin, connection type, bundles, "
-        "DAGs, and the database by the connection of a task",
+        "DAGs, and the database over the connection that tasks use",
     )
 
 

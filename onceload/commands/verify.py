@@ -104,10 +104,10 @@ _MEANING = {
         "or see `onceload recover --help`"
     ),
     "loaded again": (
-        "records were loaded although they were loaded before, so their rows are duplicated. That happens if the "
-        "producer state was damaged. Check it with `onceload recover state --dry-run`, then run `onceload load` with "
-        "`--only FILE --replace`, which deletes all rows of the file and loads it once. If the pipeline cannot replace "
-        "rows, use `onceload recover rebuild` on a new database"
+        "records were loaded more than once, so their rows are duplicated. That happens if the producer state was "
+        "damaged. Check it with `onceload recover state --dry-run`, then run `onceload load` with `--only FILE "
+        "--replace`, which deletes all rows of the file and loads it once. If the pipeline cannot replace rows, use "
+        "`onceload recover rebuild` on a new database"
     ),
     "row missing": (
         "rows were deleted or changed outside Onceload after they were loaded. To load them again from the file, see "
@@ -118,7 +118,7 @@ _MEANING = {
     ),
     "row from nowhere": (
         "rows were written outside Onceload. Delete them, or move them to another table. Rows without _producer_id "
-        "that are only counted look like those that loads wrote: find out which were added before you delete any"
+        "are only counted, and look like rows that loads wrote: before you delete any, find out which ones were added"
     ),
     "value changed": (
         "rows were updated outside Onceload after they were loaded, or the pipeline file now reads the file in another "

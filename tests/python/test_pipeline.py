@@ -194,7 +194,9 @@ def test_a_failing_callback_is_logged_once_and_does_not_stop_the_load(place: Pla
     assert called.is_set()
     # A thread of an earlier test may still log.
     ours = [each for each in caplog.records if each.thread == threading.get_ident()]
-    assert [each.getMessage() for each in ours] == ["on_progress failed, and is not called any more; the load goes on"]
+    assert [each.getMessage() for each in ours] == [
+        "on_progress raised an error and is not called again; the load continues"
+    ]
     assert place.pipeline().load(on_progress=on_progress).loaded == 1
 
 
