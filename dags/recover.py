@@ -50,7 +50,7 @@ with DAG(
             default=False,
             type="boolean",
             description="rewind: continue even if rows are lost or duplicated, so that the deleted rows differ from "
-            "the receipts, or if the business ids are forgotten by which rewound commits found duplicates.",
+            "the receipts, or if business ids are no longer remembered with which rewound commits found duplicates.",
         ),
         "snapshot_file": Param(
             None,

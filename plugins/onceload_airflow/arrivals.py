@@ -1,8 +1,8 @@
 """A trigger that fires when new records arrive, for scheduled DAGs and for waiting tasks; it runs in the triggerer.
 
 Airflow's database stores only the pipeline file and the name of a connection; its address is looked up when needed.
-Reported news are stored with the asset, also across restarts. If news are reported twice anyway, the second run
-finds nothing new.
+Reported news is stored with the asset, also across restarts. If news is reported twice anyway, the second run finds
+nothing new.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Arrivals(BaseEventTrigger):
         try:
             return await asyncio.to_thread(self._look_now)
         except OnceloadError as error:
-            self.log.warning("%s; checking again in %g s", error, self.every_s)
+            self.log.warning("looking for new records failed, checking again in %g s: %s", self.every_s, error)
             return None
 
     def _look_now(self) -> "Found":

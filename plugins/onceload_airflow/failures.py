@@ -37,7 +37,8 @@ def failure_of(outcome: Outcome | None, *, last_line: str) -> AirflowException:
     """The load's own result decides whether it is retried; a killed load wrote none, and is retried."""
     if outcome is None or outcome.exit_code is ExitCode.DONE:
         end = last_line.strip() or "(empty)"
-        return AirflowException(f"The load ended before it reported a result. Retry. The last line of its log: {end}")
+        what_now = f"Committed rows stay loaded. Retry. The last line of its log: {end}"
+        return AirflowException(f"The load ended before it reported a result. {what_now}")
     if outcome.error == UpgradeUnfinished.__name__:
         return _during_an_upgrade(outcome.message)
     why = outcome.message or f"the load ended with exit code {outcome.exit_code}; see its log"

@@ -1,4 +1,4 @@
-"""What Airflow's list of providers says of this one; Airflow finds it by an entry point."""
+"""The entry of Onceload in Airflow's list of providers; Airflow finds it by an entry point."""
 
 from typing import Any
 

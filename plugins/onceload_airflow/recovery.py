@@ -198,7 +198,7 @@ class Conclude(OfOnePipeline):
                 "matching --set)"
             )
         if left:
-            raise AirflowFailException("No data is lost. Everything was loaded again except " + "; and ".join(left))
+            raise AirflowFailException("The rewind is done, but these are not loaded again yet: " + "; and ".join(left))
         return {"pipeline": declared.name, "what": context["params"]["what"], "position": position}
 
 

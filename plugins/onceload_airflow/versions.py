@@ -1,4 +1,4 @@
-"""What differs between the versions of Airflow, from 3.1 on, and is not in Airflow's own package for that."""
+"""Differences between versions of Airflow, from 3.1 on, that Airflow's own compatibility package does not cover."""
 
 from typing import Any
 

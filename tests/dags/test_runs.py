@@ -327,7 +327,7 @@ def test_days_for_which_there_are_no_runs_are_reported(airflow, dsn, tmp_path):
 
     runs = "[{'trigger_run_id': 'once__recover__2026-03-01', 'conf': {'date': '2026-03-01'}}]"
     assert runs in said.stdout.splitlines(), said.stderr
-    assert "Everything was loaded again except 1 days from 2026-03-02 to 2026-03-02" in said.stdout
+    assert "these are not loaded again yet: 1 days from 2026-03-02 to 2026-03-02" in said.stdout
     assert (
         "; and files whose names belong to no day of source.path: undated/0.jsonl (run `onceload load`" in said.stdout
     )
