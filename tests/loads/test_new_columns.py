@@ -209,7 +209,7 @@ def test_a_role_that_does_not_own_the_table_gets_the_statement_to_run(loads):
     with pytest.raises(SettingRefused, match="owned by postgres, and only its owner may change it") as refused:
         loads.load()
 
-    assert 'runs `ALTER TABLE "public"."target" ADD COLUMN "city" text`' in str(refused.value)
+    assert 'run `ALTER TABLE "public"."target" ADD COLUMN "city" text`' in str(refused.value)
     (statement,) = re.findall("let loads do it, run `(.*?)`", str(refused.value))
     execute(loads.admin_dsn, statement)
     assert (loads.load().loaded, loads.rows("city")) == (1, ["Rome"])

@@ -1,4 +1,4 @@
-"""Values of ours as text, from one process to the next."""
+"""Our values as text, from one process to the next."""
 
 import json
 from typing import Any

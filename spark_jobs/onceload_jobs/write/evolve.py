@@ -105,7 +105,7 @@ def _refuse_another_owner(connection: Connection, table: str, statement: str) ->
     if owner is not None and not owner.is_ours:
         found = f"owned by {owner.name}, and only its owner may change it. {owner.user} is not a member of that role"
         owned = f"ALTER TABLE {table} OWNER TO {quoted(owner.user)}"
-        expected = f"the declared columns. Run `{statement}` as its owner, or run `{owned}` so that loads can do it"
+        expected = f"the declared columns. As owner of the table, run `{statement}`. To let loads do it, run `{owned}`"
         raise SettingRefused(f"target {table}", found, expected)
 
 
