@@ -72,7 +72,8 @@ def _in_words(error: BaseException) -> tuple[str, ExitCode]:
             return str(DatabaseLost("working", first_line(error))), ExitCode.CALL_AGAIN
         case DBAPIError():
             hint = getattr(getattr(error.orig, "diag", None), "message_hint", None)
-            return f"{first_line(error)}; nothing was changed{f'. {hint}' if hint else ''}", ExitCode.WRONG_USE
+            message = f"{first_line(error)}. Uncommitted work was rolled back"
+            return f"{message}. {hint}" if hint else message, ExitCode.WRONG_USE
         case KeyboardInterrupt():
             message = "interrupted. All uncommitted work was rolled back. Run the command again"
             return message, ExitCode.CALL_AGAIN

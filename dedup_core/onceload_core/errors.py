@@ -34,6 +34,7 @@ OnceloadError
 │   ├── OfferRefused         rows from a program whose ids or form are wrong
 │   ├── PipelineFileRefused  an invalid pipeline file
 │   ├── SettingRefused       an invalid setting or argument
+│   │   └── CommitRefused    the target was altered since the load began
 │   ├── DatabaseRefused      wrong password, database, options or privileges
 │   └── SchemaRefused        the schema is missing, unreleased or of another project
 ├── AskTheLedger           only the ledger knows the answer                       (exit 3)

@@ -140,8 +140,11 @@ def test_a_change_that_is_asked_for_is_made(events, capsys):
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        ("SELECT nn FROM x", 'relation "x" does not exist; nothing was changed'),
-        ("SELECT sequence FROM events", 'column "sequence" does not exist; nothing was changed. Perhaps you meant'),
+        ("SELECT nn FROM x", 'relation "x" does not exist. Uncommitted work was rolled back'),
+        (
+            "SELECT sequence FROM events",
+            'column "sequence" does not exist. Uncommitted work was rolled back. Perhaps you meant',
+        ),
         (" ", "onceload sql: found no statement. Nothing was changed. Expected SQL in -c, or on stdin."),
         ("SELECT 1 AS a, 2 AS a", "--json: found two columns named 'a'. Nothing was changed. Expected different names"),
     ],

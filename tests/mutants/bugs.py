@@ -2233,8 +2233,8 @@ TARGET_BUGS = (
     Bug(
         name="the types of columns are looked at only when a load begins",
         file="spark_jobs/onceload_jobs/write/target.py",
-        correct="    if types is not None:\n        _check_columns(table, types_of(columns",
-        wrong="    if False:\n        _check_columns(table, types_of(columns",
+        correct="        if types is not None:\n            _check_columns(table, types_of(columns",
+        wrong="        if False:\n            _check_columns(table, types_of(columns",
         tests=(f"{OF_TARGETS}::test_a_column_that_is_altered_just_before_its_rows_takes_no_commit",),
     ),
     Bug(

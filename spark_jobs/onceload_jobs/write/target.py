@@ -89,7 +89,7 @@ class Written:
         if after.has_triggers:
             if not after.is_counted:
                 found = f"off, and {self.table} has triggers, which may delete rows"
-                raise SettingRefused("track_counts", found, _COUNTED)
+                raise CommitRefused("track_counts", found, _COUNTED)
             # Run triggers that are deferred to the commit.
             run(connection, "SET CONSTRAINTS ALL IMMEDIATE")
             after = _deleted(connection, self.table)
@@ -103,14 +103,26 @@ def _deleted(connection: Connection, table: str) -> Record:
     return connection.execute(SQL["deleted"], {"table": table}).one()
 
 
+@dataclass(eq=False)
+class CommitRefused(SettingRefused):
+    """The target fitted when the load began, and does not when rows are written."""
+
+    def __str__(self) -> str:
+        kept = "This commit was rolled back, and the rows of earlier ones stay"
+        return f"{self.setting}: found {self.found}. {kept}. Expected {self.expected}."
+
+
 def refuse_altered(connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> None:
     """Refuse a table whose columns no longer have the types in which the values are written.
 
     Binary COPY would store the bytes of one type as another type of the same size, and INSERT would cast or round them.
     """
-    types = _types_of_fit(connection, table)
-    if types is not None:
-        _check_columns(table, types_of(columns, lineage=lineage), types)
+    try:
+        types = _types_of_fit(connection, table)
+        if types is not None:
+            _check_columns(table, types_of(columns, lineage=lineage), types)
+    except SettingRefused as error:
+        raise CommitRefused(error.setting, error.found, error.expected) from error
 
 
 def _types_of_fit(connection: Connection, table: str) -> Mapping[str, str] | None:
