@@ -390,6 +390,34 @@ def test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first(loaded)
     assert there(loaded)["city"] == "text"
 
 
+@pytest.fixture
+def vacuumed(loaded) -> Iterator[Loads]:
+    """Autovacuum runs on the table, and would need minutes."""
+    many = "INSERT INTO target (id) SELECT 0 FROM generate_series(1, 100000)"
+    slow = "autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_threshold = 0"
+    execute(loaded.admin_dsn, f"ALTER TABLE target SET ({slow}, autovacuum_vacuum_scale_factor = 0)")
+    execute(loaded.admin_dsn, many)
+    execute(loaded.admin_dsn, "DELETE FROM target WHERE id = 0")
+    execute(loaded.admin_dsn, "ALTER SYSTEM SET autovacuum_naptime = '1s'")
+    execute(loaded.admin_dsn, "SELECT pg_reload_conf()")
+    at_work = "SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'target'::regclass"
+    try:
+        wait_until(lambda: execute(loaded.admin_dsn, at_work) == [(1,)])
+        yield loaded
+    finally:
+        execute(loaded.admin_dsn, "ALTER SYSTEM RESET autovacuum_naptime")
+        execute(loaded.admin_dsn, "SELECT pg_reload_conf()")
+
+
+def test_a_change_of_the_table_does_not_wait_for_the_end_of_autovacuum(vacuumed, monkeypatch):
+    monkeypatch.setattr(evolve, "_PATIENCE_S", 1.0)
+    vacuumed.write("b.jsonl", record(3, city='"Oslo"'))
+    vacuumed.declared = adding(vacuumed)
+
+    assert vacuumed.load().loaded == 1
+    assert vacuumed.rows("id, city") == [(1, None), (2, None), (3, "Oslo")]
+
+
 def test_two_loads_at_once_add_the_column_once(loaded):
     loaded.declared = adding(loaded)
     for number in range(3, 7):

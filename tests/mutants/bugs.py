@@ -3175,6 +3175,13 @@ NEW_COLUMN_BUGS = (
         tests=(f"{OF_NEW_COLUMNS}::test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first",),
     ),
     Bug(
+        name="a change of the table waits for the end of autovacuum",
+        file="spark_jobs/onceload_jobs/write/evolve.py",
+        correct="        _interrupt_autovacuum(connection, table)\n",
+        wrong="        pass\n",
+        tests=(f"{OF_NEW_COLUMNS}::test_a_change_of_the_table_does_not_wait_for_the_end_of_autovacuum",),
+    ),
+    Bug(
         name="a numeric with fewer digits after its point counts as wider",
         file="spark_jobs/onceload_jobs/write/differences.py",
         correct="return before.scale == after.scale and ",

@@ -77,6 +77,8 @@ def _evolve(
     if not _needed(connection, declared.target, columns):
         return ()
     table = table_name(declared.target)
+    if connection.execute(SQL["is_vacuumed"], {"table": table}).scalar_one():
+        _interrupt_autovacuum(connection, table)
     connection.execute(SQL["lock_timeout"], {"timeout": f"{_LOCK_TIMEOUT_MS}ms"})
     connection.execute(SQL["one_at_a_time"], {"table": table})
     # Until this transaction ends, no other version of the pipeline file is in force.
@@ -89,6 +91,15 @@ def _evolve(
         _alter(connection, table, statement)
         event("target_altered", pipeline=declared.name, statement=statement)
     return changes
+
+
+def _interrupt_autovacuum(connection: Connection, table: str) -> None:
+    """Wait for the table long enough that Postgres cancels its autovacuum.
+
+    The table is locked before the pipeline: with the pipeline locked, nothing may wait that long.
+    """
+    connection.execute(SQL["wait_for_deadlock_check"])
+    run(connection, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 
 
 def _needed(connection: Connection, target: Target, columns: Sequence[Column]) -> tuple[Change, ...]:

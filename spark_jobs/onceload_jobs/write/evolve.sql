@@ -5,6 +5,19 @@ SELECT set_config('lock_timeout', :timeout, true);
 -- The lock under which loads create and change this table.
 SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0));
 
+-- name: is_vacuumed
+-- Whether autovacuum holds the table or one of its partitions, and no other transaction does. Most roles do not see the
+-- type of a process, but that it has no user.
+SELECT coalesce(bool_and(usesysid IS NULL), false)
+  FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_database ON pg_database.oid = database
+ WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
+   AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)));
+
+-- name: wait_for_deadlock_check
+-- Postgres cancels an autovacuum when it looks for a deadlock of one that waits for it.
+SELECT set_config('lock_timeout', CAST(setting AS integer) + 500 || 'ms', true)
+  FROM pg_settings WHERE name = 'deadlock_timeout';
+
 -- name: owner
 SELECT CAST(pg_get_userbyid(relowner) AS text) AS name, CAST(current_user AS text) AS user,
        pg_has_role(relowner, 'USAGE') AS is_ours
@@ -12,7 +25,7 @@ SELECT CAST(pg_get_userbyid(relowner) AS text) AS name, CAST(current_user AS tex
 
 -- name: holders
 -- The other transactions that hold the table or one of its partitions.
-SELECT DISTINCT pid, coalesce(CAST(usename AS text), backend_type) AS name, application_name AS program
+SELECT DISTINCT pid, coalesce(CAST(usename AS text), 'autovacuum') AS name, application_name AS program
   FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_database ON pg_database.oid = database
  WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
    AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)))
