@@ -35,7 +35,7 @@ test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes 
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 test-laws: setup ## Try each law with ten times as many examples: 1 000 where make test has 100
-	$(PYTEST) --numprocesses 2 --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
+	$(PYTEST) --numprocesses 3 --dist worksteal -m "hypothesis and not long" --hypothesis-profile full $(ARGS)
 
 test-all: test test-rest test-laws ## Run every test, and every law with ten times as many examples
 
