@@ -1,4 +1,4 @@
-"""The Python API: a pipeline, and what the command line does with it.
+"""The Python API: a pipeline, and what the command line and Airflow's tasks do with it.
 
 Each method opens the database, does one thing and closes it again, so a pipeline holds nothing open. Methods may be
 called from any thread, and several at once. Nothing here changes signal handlers or the configuration of logging.
@@ -7,7 +7,7 @@ called from any thread, and several at once. Nothing here changes signal handler
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from onceload.databases import open_database, ready_database
 from onceload.host_program import guarded, main_kept
 from onceload.settings import Settings, given_settings
 from onceload.sources import has_source
-from onceload_core.errors import SettingRefused
+from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, recover_state
 from onceload_core.postgres.connection import translated
@@ -110,8 +110,8 @@ class Pipeline:
     def name(self) -> str:
         return self.declared.name
 
-    def plan(self, *, only: Sequence[str] = (), replaces: bool = False) -> "Plan":
-        """What a load would read, and why it skips the rest; nothing is changed."""
+    def plan(self, *, only: Sequence[str] = (), replaces: bool = False, batch: str | None = None) -> "Plan":
+        """What a load of this batch would read, and why it skips the rest; nothing is changed."""
         from onceload_jobs.plan.plan import make_plan
         from onceload_jobs.write.target import check_target
 
@@ -119,7 +119,7 @@ class Pipeline:
         with _opened(self, "planning") as engine:
             ledger = PostgresLedger(engine)
             check_target(engine, ledger, self.declared)
-            choice = _chosen(self, only, replaces=replaces)
+            choice = _not_replaced(self, ledger, _chosen(self, only, replaces=replaces), batch)
             return make_plan(self.declared, ledger, now_s=time.time(), choice=choice)
 
     def load(
@@ -300,6 +300,17 @@ def _check_source(pipeline: Pipeline) -> None:
 def _chosen(pipeline: Pipeline, only: Sequence[str], *, replaces: bool) -> "Choice":
     # One name alone is a sequence too, of its characters.
     return chosen(pipeline.declared, files=(only,) if isinstance(only, str) else only, replaces=replaces)
+
+
+def _not_replaced(pipeline: Pipeline, ledger: PostgresLedger, choice: "Choice", batch: str | None) -> "Choice":
+    """The choice without the files that earlier calls of the batch have replaced."""
+    if batch is not None:
+        from onceload_jobs.load.settings import without_replaced
+
+        # A pipeline that was never loaded has replaced nothing.
+        with suppress(NotFound):
+            return without_replaced(choice, ledger, pipeline.name, Batch(batch))
+    return choice
 
 
 @contextmanager

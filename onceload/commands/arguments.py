@@ -17,7 +17,6 @@ from onceload_core.postgres import PostgresLedger
 if TYPE_CHECKING:
     # Arrow takes a while to import, and most commands do without it.
     from onceload_jobs.pipeline.declared import Declared
-    from onceload_jobs.plan.choice import Choice
 
 Arguments = argparse.Namespace
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no other name.
@@ -162,12 +161,6 @@ def choice_arguments(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="reload files that are already loaded; their old rows are deleted in the same transaction",
     )
-
-
-def choice_of(arguments: Arguments, declared: "Declared") -> "Choice":
-    from onceload.choices import chosen
-
-    return chosen(declared, files=arguments.only, replaces=arguments.replace)
 
 
 def differences_argument(command: argparse.ArgumentParser) -> None:

@@ -173,11 +173,9 @@ def _audit(arguments: Arguments, settings: Settings) -> ExitCode:
     pipeline = Pipeline(read_declared(arguments), settings)
     on_terminal(f"pipeline {pipeline.name}: auditing")
     result = pipeline.audit(arguments.batch)
-    from onceload_jobs.quality.audit import in_words
-
     for finding in result.findings:
         if not finding.success:
-            words(in_words(finding))
+            words(str(finding))
     met = sum(each.success for each in result.findings)
     words(
         f"pipeline {pipeline.name}: {result.rows:,} rows of batch {result.batch} meet {met} of {len(result.findings)}"

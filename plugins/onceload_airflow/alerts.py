@@ -21,7 +21,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, redact
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from structlog import get_logger
 
-from onceload.databases import opened
 from onceload.pipeline_file import read_pipeline
 from onceload.placeholders import GIVEN
 from onceload_airflow.hook import OnceloadHook
@@ -124,7 +123,7 @@ def _where(context: "Context") -> list[str]:
         return []
     with suppress(OnceloadError):
         name = read_pipeline(Path(file), offered=dict.fromkeys(GIVEN, "0")).name
-        with OnceloadHook(task.onceload_conn_id).opened() as dsn, opened(dsn) as engine:
+        with OnceloadHook(task.onceload_conn_id).opened() as engine:
             (status,) = look(engine, "status", pipeline=name, at_most=1)
         return [f"Pipeline {name} is at position {status['position']}."]
     return []

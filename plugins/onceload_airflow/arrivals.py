@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from onceload.pipeline_file import read_pipeline
-from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
+from onceload_airflow.hook import CONNECTION, OnceloadHook
 from onceload_core.errors import OnceloadError
-from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from onceload.runs import Found
@@ -84,15 +83,11 @@ class Arrivals(BaseEventTrigger):
             return None
 
     def _look_now(self) -> "Found":
-        # Slow imports; the DAG processor needs only the class.
-        from onceload.choices import how_of
+        # A slow import; the DAG processor needs only the class.
         from onceload.runs import look
 
-        hook = OnceloadHook(self.onceload_conn_id)
-        with hook.opened() as dsn:
-            declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
-            use_access(access_of(declared.source.path))
-            return look(declared, how_of(hook.settings, dsn))
+        declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
+        return look(OnceloadHook(self.onceload_conn_id).pipeline(declared))
 
 
 def _is_due(found: "Found", reported: _Reported) -> bool:

@@ -5,16 +5,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
-from onceload.databases import opened
-from onceload.settings import Settings, database, read_settings
+from onceload.databases import open_database
+from onceload.pipeline import Pipeline
+from onceload.settings import Settings, read_settings
 from onceload_core.errors import CallAgain, OnceloadError, SettingRefused
-from onceload_jobs.files.addresses import is_of_s3
+from onceload_jobs.files.addresses import is_of_s3, use_access
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from onceload_jobs.pipeline.declared import Declared
 
 CONNECTION = CONNECTION_TYPE = "onceload"
 #: The connection (type aws) to the object store of the files, if the environment has no credentials.
@@ -69,7 +75,7 @@ class OnceloadHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """What the form's button Test shows."""
         try:
-            with self.opened() as dsn, opened(dsn):
+            with self.opened():
                 pass
         except OnceloadError as error:
             return False, str(error)
@@ -77,27 +83,33 @@ class OnceloadHook(BaseHook):
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings of the environment, with the connection's database; never an embedded database on the worker."""
+        """The settings of the environment, with the connection's database; never an embedded database on the worker.
+
+        The password is masked in logs.
+        """
         settings = read_settings(os.environ)
-        if settings.dsn and self._conn_id == CONNECTION:
-            return settings
-        return replace(settings, dsn=_address(self._conn_id))
+        dsn = settings.dsn if settings.dsn and self._conn_id == CONNECTION else _address(self._conn_id)
+        mask_secret(dsn)
+        if password := urlsplit(dsn).password:
+            mask_secret(password)
+            mask_secret(unquote(password))
+        return replace(settings, dsn=dsn)
 
     @contextmanager
-    def opened(self) -> Iterator[str]:
-        """The address of the database; its password is masked in logs."""
-        with database(self.settings) as dsn:
-            mask_secret(dsn)
-            if password := urlsplit(dsn).password:
-                mask_secret(password)
-                mask_secret(unquote(password))
-            yield dsn
+    def opened(self) -> "Iterator[Engine]":
+        """An engine on the database."""
+        with open_database(self.settings) as engine:
+            yield engine
 
-    def environment(self, dsn: str) -> Mapping[str, str]:
+    def pipeline(self, declared: "Declared") -> Pipeline:
+        """The pipeline on this database, with the credentials of the store of its files."""
+        use_access(access_of(declared.source.path))
+        return Pipeline(declared, self.settings)
+
+    def environment(self) -> Mapping[str, str]:
         """The environment for a process that loads for us; its events reach the log of the task."""
-        home = self.settings.home.absolute()
-        level = os.environ.get("ONCELOAD_LOG") or "info"
-        return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": str(home), "ONCELOAD_LOG": level}
+        dsn, home = str(self.settings.dsn), str(self.settings.home.absolute())
+        return {"ONCELOAD_DSN": dsn, "ONCELOAD_HOME": home, "ONCELOAD_LOG": os.environ.get("ONCELOAD_LOG") or "info"}
 
 
 def access_of(path: str) -> Mapping[str, str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
+from onceload import Report
 from onceload_jobs.files.addresses import shown, split_address
 from onceload_jobs.files.listing import root_of
-from onceload_jobs.load.report import Report
 from onceload_jobs.pipeline.declared import Declared
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +23,9 @@ from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOper
 
 import onceload
 import onceload_jobs
-from onceload.databases import opened
+from onceload.databases import open_database
 from onceload.outcome import OUTCOME_FILE, find_outcome
+from onceload.pipeline import Pipeline
 from onceload.pipeline_file import placeholders, read_pipeline
 from onceload_airflow.arrivals import Arrivals
 from onceload_airflow.asked import accepts_differences, batch_of, chosen_files, given_values, is_replacing
@@ -33,16 +34,14 @@ from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
 from onceload_airflow.links import DataDocsLink, LedgerLink
 from onceload_airflow.spark_submit import submit_command
 from onceload_core.errors import ExitCode
-from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from onceload import Report as LoadReport
+    from onceload.runs import Found
     from onceload_airflow.lineage import Lineage
-    from onceload_jobs.load.report import Report as LoadReport
-    from onceload_jobs.load.settings import LoadSettings
-    from onceload_jobs.pipeline.declared import Declared
 
 SPARK_CONNECTION = "onceload_spark"
 _PROGRAM = str(Path(onceload.__file__).with_name("__main__.py"))
@@ -60,42 +59,34 @@ class _OfPipeline(BaseOperator):
         self.pipeline_file = pipeline_file
         self.onceload_conn_id = onceload_conn_id
 
-    def declared(self, context: "Context") -> "Declared":
+    def pipeline(self, context: "Context") -> Pipeline:
         declared = read_pipeline(Path(self.pipeline_file), offered=given_values(context))
-        use_access(access_of(declared.source.path))
-        return declared
+        return OnceloadHook(self.onceload_conn_id).pipeline(declared)
 
-    @contextmanager
-    def how(self, context: "Context") -> "Iterator[LoadSettings]":
-        from onceload.choices import chosen, how_of
-
-        hook = OnceloadHook(self.onceload_conn_id)
-        with in_airflows_words(), hook.opened() as dsn:
-            files, replaces = chosen_files(context), is_replacing(context)
-            yield replace(
-                how_of(hook.settings, dsn),
-                choice=chosen(self.declared(context), files=files, replaces=replaces),
-                differences_accepted=accepts_differences(context),
-            )
-
-    @contextmanager
-    def skipped_without_rows(self, context: "Context", how: "LoadSettings") -> Iterator[None]:
-        """Skip the task if nothing was staged because another load was faster."""
+    def look(self, context: "Context", *, batch: str | None = None) -> "Found":
+        """What there is to load of the files that the run was asked for."""
         from onceload.runs import look
-        from onceload_jobs.load.kept_batch import NothingKept
 
-        try:
-            yield
-        except NothingKept as error:
-            found = look(self.declared(context), how, batch=batch_of(context))
-            if found.is_busy:
-                raise
-            if found.is_anything_new or found.needs_a_person:
-                # The staging table is gone, and only another load can create it.
-                raise AirflowFailException(str(error)) from error
-            raise AirflowSkipException(
-                "nothing was staged, because another load has already loaded these records"
-            ) from error
+        with in_airflows_words():
+            files, replaces = chosen_files(context), is_replacing(context)
+            return look(self.pipeline(context), only=files, replaces=replaces, batch=batch)
+
+    @contextmanager
+    def skipped_without_rows(self, context: "Context") -> Iterator[None]:
+        """Skip the task if nothing was staged because another load was faster."""
+        with in_airflows_words():
+            try:
+                yield
+            except onceload.NothingKept as error:
+                found = self.look(context, batch=batch_of(context))
+                if found.is_busy:
+                    raise
+                if found.is_anything_new or found.needs_a_person:
+                    # The staging table is gone, and only another load can create it.
+                    raise AirflowFailException(str(error)) from error
+                raise AirflowSkipException(
+                    "nothing was staged, because another load has already loaded these records"
+                ) from error
 
 
 class Plan(ShortCircuitOperator, _OfPipeline):
@@ -111,10 +102,7 @@ class Plan(ShortCircuitOperator, _OfPipeline):
         return super().execute(context)
 
     def _is_anything_new(self, context: "Context") -> bool:
-        from onceload.runs import look
-
-        with self.how(context) as how:
-            found = look(self.declared(context), how, batch=batch_of(context))
+        found = self.look(context, batch=batch_of(context))
         for line in found.lines:
             self.log.info(line)
         if not found.is_anything_new and found.needs_a_person:
@@ -128,10 +116,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
     template_fields: Sequence[str] = ("pipeline_file",)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from onceload.runs import look
-
-        with self.how(context) as how:
-            found = look(self.declared(context), how)
+        found = self.look(context)
         if not found.is_anything_new:
             trigger = Arrivals(
                 pipeline_file=self.pipeline_file,
@@ -179,18 +164,11 @@ class Load(_OfPipeline):
                 if is_here
                 else self._submitting(str(context["run_id"]), arguments)
             )
-            access = access_of(self.declared(context).source.path)
-        hook = OnceloadHook(self.onceload_conn_id)
-        with in_airflows_words(), hook.opened() as dsn:
-            self._launch(context, command, {**hook.environment(dsn), **access})
+            access = access_of(self.pipeline(context).declared.source.path)
+            self._launch(context, command, {**OnceloadHook(self.onceload_conn_id).environment(), **access})
 
     def _engine(self, context: "Context") -> str:
-        from onceload.runs import look
-
-        if self.engine != "auto":
-            return self.engine
-        with self.how(context) as how:
-            return look(self.declared(context), how, batch=batch_of(context)).engine
+        return self.engine if self.engine != "auto" else self.look(context, batch=batch_of(context)).engine
 
     def _arguments(self, context: "Context", *, is_here: bool) -> list[str]:
         values = given_values(context)
@@ -258,13 +236,10 @@ class Audit(_OfPipeline):
     operator_extra_links = (DataDocsLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from onceload_jobs.load.kept_batch import audit_batch
-        from onceload_jobs.quality.audit import in_words
-
-        with self.how(context) as how, self.skipped_without_rows(context, how):
-            audit = audit_batch(self.declared(context), how, batch=batch_of(context))
+        with self.skipped_without_rows(context):
+            audit = self.pipeline(context).audit(batch_of(context))
         for finding in audit.findings:
-            self.log.info(in_words(finding))
+            self.log.info("%s", finding)
         return {"suite": audit.suite, "rows": audit.rows, "passed": audit.passed, "expectations": len(audit.findings)}
 
 
@@ -274,10 +249,9 @@ class Publish(_OfPipeline):
     operator_extra_links = (LedgerLink(),)
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from onceload_jobs.load.kept_batch import publish_batch
-
-        with self.how(context) as how, self.skipped_without_rows(context, how):
-            report = publish_batch(self.declared(context), how, batch=batch_of(context), run=read_run())
+        with self.skipped_without_rows(context):
+            accepts = accepts_differences(context)
+            report = self.pipeline(context).publish(batch_of(context), accepts_differences=accepts)
         if problems := "; ".join(f"{note.name}: {note.reason}" for note in report.notes if note.needs_a_person):
             context["ti"].xcom_push(key=_NEEDS_A_PERSON, value=problems)
         return _counts(report)
@@ -294,15 +268,15 @@ class Report(_OfPipeline):
         self._lineage: Lineage | None = None
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from onceload.runs import look, outcome
+        from onceload.runs import outcome
         from onceload_airflow.lineage import Lineage
 
-        with self.how(context) as how:
-            declared = self.declared(context)
-            report = outcome(declared, how, batch=batch_of(context))
-            found = look(declared, how, batch=batch_of(context))
-            with opened(how.ledger.dsn) as engine:
-                self._lineage = Lineage.of(declared, report, engine)
+        with in_airflows_words():
+            pipeline = self.pipeline(context)
+            report = outcome(pipeline, batch=batch_of(context))
+            found = self.look(context, batch=batch_of(context))
+            with open_database(pipeline.settings) as engine:
+                self._lineage = Lineage.of(pipeline.declared, report, engine)
         reported = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_NEEDS_A_PERSON) or []
         problems = "; ".join(dict.fromkeys(filter(None, [*reported, found.needs_a_person])))
         counts = _counts(report)
@@ -318,12 +292,6 @@ class Report(_OfPipeline):
         """The hook of Airflow's OpenLineage provider; also called for a report that fails."""
         del task_instance
         return self._lineage.in_openlineage() if self._lineage else None
-
-
-def read_run() -> Any:  # noqa: ANN401 - of the core.
-    from onceload.settings import read_settings
-
-    return read_settings(os.environ).run
 
 
 def _send_metrics(counts: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import Engine
 
-from onceload.databases import opened
 from onceload_airflow.hook import OnceloadHook
 from onceload_airflow.ingest import dag_id_of
 from onceload_core.errors import NotFound, OnceloadError
@@ -105,7 +104,7 @@ def _docs_of(
 def _database() -> Iterator[tuple[Engine, Path]]:
     hook = OnceloadHook()
     try:
-        with hook.opened() as dsn, opened(dsn) as engine:
+        with hook.opened() as engine:
             yield engine, hook.settings.home / "quality"
     except OnceloadError as error:
         raise HTTPException(404 if isinstance(error, NotFound) else 503, str(error)) from error

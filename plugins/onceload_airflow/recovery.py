@@ -27,14 +27,14 @@ from onceload_airflow.upkeep import OfOnePipeline
 from onceload_airflow.versions import no_retry_after
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Position
-from onceload_core.postgres import PostgresLedger, recover_state
+from onceload_core.postgres import PostgresLedger
 from onceload_core.replay import EntryKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator
-    from sqlalchemy import Engine
 
+    from onceload.pipeline import Pipeline
     from onceload_jobs.pipeline.declared import Declared
 
 STATE, REWIND, REBUILD = WAYS = ("state", "rewind", "rebuild")
@@ -89,7 +89,7 @@ class Look(OfOnePipeline, SkipMixin):
         with self.opened() as engine:
             if context["params"]["what"] == REWIND:
                 _refuse_paused(context, declared)
-            words, to = self._look(context, declared, engine)
+            words, to = self._look(context, self.pipeline(context))
             # For a rebuild, the database is still empty.
             seen = 0 if context["params"]["what"] == REBUILD else PostgresLedger(engine).position(declared.name)
         context["ti"].xcom_push(key="seen", value=seen)
@@ -100,34 +100,32 @@ class Look(OfOnePipeline, SkipMixin):
         # File names are untrusted, and the approval page renders Markdown.
         return "```\n" + words.replace("`", "'") + "\n```"
 
-    def _look(self, context: "Context", declared: "Declared", engine: "Engine") -> tuple[str, int | None]:
+    def _look(self, context: "Context", pipeline: "Pipeline") -> tuple[str, int | None]:
         """The message, and the position to start from; None if there is nothing to do."""
         at = position_of(context)
         match context["params"]["what"]:
             case "state":
-                state = recover_state(engine, declared.name, snapshot_position=at or Position(0), dry_run=True)
+                state = pipeline.recover_state(position=at or 0, dry_run=True)
                 return state_in_words(state), state.snapshot_position if state.is_different else None
             case "rewind":
-                from onceload_jobs.recover.rewind import rewind
-
-                found = rewind(declared, engine, to=at, dry_run=True)
+                found = pipeline.recover_rewind(position=at, dry_run=True)
                 words = rewind_in_words(found)
                 if found.differing and not context["params"]["accept_differences"]:
                     expected = "rows that match their receipts (or set accept_differences to rewind anyway)"
-                    raise SettingRefused(f"rewinding pipeline {declared.name}", "; ".join(found.differing), expected)
+                    raise SettingRefused(f"rewinding pipeline {pipeline.name}", "; ".join(found.differing), expected)
                 more = (
                     "\nRows that are loaded before the approval are deleted too. Afterwards everything is loaded again "
                     "from the files that exist then: rows of deleted files do not come back."
                 )
                 return words + (more if found.entries else ""), found.rewound_to if found.entries else None
             case _:
-                from onceload_jobs.recover.rebuild import refuse_loaded
+                from onceload.runs import check_rebuild
 
                 if _is_by_day(self.found(context)[0]):
                     expected = "a source.path without a day (run the DAG backfill for all days in the new database)"
-                    raise SettingRefused(f"rebuilding pipeline {declared.name}", "one with a day", expected)
-                refuse_loaded(declared, engine)
-                return f"pipeline {declared.name}: this database has none of its rows; all files would be loaded", 0
+                    raise SettingRefused(f"rebuilding pipeline {pipeline.name}", "one with a day", expected)
+                check_rebuild(pipeline)
+                return f"pipeline {pipeline.name}: this database has none of its rows; all files would be loaded", 0
 
 
 class Approve(ApprovalOperator):
@@ -153,20 +151,18 @@ class Apply(OfOnePipeline):
     def execute(self, context: "Context") -> list[dict[str, object]]:
         path, declared = self.found(context)
         to = Position(context["ti"].xcom_pull(task_ids="look", key="position"))
+        if context["params"]["what"] == REBUILD:
+            return []
         with self.opened() as engine:
+            pipeline = self.pipeline(context)
             if context["params"]["what"] == STATE:
-                self.log.info(state_in_words(recover_state(engine, declared.name, snapshot_position=to, dry_run=False)))
-                return []
-            if context["params"]["what"] == REBUILD:
+                self.log.info(state_in_words(pipeline.recover_state(position=to)))
                 return []
             seen = Position(context["ti"].xcom_pull(task_ids="look", key="seen"))
             ledger = PostgresLedger(engine)
             gone = _taken_back(ledger, declared, since=seen, to=to)
             if gone is None:
-                from onceload_jobs.recover.rewind import rewind
-
-                accepted = bool(context["params"]["accept_differences"])
-                found = rewind(declared, engine, to=to, dry_run=False, differences_accepted=accepted)
+                found = pipeline.recover_rewind(position=to, accepts_differences=accepts_differences(context))
                 self.log.info(rewind_in_words(found))
                 gone = _taken_back(ledger, declared, since=seen, to=to)
         context["ti"].xcom_push(key="dag_id", value=dag_id_of(declared.name))

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
 
-from onceload.databases import opened
+from onceload.pipeline import Pipeline
 from onceload.pipeline_file import PipelineFileRefused, find_pipelines, read_pipeline
 from onceload.upkeep import delete_unused
 from onceload_airflow.asked import given_values
 from onceload_airflow.failures import in_airflows_words
-from onceload_airflow.hook import CONNECTION, OnceloadHook, access_of
+from onceload_airflow.hook import CONNECTION, OnceloadHook
 from onceload_core.errors import NotFound
 from onceload_core.postgres import PostgresSnapshots
-from onceload_jobs.files.addresses import use_access
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,16 +40,15 @@ class OfOnePipeline(BaseOperator):
                 with suppress(PipelineFileRefused):
                     declared = read_pipeline(path, offered=given_values(context))
                     if declared.name == name:
-                        use_access(access_of(declared.source.path))
                         return path, declared
             raise NotFound("pipeline of this folder", name)
 
-    def declared(self, context: "Context") -> "Declared":
-        return self.found(context)[1]
+    def pipeline(self, context: "Context") -> Pipeline:
+        return OnceloadHook(self.onceload_conn_id).pipeline(self.found(context)[1])
 
     @contextmanager
     def opened(self) -> "Iterator[Engine]":
-        with in_airflows_words(), OnceloadHook(self.onceload_conn_id).opened() as dsn, opened(dsn) as engine:
+        with in_airflows_words(), OnceloadHook(self.onceload_conn_id).opened() as engine:
             yield engine
 
 
@@ -58,10 +56,8 @@ class Verify(OfOnePipeline):
     """Compare files and rows with the ledger; differences fail the run."""
 
     def execute(self, context: "Context") -> dict[str, object]:
-        from onceload_jobs.verify.verify import verify
-
-        with self.opened() as engine:
-            found = verify(self.declared(context), engine, deep=bool(context["params"]["deep"]))
+        with in_airflows_words():
+            found = self.pipeline(context).verify(deep=bool(context["params"]["deep"]))
         for each in found.differences:
             self.log.info("%s", each)
         summary = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
@@ -74,7 +70,7 @@ class TakeSnapshot(OfOnePipeline):
     """Store the states of all producers as they are now."""
 
     def execute(self, context: "Context") -> dict[str, object]:
-        declared = self.declared(context)
+        _, declared = self.found(context)
         with self.opened() as engine:
             position = PostgresSnapshots(engine).take(declared.name)
         return {"pipeline": declared.name, "position": position}
@@ -90,5 +86,5 @@ class Maintain(BaseOperator):
     def execute(self, context: "Context") -> dict[str, int]:
         del context
         hook = OnceloadHook(self.onceload_conn_id)
-        with in_airflows_words(), hook.opened() as dsn, opened(dsn) as engine:
+        with in_airflows_words(), hook.opened() as engine:
             return delete_unused(engine, home=hook.settings.home)

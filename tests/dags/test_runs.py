@@ -269,17 +269,14 @@ import os
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk.exceptions import AirflowFailException
-from onceload_airflow.asked import batch_of
 from onceload_airflow.operators import Publish
-from onceload_jobs.load.kept_batch import publish_batch
 
 publish = Publish(task_id="publish", pipeline_file=os.environ["FILE"])
 at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 context = {"run_id": "run", "dag_run": run}
 try:
-    with publish.how(context) as how, publish.skipped_without_rows(context, how):
-        publish_batch(publish.declared(context), how, batch=batch_of(context))
+    publish.execute(context)
 except AirflowFailException as error:
     print(error)
 """
@@ -422,7 +419,7 @@ from onceload_airflow.hook import OnceloadHook
 
 for level in ("", "warning", "debug"):
     os.environ["ONCELOAD_LOG"] = level
-    print(OnceloadHook().environment(os.environ["ONCELOAD_DSN"])["ONCELOAD_LOG"])
+    print(OnceloadHook().environment()["ONCELOAD_LOG"])
 """
 
 

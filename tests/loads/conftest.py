@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+import onceload
+from onceload.runs import Found, look
+from onceload.settings import Settings
 from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
@@ -85,6 +88,10 @@ class Loads:
         settings = LoadSettings(ledger=LedgerSettings(dsn=self.dsn), wait_s=0)
         declared = replace(self.declared, **changes)
         return load(declared, settings, batch=Batch(batch) if batch else new_batch(), tasks=InThisProcess())
+
+    def look(self, declared: Declared | None = None, **asked: Any) -> Found:
+        """What a scheduler finds before a load."""
+        return look(onceload.Pipeline(declared or self.declared, Settings(dsn=self.dsn)), **asked)
 
     def write(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name

@@ -8,7 +8,6 @@ from sqlalchemy import text
 
 from onceload.choices import chosen
 from onceload.commands.reports import code_of
-from onceload.runs import look
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import ExitCode, SettingRefused
 from onceload_core.names import Batch, Position
@@ -133,14 +132,19 @@ def test_a_file_that_was_rewritten_is_replaced_by_a_load_that_asks_for_it(two_da
 
 
 @STAGED
+def test_a_run_that_replaces_finds_all_files_of_a_pipeline_that_was_never_loaded(two_days):
+    assert two_days.look(replaces=True, batch="first").files == 2
+
+
+@STAGED
 def test_a_batch_replaces_once_however_often_it_is_called(two_days):
     loads = two_days
     loads.load()
 
     first = load_chosen(loads, "2026-03-01/*", replaces=True, batch="again")
     second = load_chosen(loads, "2026-03-01/*", replaces=True, batch="again")
-    found = look(loads.declared, settings_of(loads, files=["2026-03-01/*"], replaces=True), batch=Batch("again"))
-    other = look(loads.declared, settings_of(loads, files=["2026-03-01/*"], replaces=True), batch=Batch("other"))
+    found = loads.look(only=["2026-03-01/*"], replaces=True, batch="again")
+    other = loads.look(only=["2026-03-01/*"], replaces=True, batch="other")
 
     assert (first.loaded, second.records) == (2, 0)
     assert (found.is_anything_new, other.is_anything_new) == (False, True)

@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import text
 
-from onceload.runs import look
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
@@ -291,12 +290,12 @@ def test_a_later_run_of_a_batch_has_something_to_do_as_long_as_an_earlier_one_ho
     loads.write("a.jsonl", line(1))
     stage(loads)
 
-    own = look(loads.declared, settings_of(loads), batch=Batch("one"))
-    other = look(loads.declared, settings_of(loads), batch=Batch("two"))
+    own = loads.look(batch="one")
+    other = loads.look(batch="two")
 
     assert (own.is_anything_new, other.is_anything_new, other.is_busy) == (True, False, True)
     publish_now(loads)
-    assert not look(loads.declared, settings_of(loads), batch=Batch("one")).is_anything_new
+    assert not loads.look(batch="one").is_anything_new
 
 
 @pytest.mark.parametrize("write", Write)

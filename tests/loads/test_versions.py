@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from onceload.runs import look
 from onceload_core.declaration import DeclarationChanged, EditRefused, LoadedByAnother
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import NotAlone, NotFound
@@ -118,20 +117,20 @@ def test_looking_takes_no_version_and_writes_nothing(loads):
 
     def look_at_wide() -> None:
         before = loads.ask(state)
-        assert look(wide, settings_of(loads)).files == 1
+        assert loads.look(wide).files == 1
         assert loads.ask(state) == before
 
     load_while(loads, narrow, look_at_wide)
 
     assert loads.rows() == [1, 2]
     with pytest.raises(EditRefused, match=r"source\.root was changed from .*day to .*loaded again"):
-        look(wide, settings_of(loads))
+        loads.look(wide)
 
 
 def test_looking_at_a_pipeline_that_was_never_loaded_makes_nothing(loads):
     loads.write("a.jsonl", lines(1))
 
-    found = look(loads.declared, settings_of(loads))
+    found = loads.look()
 
     assert (found.files, found.open, found.is_held) == (1, 0, False)
     assert loads.ask("SELECT count(*) FROM onceload.pipeline") == [(0,)]
@@ -375,7 +374,7 @@ def test_a_pipeline_that_was_renamed_loads_nothing_a_second_time(loads):
     loads.write("a.jsonl", lines(1, 2))
     load_now(loads, loads.declared)
 
-    for refused in (load_now, lambda loads, declared: look(declared, settings_of(loads))):
+    for refused in (load_now, Loads.look):
         with pytest.raises(LoadedByAnother, match=r"pipeline events has loaded .* and events2 has loaded nothing yet"):
             refused(loads, renamed(loads.declared))
     assert loads.rows() == [1, 2]

@@ -1696,8 +1696,8 @@ AIRFLOW_BUGS = (
     Bug(
         name="a connection that is not found leads to another database",
         file="plugins/onceload_airflow/hook.py",
-        correct="        if settings.dsn and self._conn_id == CONNECTION:\n",
-        wrong="        if settings.dsn:\n",
+        correct="if settings.dsn and self._conn_id == CONNECTION else",
+        wrong="if settings.dsn else",
         tests=(f"{OF_RUNS}::test_no_database_is_taken_in_place_of_another",),
     ),
     Bug(
@@ -1711,6 +1711,20 @@ AIRFLOW_BUGS = (
         '        ledger = PostgresLedger(connect(LedgerSettings(dsn=os.environ["ONCELOAD_DSN"])))\n'
         '        ledger.open_session("readings", planner_of(Batch(os.environ["AIRFLOW_CTX_DAG_RUN_ID"])))\n',
         tests=(f"{OF_RUNS}::test_a_try_that_is_killed_late_leaves_a_later_one_alone",),
+    ),
+    Bug(
+        name="a run that replaces is refused in a pipeline that was never loaded",
+        file="onceload/pipeline.py",
+        correct="with suppress(NotFound):",
+        wrong="with suppress(ZeroDivisionError):",
+        tests=(f"{OF_CHOICES}::test_a_run_that_replaces_finds_all_files_of_a_pipeline_that_was_never_loaded",),
+    ),
+    Bug(
+        name="a run that is called again finds the files that it has replaced",
+        file="onceload/runs.py",
+        correct="replaces=replaces, batch=batch)",
+        wrong="replaces=replaces)",
+        tests=(f"{OF_CHOICES}::test_a_batch_replaces_once_however_often_it_is_called",),
     ),
     Bug(
         name="the same new files are reported again and again",
@@ -2939,7 +2953,7 @@ EVENT_BUGS = (
         name="what an audit found, and with it values of records, is logged",
         file="spark_jobs/onceload_jobs/quality/audit.py",
         correct="unmet=sum(not finding.success for finding in audit.findings),",
-        wrong="unmet=[in_words(each) for each in audit.findings],",
+        wrong="unmet=[str(each) for each in audit.findings],",
         tests=(f"{OF_EVENTS}::test_a_kept_batch_is_staged_and_its_audit_is_logged_once",),
     ),
     Bug(

@@ -62,6 +62,15 @@ class Finding:
         """Whether it blocks publishing. A failure that is not critical only warns."""
         return self.severity == "critical" and not self.success
 
+    def __str__(self) -> str:
+        about = f" {self.about}" if self.about else ""
+        found = [f"observed {self.observed}"] if self.observed else []
+        if self.unexpected:
+            found = [f"{self.unexpected:,} of {self.checked or 0:,} are unexpected", *found]
+        if self.sample:
+            found.append(f"such as {self.sample}")
+        return f"{self.severity}: {self.expectation}{about}: {'; '.join(found) or 'met'}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:

@@ -108,22 +108,10 @@ def check(audit: Audit, job: Job, stage: Stage) -> None:
         batch=job.batch,
         suite=audit.suite,
         expectations=len(audit.findings),
-        failed=tuple(in_words(each) for each in audit.findings if each.is_refusal),
+        failed=tuple(str(each) for each in audit.findings if each.is_refusal),
         stage=stage.rows,
         kept_s=int(suite.kept_s),
     )
-
-
-def in_words(finding: Finding) -> str:
-    """Format the result of one expectation."""
-    about = f" {finding.about}" if finding.about else ""
-    found = [f"observed {finding.observed}"] if finding.observed else []
-    if finding.unexpected:
-        found = [f"{finding.unexpected:,} of {finding.checked or 0:,} are unexpected", *found]
-    if finding.sample:
-        found.append(f"such as {finding.sample}")
-    outcome = "; ".join(found) or "met"
-    return f"{finding.severity}: {finding.expectation}{about}: {outcome}"
 
 
 @contextmanager
