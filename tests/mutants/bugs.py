@@ -1437,7 +1437,7 @@ BATCH_BUGS = (
     Bug(
         name="a row of a single record may be null where it is declared not null",
         file="spark_jobs/onceload_jobs/publish/postgres_transform.py",
-        correct="    if any(row[2] for row in counted):\n",
+        correct="    if any(row.has_null for row in counted):\n",
         wrong="    if False:\n",
         tests=(f"{OF_POSTGRES_TRANSFORMS}::test_a_null_of_a_single_record_in_a_column_declared_not_null_is_refused",),
     ),

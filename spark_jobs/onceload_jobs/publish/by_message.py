@@ -35,9 +35,8 @@ class ByMessage:
         if self._declared.message_id is None:
             return NewMessages(source=source)
         self._copy_new(connection, source, self._declared.message_id)
-        new = f"(SELECT * FROM {self._by_message} WHERE _position = 1) AS records"
-        ids = connection.execute(filled(SQL["new_ids"], new=new)).scalars()
-        return NewMessages(source=replace(source, rows=new), ids=tuple(ids))
+        ids = connection.execute(filled(SQL["new_ids"], by_message=self._by_message)).scalars()
+        return NewMessages(source=replace(source, rows=self._by_message), ids=tuple(ids))
 
     def _copy_new(self, connection: Connection, source: RowSource, message_id: MessageId) -> None:
         copy = filled(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Engine
+from sqlalchemy import Connection, CursorResult, Engine, TextClause
 
 from onceload_core.errors import PipelineBusy
 from onceload_core.ports import Advance
@@ -17,7 +17,7 @@ from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
 from onceload_jobs.pipeline.declared import RecordProducer
 from onceload_jobs.publish.register_named import GENERATION, Naming, register_named
 from onceload_jobs.publish.source import RowSource, position_of
-from onceload_jobs.write.sql import filled, quoted
+from onceload_jobs.write.sql import Sql, filled, listed, quoted
 from onceload_jobs.write.target import undeclared_columns
 
 SQL = statements("by_producer.sql", package=__package__)
@@ -58,7 +58,7 @@ class ByProducer:
         self._look_up(connection)
         names = self._names(connection)
         if self._run(connection, "are_all_new", all_new=_all_new(self._order)).scalar_one():
-            rows = f"(SELECT {self._arriving(names)} FROM {self._joined}) AS records"
+            rows = self._rows(names, is_new="true")
             return NewIds(source=RowSource(rows=rows, of_record=_OF_RECORD), ids=self._ids)
         return self._copied(connection, names)
 
@@ -70,7 +70,7 @@ class ByProducer:
             "offer_any" if self._order is Order.ANY else "offer_ordered",
             rows_to_consume=to_consume.source.rows,
             ids_to_consume=to_consume.ids,
-            counts=f"SELECT producer_id, rows FROM {to_consume.ids}" if is_all else published.counts,
+            counts=self._filled("counts", ids_to_consume=to_consume.ids) if is_all else published.counts,
         )
         count: int = self._run(connection, "count_offered").scalar_one()
         return count
@@ -85,53 +85,40 @@ class ByProducer:
         self._run(
             connection,
             "copy_new",
-            arriving=self._arriving(names),
-            joined=self._joined,
-            is_new=_is_new(self._order, self._naming.sequence),
-            position=position_of(
-                f"ends.producer_id, {self._naming.sequence}", of_record=(f"staged.{PRODUCER_ID}", f"staged.{SEQUENCE}")
-            ),
+            rows=self._rows(names, is_new=_is_new(self._order, self._naming.sequence)),
+            names=listed((*names, *_OF_RECORD, PRODUCER_ID, SEQUENCE)),
+            position=position_of(f"{PRODUCER_ID}, {SEQUENCE}", of_record=_OF_RECORD),
         )
-        kept = ", ".join((*names, *_OF_RECORD, PRODUCER_ID, SEQUENCE))
-        new = f"(SELECT {kept} FROM {self._by_producer} WHERE _position = 1) AS records"
         # Only a transform makes several rows of one id.
         count_of_ids = "count(*)" if self._job.declared.transform is None else f"count(DISTINCT {SEQUENCE})"
-        self._run(connection, "count_new", new=new, count_of_ids=count_of_ids)
-        return NewIds(source=RowSource(rows=new, of_record=_OF_RECORD), ids=self._new_ids)
+        self._run(connection, "count_new", count_of_ids=count_of_ids)
+        return NewIds(source=RowSource(rows=self._by_producer, of_record=_OF_RECORD), ids=self._new_ids)
 
     def _names(self, connection: Connection) -> list[str]:
-        """The columns of the rows, quoted for SQL, with those for undeclared fields."""
+        """The columns of the rows, with those for undeclared fields."""
         written = [column.name for column in self._job.written]
         added = undeclared_columns(connection, self._naming.rows, known=written)
-        return [quoted(name) for name in (*written, *(column.name for column in added))]
+        return [*written, *(column.name for column in added)]
 
-    def _arriving(self, names: Sequence[str]) -> str:
-        """The columns of staged rows, with the lineage of the producer that they name."""
-        of_file, in_file = _OF_RECORD
-        columns = (
-            *(f"staged.{name}" for name in names),
-            f"staged.{PRODUCER_ID} AS {of_file}",
-            f"staged.{SEQUENCE} AS {in_file}",
-            f"ends.producer_id AS {PRODUCER_ID}",
-            f"{self._naming.sequence} AS {SEQUENCE}",
-        )
-        return ", ".join(columns)
-
-    @property
-    def _joined(self) -> str:
-        return f"{self._naming.rows} AS staged JOIN {self._ids} AS ends ON ends.called = {self._naming.called}"
+    def _rows(self, names: Sequence[str], *, is_new: str) -> TextClause:
+        return self._filled("rows", staged_names=", ".join(f"staged.{quoted(name)}" for name in names), is_new=is_new)
 
     def _run(
-        self, connection: Connection, statement: str, binds: Mapping[str, object] | None = None, **texts: str
+        self, connection: Connection, statement: str, binds: Mapping[str, object] | None = None, **texts: Sql
     ) -> CursorResult[*tuple[Any, ...]]:
+        return connection.execute(self._filled(statement, **texts), binds)
+
+    def _filled(self, statement: str, **texts: Sql) -> TextClause:
         tables = {
+            "staged": self._naming.rows,
             "named": self._named,
             "ids": self._ids,
             "new_ids": self._new_ids,
             "by_producer": self._by_producer,
             "offered": self.offered,
         }
-        return connection.execute(filled(SQL[statement], **tables, **texts), binds)
+        called, sequence = self._naming.called, self._naming.sequence
+        return filled(SQL[statement], called=called, sequence=sequence, **tables, **texts)
 
 
 def _is_new(order: Order, sequence: str) -> str:

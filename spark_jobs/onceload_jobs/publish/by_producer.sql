@@ -15,9 +15,17 @@ SELECT (SELECT count(*) FROM {named}) - (SELECT count(*) FROM {ids});
 -- True if no id is consumed, and none is repeated in the batch.
 SELECT bool_and(rows = ids AND {all_new}) FROM {ids};
 
+-- name: rows
+-- A part of statements: the staged rows whose id is new, with the lineage of the producer that they name.
+(SELECT {staged_names}, staged._producer_id AS _of_file, staged._sequence AS _in_file,
+        ends.producer_id AS _producer_id, {sequence} AS _sequence
+   FROM {staged} AS staged JOIN {ids} AS ends ON ends.called = {called}
+  WHERE {is_new}) AS records
+
 -- name: copy_new
--- The rows whose id is not consumed. Rows of the first record of each id get position 1.
-CREATE UNLOGGED TABLE {by_producer} AS SELECT {arriving}, {position} AS _position FROM {joined} WHERE {is_new};
+-- The rows whose id is not consumed, of the first record of each id.
+CREATE UNLOGGED TABLE {by_producer} AS
+SELECT {names} FROM (SELECT *, {position} AS _position FROM {rows}) AS ranked WHERE _position = 1;
 
 -- name: count_new
 -- Per producer: the first and last of the new ids, and the numbers of their rows and of them.
@@ -25,8 +33,12 @@ CREATE UNLOGGED TABLE {new_ids} AS
 SELECT ends.producer_id, ends.consumed, new.first, new.last, new.rows, new.ids
   FROM (SELECT _producer_id AS producer_id, min(_sequence) AS first, max(_sequence) AS last,
                count(*) AS rows, {count_of_ids} AS ids
-          FROM {new} GROUP BY 1) AS new
+          FROM {by_producer} GROUP BY 1) AS new
   JOIN {ids} AS ends USING (producer_id);
+
+-- name: counts
+-- A part of statements: how many rows each producer has, if all rows of its ids are published.
+SELECT producer_id, rows FROM {ids_to_consume}
 
 -- name: offer_any
 -- The advance of each producer: exactly its new ids. Usually they are contiguous, and their ends are enough.

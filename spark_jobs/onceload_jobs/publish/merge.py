@@ -15,7 +15,7 @@ from onceload_jobs.batch.job import Job, TransformRefused
 from onceload_jobs.batch.pieces import StagedPiece
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Target
-from onceload_jobs.write.sql import filled, quoted, table_name
+from onceload_jobs.write.sql import Sql, filled, listed, quoted, table_name
 from onceload_jobs.write.target import count_written, refuse_altered
 from onceload_jobs.write.writer import Writer, cast_to_target
 
@@ -38,20 +38,21 @@ def _merge(advances: list[Advance]) -> Advance:
     return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)
 
 
-def refuse_twice(connection: Connection, job: Job, source: str) -> None:
+def refuse_twice(connection: Connection, job: Job, source: Sql) -> None:
     """Refuse several rows with one key and one record, or without lineage: their order is unknown."""
     key = job.declared.target.key
-    find = filled(SQL["find_twice"], source=source, key=", ".join(map(quoted, key)))
+    find = filled(SQL["find_twice"], source=source, key=listed(key))
     if connection.execute(find).first() is not None:
         raise TransformRefused(
             job.declared.name,
-            f"several rows have the same key ({', '.join(key)}), and which one is the last is unknown. Select"
+            # A message, and no SQL.
+            f"several rows have the same key ({', '.join(key)}), and which one is the last is unknown. Select"  # noqa: S608
             f" {PRODUCER_ID} and {SEQUENCE} and make at most one row per key from each record, or group by the key",
         )
 
 
 def merge_in(
-    connection: Connection, target: Target, source: str, columns: tuple[Column, ...], *, late: bool = False
+    connection: Connection, target: Target, source: Sql, columns: tuple[Column, ...], *, late: bool = False
 ) -> int:
     """The last record of each key wins, in the batch and against an earlier row of the same producer.
 
@@ -82,7 +83,7 @@ class _Merge:
 
     connection: Connection
     target: Target
-    source: str
+    source: Sql
     late: bool
 
     def delete(self, *, marked: str) -> int:
@@ -99,7 +100,7 @@ class _Merge:
         write = partial(
             self.run,
             "write",
-            names=", ".join(map(quoted, names)),
+            names=listed(names),
             arriving=cast_to_target(columns, lineage=self.target.lineage),
             changes=", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changing),
             is_newer=self.is_newer("excluded"),
@@ -133,7 +134,7 @@ class _Merge:
             SQL[statement],
             source=self.source,
             table=table_name(self.target),
-            key=", ".join(map(quoted, self.target.key)),
+            key=listed(self.target.key),
             has_same_key=self._has_same_key,
             is_kept=self._is_kept,
             **texts,

@@ -23,7 +23,7 @@ from onceload_jobs.batch.stage import Stage, still_there
 from onceload_jobs.publish.by_message import ByMessage
 from onceload_jobs.publish.by_producer import ByProducer
 from onceload_jobs.publish.source import WORK_MEMORY, RowSource
-from onceload_jobs.write.sql import run
+from onceload_jobs.write.sql import Sql, run
 
 _NONE: Mapping[int | None, int] = {}
 
@@ -33,7 +33,7 @@ class NewRows:
     """The rows to publish, and what they prove besides the files."""
 
     #: The SQL source to select them from.
-    source: str
+    source: Sql
     count: int
     advances: tuple[Advance, ...]
     #: The table with the advances of producers named by records, quoted for SQL.
@@ -96,7 +96,7 @@ class _DuplicateFilter:
             run(connection, WORK_MEMORY)
             new = self._by_message.select_new(connection, RowSource(rows=self._stage.rows))
             rows_of = Counter(in_files)
-            rows_of.update({row[0]: row[1] for row in run(connection, new.source.counts)})
+            rows_of.update({row[0]: row[1] for row in connection.execute(new.source.counts)})
         return NewRows(
             source=new.source.rows,
             count=rows_of.total(),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TypeAlias
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain, RowsRefused, SettingRefused
@@ -28,7 +28,7 @@ from onceload_jobs.publish.query_plans import check_reads_all, is_of_single_reco
 from onceload_jobs.publish.source import WORK_MEMORY
 from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.find_refused import ROW_REFUSED
-from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.sql import filled, listed, quoted, run
 from onceload_jobs.write.target import types_there
 from onceload_jobs.write.writer import Writer, cast_to_target, copy_columns
 
@@ -52,7 +52,8 @@ def with_made_columns(engine: Engine, job: Job) -> Job:
         transaction = connection.begin()
         _create(connection, records, job)
         with _refusing_the_query():
-            plan = run(connection, f"EXPLAIN (FORMAT JSON) {_query(job, records)}").scalar_one()[0]["Plan"]
+            explained = connection.execute(filled(SQL["explain"], query=_query(job, records)))
+        plan = explained.scalar_one()[0]["Plan"]
         check_reads_all(plan, name)
         made, is_changing = _made_of(connection, job, records)
         transaction.rollback()
@@ -74,7 +75,7 @@ def _made_of(connection: Connection, job: Job, records: str) -> tuple[dict[str, 
     """
     view = f"{SCHEMA}.{quoted(f'{token_hex(8)} made')}"
     with _refusing_the_query():
-        run(connection, f"CREATE VIEW {view} AS {_query(job, records)}")
+        connection.execute(filled(SQL["create_made"], view=view, query=_query(job, records)))
     made = types_there(connection, view)
     is_changing = bool(connection.execute(SQL["has_changing"], {"view": view}).scalar_one())
     run(connection, f"DROP VIEW {view}")
@@ -118,7 +119,8 @@ def create_records(engine: Engine, job: Job, stage: Stage) -> None:
 
 
 def _create(connection: Connection, records: str, job: Job) -> None:
-    run(connection, f"CREATE UNLOGGED TABLE {records} ({copy_columns(job.columns, lineage=True)})")
+    columns = copy_columns(job.columns, lineage=True)
+    connection.execute(filled(SQL["create_records"], records=records, columns=columns))
 
 
 def make_rows(engine: Engine, job: Job, stage: Stage, pieces: Sequence[StagedPiece]) -> tuple[StagedPiece, ...]:
@@ -154,9 +156,8 @@ def _make_of_records(connection: Connection, job: Job, stage: Stage) -> int:
         raise QueryChanged(job.declared.name)
     # If this process is killed, its query ends too.
     run(connection, "SET LOCAL client_connection_check_interval = '10s'")
-    names = ", ".join(map(quoted, stage.writer.names))
     with _refusing_rows(job):
-        return run(connection, f"INSERT INTO {stage.rows} ({names}) {_query(job, records, names)}").rowcount
+        return _insert_made(connection, job, records, into=stage.writer)
 
 
 def may_transform_files(job: Job) -> bool:
@@ -168,25 +169,32 @@ def may_transform_files(job: Job) -> bool:
 def transform_file(connection: Connection, job: Job, stage: Stage, encoded: Iterator[bytes]) -> Made:
     """Write the rows of some records to the target."""
     arriving = stage.beside("arriving")
-    # Created in this transaction, it costs no WAL, and is dropped with the stage.
-    run(connection, f"CREATE UNLOGGED TABLE IF NOT EXISTS {arriving} (LIKE {stage.of_records(job.columns).rows})")
-    run(connection, f"TRUNCATE {arriving}")
+    connection.execute(filled(SQL["empty_arriving"], arriving=arriving, records=stage.of_records(job.columns).rows))
     copy_encoded(connection, encoded, table=arriving, names=stage.in_files)
     return transform_table(connection, job, arriving)
 
 
 def transform_table(connection: Connection, job: Job, records: str) -> Made:
     """The same for the records in a table."""
-    producer_id = PRODUCER_ID if job.has_lineage else "CAST(NULL AS bigint)"
-    has_null = " OR ".join(f"{quoted(name)} IS NULL" for name in _never_null(job)) or "false"
-    counts = f"SELECT {producer_id}, count(*), bool_or({has_null}) FROM ({_query(job, records)}) AS counted GROUP BY 1"
-    counted = run(connection, counts).all()
-    table = table_name(job.declared.target)
-    if any(row[2] for row in counted):
-        raise RowsRefused(job.declared.name, table, "a column that is declared not null is null")
-    names = ", ".join(map(quoted, Writer.into_target(job.declared.target, job.written).names))
-    written = run(connection, f"INSERT INTO {table} ({names}) {_query(job, records, names)}").rowcount
-    return written, Counter({row[0]: row[1] for row in counted})
+    count = filled(
+        SQL["count_made"],
+        producer_id=PRODUCER_ID if job.has_lineage else "CAST(NULL AS bigint)",
+        has_null=" OR ".join(f"{quoted(name)} IS NULL" for name in _never_null(job)) or "false",
+        query=_query(job, records),
+    )
+    counted = connection.execute(count).all()
+    target = Writer.into_target(job.declared.target, job.written)
+    if any(row.has_null for row in counted):
+        raise RowsRefused(job.declared.name, target.table, "a column that is declared not null is null")
+    written = _insert_made(connection, job, records, into=target)
+    return written, Counter({row.producer_id: row.rows for row in counted})
+
+
+def _insert_made(connection: Connection, job: Job, records: str, *, into: Writer) -> int:
+    """Write the rows of the query to a table, and return how many the server wrote."""
+    names = listed(into.names)
+    insert = filled(SQL["insert_made"], table=into.table, names=names, query=_query(job, records, names))
+    return connection.execute(insert).rowcount
 
 
 def _never_null(job: Job) -> Iterator[str]:
@@ -195,12 +203,11 @@ def _never_null(job: Job) -> Iterator[str]:
         yield from (field.name for field in LINEAGE)
 
 
-def _query(job: Job, records: str, names: str = "*") -> str:
+def _query(job: Job, records: str, names: str = "*") -> TextClause:
     """The query of the pipeline file, over a table of records."""
-    of_records = f"SELECT {cast_to_target(job.columns, lineage=True)} FROM {records}"
-    # On lines of its own, because it may end with a comment.
     sql = (job.declared.transform or "").rstrip().removesuffix(";")
-    return f"WITH records AS ({of_records}) SELECT {names} FROM (\n{sql}\n) AS made"
+    cast = cast_to_target(job.columns, lineage=True)
+    return filled(SQL["query"], cast=cast, records=records, names=names, sql=sql)
 
 
 @contextmanager

@@ -39,9 +39,9 @@ from onceload_jobs.read.limits import check_quarantine
 from onceload_jobs.write.binary_copy import copy_encoded
 from onceload_jobs.write.find_refused import is_of_rows
 from onceload_jobs.write.patience import Patience
-from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.sql import Sql, run, table_name
 from onceload_jobs.write.target import undeclared_columns
-from onceload_jobs.write.writer import ColumnsDiffer, Writer, cast_to_target
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 
 @dataclass(eq=False)
@@ -270,7 +270,7 @@ class _Publication:
     stage: Stage
     totals: _BatchTotals
     #: Where the new rows of its table are selected from.
-    source: str
+    source: Sql
     #: The transaction that has copied some files already.
     begun: Begun | None
 
@@ -302,9 +302,7 @@ class _Publication:
                 return merge_in(connection, self._target, self.source, writer.columns)
 
     def _append(self, connection: Connection, writer: Writer) -> int:
-        names, selected = ", ".join(map(quoted, writer.names)), cast_to_target(writer.columns, lineage=writer.lineage)
-        insert = f"INSERT INTO {writer.table} ({names}) SELECT {selected} FROM {self.source}"
-        return self._copy_files(connection) + run(connection, insert).rowcount
+        return self._copy_files(connection) + writer.insert_from(connection, self.source)
 
     def _copy_files(self, connection: Connection) -> int:
         """Copy the rows of the pieces that have a file."""

@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass
 
+from sqlalchemy import TextClause
+
+from onceload_core.postgres.connection import statements
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE
+from onceload_jobs.write.sql import Sql, filled
+
+SQL = statements("source.sql", package=__package__)
 
 #: For sorts and joins of whole batches.
 WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
@@ -12,14 +18,14 @@ WORK_MEMORY = "SET LOCAL work_mem = '256MB'"
 class RowSource:
     """Rows to select from, as SQL."""
 
-    rows: str
+    rows: Sql
     #: The columns with the file and the position of a row's record.
     of_record: tuple[str, str] = (PRODUCER_ID, SEQUENCE)
 
     @property
-    def counts(self) -> str:
-        """A statement that counts the rows by producer, which may be null after a transform."""
-        return f"SELECT {PRODUCER_ID} AS producer_id, count(*) AS rows FROM {self.rows} GROUP BY {PRODUCER_ID}"
+    def counts(self) -> TextClause:
+        """A statement that counts the rows by producer."""
+        return filled(SQL["count_by_producer"], rows=self.rows)
 
 
 def position_of(ids: str, *, of_record: tuple[str, ...]) -> str:

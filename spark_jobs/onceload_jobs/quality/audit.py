@@ -28,7 +28,7 @@ from onceload_jobs.pipeline.declared import Severity, Suite
 from onceload_jobs.publish.merge import advances_of
 from onceload_jobs.publish.new_rows import open_duplicate_filter
 from onceload_jobs.quality.pages import context_of, write_pages
-from onceload_jobs.write.sql import run
+from onceload_jobs.write.sql import Sql, filled, run
 from onceload_jobs.write.target import undeclared_columns
 from onceload_jobs.write.writer import cast_to_target
 
@@ -115,14 +115,14 @@ def check(audit: Audit, job: Job, stage: Stage) -> None:
 
 
 @contextmanager
-def _view(engine: Engine, job: Job, stage: Stage, *, source: str) -> Iterator[str]:
+def _view(engine: Engine, job: Job, stage: Stage, *, source: Sql) -> Iterator[str]:
     """The rows to be published, with the columns of the target."""
     # The library does not quote names.
     view = f"audited_{stage.name}"
     with engine.begin() as connection:
         added = undeclared_columns(connection, stage.rows, known=[column.name for column in job.written])
         columns = cast_to_target((*job.written, *added), lineage=True)
-        run(connection, f"CREATE OR REPLACE VIEW {SCHEMA}.{view} AS SELECT {columns} FROM {source}")
+        connection.execute(filled(SQL["create_audited"], view=f"{SCHEMA}.{view}", columns=columns, source=source))
     try:
         yield view
     finally:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import SettingRefused
@@ -24,7 +24,7 @@ from onceload_jobs.batch.kept import publish_input_of
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.pipeline.columns import INTEGERS, RESERVED, Column, Kind
 from onceload_jobs.pipeline.declared import Declared, Expectation, Severity
-from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.sql import filled, quoted, table_name
 from onceload_jobs.write.target import added_columns, columns_there, undeclared_columns
 
 _ROWS_MAX = 100_000
@@ -135,7 +135,7 @@ def _where(
 
 def _sample(connection: Connection, table: str) -> str:
     """A sample of pages of a large table; a small one is read completely."""
-    (planned,) = run(connection, f"EXPLAIN (FORMAT JSON) SELECT FROM {table}").scalar_one()
+    (planned,) = connection.execute(filled(SQL["guess_rows"], table=table)).scalar_one()
     rows = planned["Plan"]["Plan Rows"]
     if rows <= _ROWS_MAX:
         return f"LIMIT {_ROWS_MAX}"
@@ -143,9 +143,9 @@ def _sample(connection: Connection, table: str) -> str:
     return f"TABLESAMPLE SYSTEM ({100 * _ROWS_MAX / rows:f}) LIMIT {_GUESSED_TOO_LOW * _ROWS_MAX}"
 
 
-def _look(connection: Connection, asked: str, source: str) -> Record:
+def _look(connection: Connection, asked: TextClause, source: str) -> Record:
     try:
-        return run(connection, asked).one()
+        return connection.execute(asked).one()
     except DBAPIError as error:
         if sqlstate(error) != _CANCELLED:
             raise
@@ -153,62 +153,33 @@ def _look(connection: Connection, asked: str, source: str) -> Record:
         raise SettingRefused(f"rows of {source}", "too many rows, or a busy server", expected) from error
 
 
-def _asked(table: str, columns: Sequence[Column], sample: str) -> str:
-    taken = [
-        f"left({quoted(column.name)}, {_CUT}) AS c{at}, length({quoted(column.name)}) AS l{at}"
-        if _is_text(column)
-        else f"{quoted(column.name)} AS c{at}"
-        for at, column in enumerate(columns)
-    ]
-    # Rows are stored roughly in the order in which they arrived.
-    taken.append("row_number() OVER () AS came")
-    counted = "".join(f", json_build_object({_counted(column, at)})" for at, column in enumerate(columns))
-    return (
-        f"WITH seen AS MATERIALIZED (SELECT {', '.join(taken)} FROM {table} {sample})"
-        f" SELECT count(*){counted} FROM seen"
+def _asked(table: str, columns: Sequence[Column], sample: str) -> TextClause:
+    taken = [_taken(column, at) for at, column in enumerate(columns)]
+    statistics = [_statistics(column, at).text for at, column in enumerate(columns)]
+    return filled(
+        SQL["look"], table=table, sample=sample, taken=", ".join(taken), statistics=text(", ".join(statistics))
     )
 
 
-def _is_text(column: Column) -> bool:
-    return column.type.kind in _TEXTS and not column.type.is_array
+def _taken(column: Column, at: int) -> str:
+    """The values of one column; of a text, its beginning and its length."""
+    name = quoted(column.name)
+    is_text = column.type.kind in _TEXTS and not column.type.is_array
+    return f"left({name}, {_CUT}) AS c{at}, length({name}) AS l{at}" if is_text else f"{name} AS c{at}"
 
 
-def _counted(column: Column, at: int) -> str:
-    """The statistics of one column, as names and expressions."""
-    asked = {"count": f"count(c{at})"}
-    kind = column.type.kind
-    if column.type.is_array:
-        pass
-    elif kind in _NUMBERS:
-        asked |= {name: f"CAST({name}(c{at}) AS text)" for name in ("min", "max")}
-        quantiles = f"percentile_disc(ARRAY[0.01, 0.99]) WITHIN GROUP (ORDER BY c{at})"
-        asked |= {"most": f"CAST({quantiles} AS text[])", "distinct": f"count(DISTINCT c{at})"}
-        # The server cannot hold the squares of larger numbers.
-        number = f"CAST(c{at} AS double precision)"
-        asked["growth"] = f"corr(CASE WHEN abs({number}) < 1e100 THEN {number} END, came)"
+def _statistics(column: Column, at: int) -> TextClause:
+    """The statistics of one column, as a part of a statement."""
+    kind = None if column.type.is_array else column.type.kind
+    if kind in _NUMBERS:
+        name = "of_numbers"
     elif kind in _TIMES:
-        written = "'YYYY-MM-DD'"
-        asked |= {name: f"to_char({name}(c{at}), {written})" for name in ("min", "max")}
-        is_usual = f"isfinite(min(c{at})) AND min(c{at}) >= '0100-01-01'"
-        asked["earliest"] = f"CASE WHEN {is_usual} THEN to_char(min(c{at}) - interval '1 year', {written}) END"
+        name = "of_times"
     elif kind in _TEXTS:
-        numbered = f"regexp_replace(c{at}, '[0-9]+', '9', 'g')"
-        spelled = f"regexp_replace({numbered}, '[A-Za-z]+', 'a', 'g')"
-        values = f"SELECT c{at} AS value, count(*) AS times FROM seen WHERE c{at} IS NOT NULL GROUP BY 1"
-        asked |= {
-            "distinct": f"count(DISTINCT c{at})",
-            "shortest": f"min(l{at})",
-            "longest": f"max(l{at})",
-            **{f"{name}_shapes": f"count(DISTINCT {shape})" for name, shape in _shapes(numbered, spelled)},
-            **{f"{name}_shape": f"min({shape})" for name, shape in _shapes(numbered, spelled)},
-            "values": f"(SELECT json_agg(each ORDER BY value) FROM ({values} ORDER BY 2 DESC"
-            f" LIMIT {_VALUES_MAX + 1}) AS each)",
-        }
-    return ", ".join(f"'{name}', {expression}" for name, expression in asked.items())
-
-
-def _shapes(numbered: str, spelled: str) -> tuple[tuple[str, str], ...]:
-    return ("numbered", numbered), ("spelled", spelled)
+        name = "of_texts"
+    else:
+        name = "of_others"
+    return filled(SQL[name], value=f"c{at}", length=f"l{at}", values_max=str(_VALUES_MAX + 1))
 
 
 def _of_batches(batches: Record, looked: _Looked, *, staged: bool) -> Suggestion:

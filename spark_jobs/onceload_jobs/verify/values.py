@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause
 
 from onceload_core.names import Position, ProducerId
 from onceload_core.postgres.audit import AuditView, FileReceipts, audit_view
-from onceload_core.postgres.connection import array
+from onceload_core.postgres.connection import array, statements
 from onceload_core.spans import SpanSet
 from onceload_jobs.files.compression import Damaged, Incomplete
 from onceload_jobs.files.notes import Note
@@ -31,10 +31,11 @@ from onceload_jobs.read.rows import read_records
 from onceload_jobs.verify.files import url_of
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.write.binary_copy import copy_in
-from onceload_jobs.write.sql import quoted, table_name
+from onceload_jobs.write.sql import Sql, filled, listed, literal, quoted, table_name
 from onceload_jobs.write.target import added_columns, differing_columns
 from onceload_jobs.write.writer import cast_to_target, copy_columns
 
+SQL = statements("values.sql", package=__package__)
 #: How much of the sources is compared at once, if rows of different files are independent.
 _COMPARED_BYTES = 8 * 2**30
 _SHOWN_CHARACTERS = 60
@@ -188,8 +189,7 @@ class _Comparison:
     def __post_init__(self) -> None:
         self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
         self._of_no_record = self.view.rows_of_no_record(table_name(self._target))
-        listed = f"{copy_columns(self._columns, lineage=True)}, {_POSITION} bigint".replace(":", "\\:")
-        self._connection.execute(text(f"CREATE TEMPORARY TABLE reread ({listed}) ON COMMIT DROP"))
+        self._connection.execute(filled(SQL["create_reread"], columns=copy_columns(self._columns, lineage=True)))
 
     @property
     def _connection(self) -> Connection:
@@ -228,9 +228,9 @@ class _Comparison:
 
     def settle(self) -> None:
         """Compare the collected rows, and free their space."""
-        self._connection.exec_driver_sql("ANALYZE reread")
+        self._connection.execute(SQL["analyze"])
         questions = _Questions(self.declared, self._columns, is_of_records=not self._of_no_record.at_most)
-        self._find(questions.values, kind=Kind.VALUE_CHANGED)
+        self._find(questions.changed, kind=Kind.VALUE_CHANGED)
         # A missing row may be a duplicate by business id, or overwritten by a file that has changed.
         if self.declared.message_id is None and not (self._is_merge and self._left_out):
             self._find(questions.missing, kind=Kind.ROW_MISSING)
@@ -242,11 +242,11 @@ class _Comparison:
                 "values were not compared"
             )
             self.findings.notes.append(Note(name=table_name(self._target), reason=reason))
-        self._connection.exec_driver_sql("TRUNCATE reread")
+        self._connection.execute(SQL["empty"])
         self._held_bytes = 0
         self._names = {}
 
-    def _find(self, question: str, *, kind: Kind) -> None:
+    def _find(self, question: TextClause, *, kind: Kind) -> None:
         binds = {
             "pipeline_id": self.view.pipeline_id,
             "taken": array(self._names),
@@ -256,7 +256,7 @@ class _Comparison:
             # The first row also contains the total count.
             "at_most": max(1, self.findings.room(kind)),
         }
-        rows = self._connection.execute(text(question), binds).all()
+        rows = self._connection.execute(question, binds).all()
         for row in rows:
             self.findings.add(
                 Difference(
@@ -284,113 +284,59 @@ def _positions(ids: "np.ndarray[Any, np.dtype[np.int64]]", file: FileReceipts) -
 
 
 class _Questions:
-    """The SQL that compares the rows that were read again (expected) with the existing ones (found)."""
+    """The statements that compare the rows that were read again (expected) with the existing ones (found)."""
 
     def __init__(self, declared: Declared, columns: tuple[Column, ...], *, is_of_records: bool) -> None:
         target = declared.target
-        #: No load wrote rows without a producer.
-        self._is_of_records = is_of_records
+        key = target.key if target.write is Write.MERGE else (PRODUCER_ID, SEQUENCE)
         self._columns = columns
-        self._is_merge = target.write is Write.MERGE
-        self._has_lineage = target.lineage
-        key = [_name(each) for each in target.key] if self._is_merge else [PRODUCER_ID, SEQUENCE]
-        self._on = " AND ".join(f"expected.{each} = found.{each}" for each in key)
-        self._with = f"WITH expected AS ({_expected(target, columns)}), found AS ({_found(target, columns)})"
+        self._rows: dict[str, Sql] = {
+            "expected": _expected(target, columns),
+            "found": _found(target, columns),
+            "is_same": " AND ".join(f"expected.{quoted(name)} = found.{quoted(name)}" for name in key),
+        }
+        # No load wrote rows without a producer.
+        has_record = "true" if is_of_records else f"found.{PRODUCER_ID} IS NOT NULL"
+        self._is_ours: Sql = filled(SQL["is_ours"], has_record=has_record) if target.lineage else "true"
 
     @property
-    def values(self) -> str:
-        """Values that differ from their record."""
-        pairs = ", ".join(
-            f"({_literal(column.name)}, CAST(expected.{name} AS text), CAST(found.{name} AS text),"
+    def changed(self) -> TextClause:
+        names = [(column.name, quoted(column.name)) for column in self._columns]
+        pairs = (
+            f"({literal(plain)}, CAST(expected.{name} AS text), CAST(found.{name} AS text),"
             f" expected.{name} IS DISTINCT FROM found.{name})"
-            for column, name in ((each, _name(each.name)) for each in self._columns)
+            for plain, name in names
         )
-        rows = (", ".join(f"{side}.{_name(each.name)}" for each in self._columns) for side in ("expected", "found"))
-        # Only the few rows that differ are compared value by value.
-        joined = (
-            f"expected JOIN found ON {self._on} AND (ROW({next(rows)}) IS DISTINCT FROM ROW({next(rows)}))"
-            f" CROSS JOIN LATERAL (VALUES {pairs}) AS pair (column_name, wanted, there, differs)"
-        )
-        shown = "left(coalesce(wanted, 'null'), :shown) AS expected, left(coalesce(there, 'null'), :shown) AS found"
-        return self._asked("expected", f"column_name, {shown}", joined, f"differs AND {self._is_ours}")
-
-    @property
-    def missing(self) -> str:
-        """Records without a row."""
-        joined = f"expected LEFT JOIN found ON {self._on}"
-        return self._asked("expected", _A_ROW_AND_NONE, joined, f"found.is_there IS NULL AND {_is_news('expected')}")
-
-    @property
-    def surplus(self) -> str:
-        """Rows without a record."""
-        joined = f"found LEFT JOIN expected ON {self._on}"
-        which = f"expected.{SEQUENCE} IS NULL AND {self._is_ours} AND {_is_news('found')}"
-        return self._asked("found", _NONE_AND_A_ROW, joined, which)
-
-    def _asked(self, side: str, selected: str, joined: str, which: str) -> str:
-        """Count all, and return the first."""
-        place = f"{side}.{PRODUCER_ID} AS producer_id, {side}.{SEQUENCE} AS sequence_id"
-        return (
-            f"{self._with} SELECT {place}, {selected}, count(*) OVER () AS counted"
-            f" FROM {joined} WHERE {which} ORDER BY 1, 2 LIMIT :at_most"
+        return filled(
+            SQL["find_changed"],
+            expected_values=", ".join(f"expected.{name}" for _, name in names),
+            found_values=", ".join(f"found.{name}" for _, name in names),
+            pairs=", ".join(pairs),
+            is_ours=self._is_ours,
+            **self._rows,
         )
 
     @property
-    def _is_ours(self) -> str:
-        """Exclude rows that prove nothing: of no record, merged from changed files, retried, or of another pipeline."""
-        if not self._has_lineage:
-            return "true"
-        return (
-            f"{'true' if self._is_of_records else f'found.{PRODUCER_ID} IS NOT NULL'}"
-            f" AND (found.{PRODUCER_ID} = ANY(CAST(:left_out AS bigint[]))) IS NOT TRUE"
-            " AND NOT EXISTS (SELECT FROM onceload.quarantine AS record WHERE record.state = 'retried'"
-            f" AND record.producer_id = found.{PRODUCER_ID} AND record.sequence_id = found.{SEQUENCE})"
-            " AND NOT EXISTS (SELECT FROM onceload.producer AS other"
-            f" WHERE other.producer_id = found.{PRODUCER_ID} AND other.pipeline_id <> :pipeline_id)"
-        )
+    def missing(self) -> TextClause:
+        return filled(SQL["find_missing"], **self._rows)
+
+    @property
+    def surplus(self) -> TextClause:
+        return filled(SQL["find_surplus"], is_ours=self._is_ours, **self._rows)
 
 
-_A_ROW_AND_NONE = "CAST(NULL AS text) AS column_name, 'a row' AS expected, 'none' AS found"
-_NONE_AND_A_ROW = "CAST(NULL AS text) AS column_name, 'no row: no record makes it' AS expected, 'a row' AS found"
-
-
-def _is_news(side: str) -> str:
-    """Rows of producers with a wrong count are already named."""
-    return f"({side}.{PRODUCER_ID} = ANY(CAST(:differing AS bigint[]))) IS NOT TRUE"
-
-
-def _expected(target: Target, columns: tuple[Column, ...]) -> str:
-    """The rows that should exist, of those that were read again."""
-    rows = (
-        f"SELECT {cast_to_target(columns, lineage=True)}, {_POSITION} FROM reread WHERE NOT EXISTS"
-        f" (SELECT FROM onceload.quarantine WHERE producer_id = {PRODUCER_ID} AND sequence_id = {SEQUENCE})"
-    ).replace(":", "\\:")
+def _expected(target: Target, columns: tuple[Column, ...]) -> TextClause:
+    records = filled(SQL["records"], cast=cast_to_target(columns, lineage=True))
     if target.write is Write.APPEND:
-        return rows
-    key = ", ".join(map(_name, target.key))
-    # A late commit of an earlier part does not overtake what the same file said later.
-    settled = f"max({_POSITION}) OVER (PARTITION BY {key}, {PRODUCER_ID} ORDER BY {SEQUENCE}) AS settled"
-    latest = (
-        f"SELECT DISTINCT ON ({key}) * FROM (SELECT *, {settled} FROM ({rows}) AS taken) AS ranked"
-        f" ORDER BY {key}, settled DESC, {PRODUCER_ID} DESC, {SEQUENCE} DESC"
+        return records
+    is_kept = f"{quoted(target.deleted)} IS NOT TRUE" if target.deleted else "true"
+    return filled(SQL["latest_records"], key=listed(target.key), records=records, is_kept=is_kept)
+
+
+def _found(target: Target, columns: tuple[Column, ...]) -> TextClause:
+    return filled(
+        SQL["rows_of_files" if target.write is Write.APPEND else "rows"],
+        columns=listed(column.name for column in columns),
+        lineage=", ".join(each.name if target.lineage else f"CAST(NULL AS bigint) AS {each.name}" for each in LINEAGE),
+        table=table_name(target),
     )
-    return f"SELECT * FROM ({latest}) AS latest" + (
-        f" WHERE {_name(target.deleted)} IS NOT TRUE" if target.deleted else ""
-    )
-
-
-def _found(target: Target, columns: tuple[Column, ...]) -> str:
-    listed = ", ".join(quoted(column.name) for column in columns)
-    lineage = ", ".join(each.name if target.lineage else f"CAST(NULL AS bigint) AS {each.name}" for each in LINEAGE)
-    rows = f"SELECT {listed}, {lineage}, true AS is_there FROM {table_name(target)}".replace(":", "\\:")
-    which = f" WHERE {PRODUCER_ID} = ANY(CAST(:taken AS bigint[]))" if target.write is Write.APPEND else ""
-    return rows + which
-
-
-def _name(name: str) -> str:
-    """Quote a name, and escape what would look like a parameter."""
-    return quoted(name).replace(":", "\\:")
-
-
-def _literal(name: str) -> str:
-    return "'" + name.replace("'", "''").replace(":", "\\:") + "'"

@@ -7,11 +7,14 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from onceload_core.errors import SettingRefused
+from onceload_core.postgres.connection import statements
 from onceload_jobs.pipeline.columns import ADDED_UP_TO, LINEAGE, Column
 from onceload_jobs.pipeline.declared import Target
 from onceload_jobs.write.binary_copy import copied_as, copy_in, needs_cast
-from onceload_jobs.write.sql import quoted, run, table_name
+from onceload_jobs.write.sql import Sql, filled, listed, quoted, run, table_name
 from onceload_jobs.write.target import Closed, Written, columns_there, places_taken
+
+SQL = statements("writer.sql", package=__package__)
 
 
 class ColumnsDiffer(Exception):
@@ -61,8 +64,8 @@ class Writer:
     def add_columns(self, connection: Connection) -> None:
         """Add missing columns: the table's types must match, because COPY sends no others."""
         if self.added and (lacking := self._lacking(connection)):
-            listed = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
-            run(connection, f"ALTER TABLE {self.table} {', '.join(listed)}")
+            added = (f"ADD COLUMN IF NOT EXISTS {quoted(column.name)} {column.type}" for column in lacking)
+            run(connection, f"ALTER TABLE {self.table} {', '.join(added)}")
             # Another writer may have added them first, with other types.
             self._lacking(connection)
 
@@ -108,27 +111,27 @@ class Writer:
         """Copy directly, or through a temporary table if the server has to cast."""
         if not self.needs_cast:
             return copy_in(connection, rows, table=self.table, names=self.names, columns=self.columns)
-        run(
-            connection,
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS arriving_rows ({copy_columns(self.columns, lineage=self.lineage)})"
-            " ON COMMIT DROP; TRUNCATE arriving_rows",
-        )
+        connection.execute(filled(SQL["create_arriving"], columns=copy_columns(self.columns, lineage=self.lineage)))
         copy_in(connection, rows, table="arriving_rows", names=self.names, columns=self.columns)
-        listed = ", ".join(map(quoted, self.names))
-        arriving = f"SELECT {cast_to_target(self.columns, lineage=self.lineage)} FROM arriving_rows"
-        return run(connection, f"INSERT INTO {self.table} ({listed}) {arriving}").rowcount
+        return self.insert_from(connection, "arriving_rows")
+
+    def insert_from(self, connection: Connection, source: Sql) -> int:
+        """Insert the rows of another table, and return how many the server wrote."""
+        cast = cast_to_target(self.columns, lineage=self.lineage)
+        insert = filled(SQL["insert"], table=self.table, names=listed(self.names), cast=cast, source=source)
+        return connection.execute(insert).rowcount
 
 
 def copy_columns(columns: Sequence[Column], *, lineage: bool) -> str:
     """The columns of the temporary table that rows are copied to."""
-    listed = [f"{quoted(column.name)} {copied_as(column)}" for column in columns]
-    return ", ".join(listed + [f"{field.name} bigint" for field in LINEAGE if lineage])
+    columns_as_copied = [f"{quoted(column.name)} {copied_as(column)}" for column in columns]
+    return ", ".join(columns_as_copied + [f"{field.name} bigint" for field in LINEAGE if lineage])
 
 
 def cast_to_target(columns: Sequence[Column], *, lineage: bool) -> str:
     """The same columns, cast to the types of the target."""
-    listed = [
+    cast = [
         f"CAST({quoted(column.name)} AS {column.type})" if needs_cast([column]) else quoted(column.name)
         for column in columns
     ]
-    return ", ".join(listed + [field.name for field in LINEAGE if lineage])
+    return ", ".join(cast + [field.name for field in LINEAGE if lineage])
