@@ -1,10 +1,12 @@
 """Publish all staged rows of a batch, with all of their proofs, in one commit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -132,10 +134,10 @@ def publish(
     if not totals.advances:
         return
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
-    patience = Patience()
+    patience, outcome = Patience(), _Outcome.TRY_AGAIN
     begun = early.take(totals.files) if early else None
     with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
-        while True:
+        while outcome is _Outcome.TRY_AGAIN:
             if job.is_by_record and stage.spool is not None:
                 begun = patience.until_answered(_Transforming(engine, job, stage, totals, begun))
                 totals = totals.with_made(begun.made)
@@ -143,22 +145,47 @@ def publish(
                 partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
             )
             commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
-            try:
-                # The transaction that has copied files early serves the first try, and ends with it.
-                with closing(early) if early else nullcontext(), closing(begun) if begun else nullcontext():
-                    _commit(ledger, job, commit, begun=begun)
-            except AlreadyConsumed as error:
-                # Another run may have loaded records of the same producers; of files, only an unknown process.
-                if not job.records_have_own_ids:
-                    raise
-                patience.wait(error)
-            except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-                patience.wait(error)
-                if patience.until_answered(partial(_took_effect, ledger, job, totals)):
-                    return
-            else:
-                return
+            outcome = _try_to_commit(ledger, job, totals, commit, patience, begun=begun, early=early)
+            # The transaction that has copied files early serves the first try, and ends with it.
             begun = None
+
+
+class _Outcome(Enum):
+    """What one try to commit has achieved."""
+
+    TOOK_EFFECT = "took effect"
+    TRY_AGAIN = "try again"
+
+
+def _try_to_commit(
+    ledger: PostgresLedger,
+    job: Job,
+    totals: _BatchTotals,
+    commit: Commit[Connection],
+    patience: Patience,
+    *,
+    begun: Begun | None,
+    early: EarlyCopy | None,
+) -> _Outcome:
+    """Commit once, and wait before another try; what has copied or transformed files early is closed at once."""
+    try:
+        with ExitStack() as opened:
+            if early:
+                opened.enter_context(closing(early))
+            if begun:
+                opened.enter_context(closing(begun))
+            _commit(ledger, job, commit, begun=begun)
+    except AlreadyConsumed as error:
+        # Another run may have loaded records of the same producers; of files, only an unknown process.
+        if not job.records_have_own_ids:
+            raise
+        patience.wait(error)
+        return _Outcome.TRY_AGAIN
+    except (CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
+        patience.wait(error)
+        took_effect = patience.until_answered(partial(_took_effect, ledger, job, totals))
+        return _Outcome.TOOK_EFFECT if took_effect else _Outcome.TRY_AGAIN
+    return _Outcome.TOOK_EFFECT
 
 
 class _Transforming:
@@ -196,26 +223,25 @@ def _commit_of(
     job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim, begun: Begun | None
 ) -> Commit[Connection]:
     """The commit of the new rows, and of all that the batch proves."""
-    kind: Callable[..., Commit[Connection]]
-    kind = Commit if new.offered is None else partial(BulkCommit, offered=new.offered)
-    return kind(
-        session=job.session,
-        batch=job.batch,
-        advances=new.advances,
-        write_rows=_Publication(job=job, stage=stage, totals=totals, source=new.source, begun=begun).write,
-        claim=claim,
-        counts=Counts(
+    proven: dict[str, Any] = {
+        "session": job.session,
+        "batch": job.batch,
+        "advances": new.advances,
+        "write_rows": _Publication(job=job, stage=stage, totals=totals, source=new.source, begun=begun).write,
+        "claim": claim,
+        "counts": Counts(
             loaded=new.count,
             duplicate=totals.rows - new.count,
             quarantined=len(totals.quarantined),
             # A transform may also make several rows of one record; then nothing was filtered out.
             filtered=max(0, totals.records - totals.rows),
         ),
-        bytes=totals.bytes,
-        message_ids=new.message_ids,
-        quarantined=totals.quarantined,
-        run=job.run,
-    )
+        "bytes": totals.bytes,
+        "message_ids": new.message_ids,
+        "quarantined": totals.quarantined,
+        "run": job.run,
+    }
+    return Commit(**proven) if new.offered is None else BulkCommit(**proven, offered=new.offered)
 
 
 def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection], *, begun: Begun | None) -> None:

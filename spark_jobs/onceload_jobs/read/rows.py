@@ -1,6 +1,6 @@
 """Read the rows of parts with the reader of their format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -20,24 +20,25 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
     """All records of some parts."""
     # An element of a JSON array may have no byte of its own, and goes to quarantine.
     there = [each for each in parts if each.part.raw or (each.part.row_group and declared.source.format is Format.JSON)]
-    if not there:
-        return Records(rows=_schema(columns).empty_table())
+    return _read(declared, columns, there) if there else Records(rows=_schema(columns).empty_table())
+
+
+def _read(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """The records of parts in the format of the source."""
     match declared.source.format:
         case Format.JSONL:
             return read_jsonl(
-                [each.part for each in there],
+                [each.part for each in parts],
                 columns,
                 declared=declared.field_names,
                 unknown_fields=declared.unknown_fields,
                 record_bytes_max=declared.source.record_bytes_max,
             )
         case Format.CSV:
-            # Files with the same column names are parsed together.
-            headers = sorted({each.chunk.header for each in there})
-            some = [_read_csv(declared, columns, there, header) for header in headers]
+            return _read_csv(declared, columns, parts)
         case Format.FIXED:
             return read_fixed(
-                [each.part for each in there],
+                [each.part for each in parts],
                 columns,
                 options=declared.source.fixed,
                 unknown_fields=declared.unknown_fields,
@@ -45,34 +46,38 @@ def read_records(declared: Declared, columns: tuple[Column, ...], parts: Sequenc
             )
         case Format.JSON:
             return read_json(
-                [(each.chunk.url, each.part) for each in there],
+                [(each.chunk.url, each.part) for each in parts],
                 columns,
                 declared=declared.field_names,
                 unknown_fields=declared.unknown_fields,
                 record_bytes_max=declared.source.record_bytes_max,
             )
         case Format.PARQUET:
-            some = [
+            return _joined(
                 read_parquet(each.part, url=each.chunk.url, columns=columns, unknown_fields=declared.unknown_fields)
-                for each in there
-            ]
-    return some[0] if len(some) == 1 else _joined(some)
+                for each in parts
+            )
 
 
-def _read_csv(
-    declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart], header: tuple[str, ...]
-) -> Records:
-    return read_csv(
-        [each.part for each in parts if each.chunk.header == header],
-        columns,
-        header=header,
-        options=declared.source.csv,
-        unknown_fields=declared.unknown_fields,
-        record_bytes_max=declared.source.record_bytes_max,
+def _read_csv(declared: Declared, columns: tuple[Column, ...], parts: Sequence[ReadPart]) -> Records:
+    """Files with the same column names are parsed together."""
+    return _joined(
+        read_csv(
+            [each.part for each in parts if each.chunk.header == header],
+            columns,
+            header=header,
+            options=declared.source.csv,
+            unknown_fields=declared.unknown_fields,
+            record_bytes_max=declared.source.record_bytes_max,
+        )
+        for header in sorted({each.chunk.header for each in parts})
     )
 
 
-def _joined(some: Sequence[Records]) -> Records:
+def _joined(groups: Iterable[Records]) -> Records:
+    some = tuple(groups)
+    if len(some) == 1:
+        return some[0]
     unknown = {column.name: column for each in some for column in each.unknown}
     return Records(
         rows=pa.concat_tables([each.rows for each in some]),
