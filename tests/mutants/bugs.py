@@ -788,6 +788,20 @@ LOAD_BUGS = (
         tests=(f"{OF_RECORD_PRODUCERS}::test_a_record_that_occurs_twice_in_a_first_batch_takes_effect_once",),
     ),
     Bug(
+        name="a record that occurs twice in a batch with old ones is published twice",
+        file="spark_jobs/onceload_jobs/publish/by_producer.sql",
+        correct=" AS ranked WHERE _position = 1;",
+        wrong=" AS ranked;",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_the_server_decides_as_judge_does",),
+    ),
+    Bug(
+        name="a business id that occurs twice in a batch is published twice",
+        file="spark_jobs/onceload_jobs/publish/by_message.sql",
+        correct="AS unknown\n WHERE _position = 1;",
+        wrong="AS unknown;",
+        tests=(f"{OF_RECORD_PRODUCERS}::test_a_business_id_takes_effect_once_in_its_window",),
+    ),
+    Bug(
         name="a record that took effect in another file is published again",
         file="spark_jobs/onceload_jobs/publish/by_producer.sql",
         correct="bool_and(rows = ids AND {all_new})",
