@@ -195,7 +195,7 @@ def _plan_document(pipeline: str, found: "Plan") -> dict[str, object]:
                 "generation": each.generation,
                 "spans": each.spans,
                 "bytes": each.bytes,
-                "in_already_as": each.copy_record.name if each.copy_record else None,
+                "loaded_as": each.copy_record.name if each.copy_record else None,
             }
             for each in found.to_read
         ],

@@ -299,7 +299,7 @@ def test_a_copy_is_reported_with_the_file_that_it_is_loaded_under(loads, file_of
 
     assert code == ExitCode.DONE
     assert [row.split()[0] for row in table if "already loaded as a.jsonl" in row] == ["b.jsonl", "c.jsonl"]
-    assert [(each["file"], each["in_already_as"]) for each in planned["to_read"]] == [
+    assert [(each["file"], each["loaded_as"]) for each in planned["to_read"]] == [
         ("b.jsonl", "a.jsonl"),
         ("c.jsonl", "a.jsonl"),
     ]
