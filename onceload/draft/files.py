@@ -67,7 +67,7 @@ def find_files(pattern: str) -> Found:
         which = "it is" if len(listing.files) == 1 else f"all {len(listing.files)} files are"
         raise Unreadable(pattern, f"{which} empty, so no types can be guessed. Wait until it has records")
     empty = len(listing.files) - len(files)
-    skipped = [f"{name}: {why}" for name, why in notes[:_NOTES_MAX]]
+    skipped = [f"{name!r}: {why}" for name, why in notes[:_NOTES_MAX]]
     if len(notes) > _NOTES_MAX:
         skipped.append(f"{len(notes) - _NOTES_MAX:,} more files cannot be read")
     return Found(files=files, notes=(*skipped, *([f"{empty:,} of the files are empty"] if empty else [])))
@@ -76,9 +76,9 @@ def find_files(pattern: str) -> Found:
 def _nothing_found(pattern: str, listing: Listing) -> Exception:
     if listing.unreadable:
         name, why = listing.unreadable[0]
-        return Unreadable(pattern, f"{name}: {why}. Get the right to read it (see `ls -l`)")
+        return Unreadable(pattern, f"{name!r}: {why}. Get the right to read it (see `ls -l`)")
     if others := (*listing.refused, *listing.misnamed):
-        return refused(pattern, "only {}: {}".format(*others[0]), "a pattern of files that can be read")
+        return refused(pattern, "only {!r}: {}".format(*others[0]), "a pattern of files that can be read")
     if listing.folders:
         deeper = posixpath.join(pattern, "*")
         return refused(pattern, "only folders", f"a pattern of files in them, such as {shlex.quote(deeper)}")

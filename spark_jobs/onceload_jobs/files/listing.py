@@ -57,7 +57,7 @@ class Name:
 @dataclass(frozen=True)
 class Listing:
     files: tuple[Listed, ...]
-    #: Matches that must not be read: the name as `repr` writes it, and why.
+    #: Matches that must not be read: the name, which may be unprintable, and why.
     refused: tuple[tuple[str, str], ...] = ()
     #: Files with names that the ledger or an address cannot hold, in the same form.
     misnamed: tuple[tuple[str, str], ...] = ()
@@ -176,9 +176,9 @@ class _Walk:
         if not self._is_meant(reached, is_folder=is_folder):
             return
         if misnamed:
-            self.found.misnamed.append((repr(full_name), misnamed))
+            self.found.misnamed.append((full_name, misnamed))
         elif fault := self._find_fault_of_link(entry):
-            self.found.refused.append((repr(full_name), fault))
+            self.found.refused.append((full_name, fault))
         elif is_folder:
             self.folders.append((name + "/", reached))
         else:
@@ -191,7 +191,7 @@ class _Walk:
     def _meet_file(self, entry: os.DirEntry[str], name: str) -> None:
         found, full_name = entry.stat(), self.pattern.prefix + name
         if not stat.S_ISREG(found.st_mode):
-            self.found.refused.append((repr(full_name), "it is not a regular file, so it is not loaded"))
+            self.found.refused.append((full_name, "it is not a regular file, so it is not loaded"))
             return
         self.found.files.append(Listed(full_name, path_below(self.root, name), found.st_size, found.st_mtime))
         # Some file systems have no inode numbers.
@@ -221,7 +221,7 @@ class _Walk:
         except OSError as error:
             # A link to itself is permanent; everything else may be readable later.
             faults = self.found.refused if error.errno == errno.ELOOP else self.found.unreadable
-            faults.append((repr(self.pattern.prefix + name), in_words(error)))
+            faults.append((self.pattern.prefix + name, in_words(error)))
 
 
 def _list_remote(pattern: Pattern) -> Listing:
@@ -248,9 +248,9 @@ def _list_remote(pattern: Pattern) -> Listing:
     meant = {name: facts for name, facts in found.items() if _is_file(facts) and pattern.matches(name)}
     for name, facts in meant.items():
         if fault := _fault_of(pattern.prefix + name) or _fault_of_address(name):
-            listing.misnamed.append((repr(pattern.prefix + name), fault))
+            listing.misnamed.append((pattern.prefix + name, fault))
         elif fault := _find_size(backend, facts):
-            listing.unreadable.append((repr(pattern.prefix + name), fault))
+            listing.unreadable.append((pattern.prefix + name, fault))
         else:
             listing.files.append(_listed(pattern, name, facts, etag=etag_of(backend, facts)))
     return listing.listing()
@@ -275,7 +275,7 @@ def _walk_remote(
             if not below:
                 raise
             if isinstance(error, PermissionError):
-                unreadable.append((repr(pattern.prefix + below), in_words(error)))
+                unreadable.append((pattern.prefix + below, in_words(error)))
             continue
         for name, facts in _by_name(base, entries).items():
             inside = name.removeprefix(below).strip("/")

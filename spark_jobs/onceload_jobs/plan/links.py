@@ -25,7 +25,7 @@ def one_name_each(declared: Declared, ledger: Ledger[Any], listing: Listing) -> 
         loaded = (each for each in registered if _has_content(known[each.name].knowledge))
         chosen = next(loaded, (registered or group)[0]).name
         others |= {each.name: chosen for each in group if each.name != chosen}
-    notes = ((repr(name), _OTHER_NAME.format(chosen)) for name, chosen in others.items())
+    notes = ((name, _OTHER_NAME.format(chosen)) for name, chosen in others.items())
     return replace(
         listing,
         files=tuple(listed for listed in listing.files if listed.name not in others),

@@ -121,11 +121,11 @@ def _is_by_content(declared: Declared) -> bool:
 
 
 def _notes_of_listing(source: Source, listing: Listing, *, choice: Choice) -> Iterator[Note]:
-    """Notes about the listing itself."""
-    yield from (Note(name=name, reason=reason) for name, reason in listing.refused)
+    """Notes about the listing itself. Its names may be unprintable, so they are quoted."""
+    yield from (Note(name=repr(name), reason=reason) for name, reason in listing.refused)
     for name, fault in listing.misnamed:
-        yield Note(name=name, reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
-    yield from (Note(name=name, reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
+        yield Note(name=repr(name), reason=f"{fault}. Nothing of it is loaded. Rename it", needs_a_person=True)
+    yield from (Note(name=repr(name), reason=reason, is_unreadable=True) for name, reason in listing.unreadable)
     if choice.files and not listing.files:
         reason = "no file of the source has this name. Names start below its root: see `onceload plan`"
         yield Note(name=", ".join(choice.files), reason=reason)

@@ -1,6 +1,5 @@
 """Files that wait because they must not overtake a file that cannot be read."""
 
-from ast import literal_eval
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from onceload_core.ports import Outlook
@@ -40,8 +39,8 @@ def waiting_behind(
     A copy in progress of a file that sorts after it does not count: each of the two would wait for the other.
     """
     not_whole = [listed.name for listed, file in found.items() if listed not in copies and _is_not_whole(file)]
-    # The listing names these with `repr`. Refused files hold no records of their own.
-    not_whole += [str(literal_eval(name)) for name, _ in (*listing.unreadable, *listing.misnamed)]
+    # Refused files hold no records of their own.
+    not_whole += [name for name, _ in (*listing.unreadable, *listing.misnamed)]
     if not not_whole:
         return {}
     first = min(not_whole)
