@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from onceload.shipped import shipped
 from onceload_core.errors import PipelineBusy, SchemaRefused, UpgradeUnfinished
+from onceload_core.events import event
 from onceload_core.postgres.connection import QUERY_CANCELED, sqlstate, statements, translated
 
 SQL = statements("schema.sql", package=__package__)
@@ -49,10 +50,14 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return _upgrade(engine)
+            before, after = _upgrade(engine)
         except PipelineBusy:
             if time.monotonic() > give_up_at:
                 raise
+        else:
+            if before != after:
+                event("schema_migrated", revision=after, revision_was=before)
+            return before, after
         time.sleep(_PAUSE_S)
 
 

@@ -12,6 +12,7 @@ from hypothesis import settings
 from onceload import schema
 from onceload.embedded import PostgresVersion
 from onceload_core.postgres import LedgerSettings, connect
+from tests.logged import Logged
 from tests.servers import execute, temporary_database, temporary_server
 
 VERSIONS: tuple[PostgresVersion, ...] = (16, 18)
@@ -93,6 +94,13 @@ def _turn(item: pytest.Item) -> int:
     if item.get_closest_marker("smoke"):
         return 0
     return 1 if "tasks" in getattr(item, "fixturenames", ()) else 2
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    """The events that this process logs, at any level."""
+    caplog.set_level(logging.DEBUG, logger="onceload")
+    return Logged(caplog)
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def keep_the_damage(engine):
 
 @pytest.mark.parametrize("is_older_than_a_snapshot", [False, True], ids=["newer", "older"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_state_is_rebuilt_from_the_whole_ledger(engine, ledger, damage, is_older_than_a_snapshot):
+def test_damaged_state_is_rebuilt_from_the_whole_ledger(engine, ledger, damage, is_older_than_a_snapshot, logged):
     whole = ledger.states("events")
     with engine.begin() as connection:
         connection.execute(text(damage))
@@ -67,6 +67,10 @@ def test_damaged_state_is_rebuilt_from_the_whole_ledger(engine, ledger, damage, 
     assert (looked.differing, looked.position_was) != ((), 6)
     assert done.applied
     assert (done.snapshot_position, done.entries_replayed, done.position) == (0, 6, 6)
+    assert logged.one("state_recovered") == {
+        "pipeline": "events", "position": 6, "position_was": done.position_was, "snapshot_position": 0, "entries": 6,
+        "producers": 3, "differing": len(done.differing),
+    }  # fmt: skip
     after = ledger.states("events")
     assert (after.position, after.states) == (whole.position, whole.states)
     assert recover_state(engine, "events", dry_run=True).differing == ()

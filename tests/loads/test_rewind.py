@@ -84,7 +84,7 @@ def grown(loads):
     return loads
 
 
-def test_commits_after_a_position_are_rewound_and_loaded_again(grown):
+def test_commits_after_a_position_are_rewound_and_loaded_again(grown, logged):
     before = everything(grown)
     assert grown.rows() == [1, 2, 3, 4]
 
@@ -92,6 +92,10 @@ def test_commits_after_a_position_are_rewound_and_loaded_again(grown):
 
     assert (done.entries, done.producers, done.rows, done.quarantined, done.held_again) == (3, 2, 3, 1, 1)
     assert (done.applied, done.position, done.differing) == (True, 5, ())
+    assert logged.one("commits_rewound") == {
+        "pipeline": "events", "position": 5, "rewound_to": 1, "entries": 3, "producers": 2, "rows": 3, "quarantined": 1,
+        "held_again": 1, "message_ids": 0, "differing": 0,
+    }  # fmt: skip
     assert grown.rows() == [1]
     assert [state for *_, state, _ in everything(grown)["quarantine"]] == ["held", "held"]
     assert proven(grown)
@@ -125,13 +129,14 @@ def everything_at_start(loads):
     return {"rows": [], "states": {}, "quarantine": [], "messages": []}
 
 
-def test_a_dry_run_says_what_would_go_and_changes_nothing(grown):
+def test_a_dry_run_says_what_would_go_and_changes_nothing(grown, logged):
     before = everything(grown)
 
     found = back(grown, 0, dry_run=True)
 
     assert (found.entries, found.producers, found.rows, found.quarantined) == (4, 2, 4, 3)
     assert (found.applied, found.position) == (False, 4)
+    assert "commits_rewound" not in logged.names()
     assert everything(grown) == before
     assert grown.ledger.position("events") == 4
 
@@ -150,7 +155,7 @@ def test_a_dry_run_makes_no_writer_wait(grown):
     assert grown.ledger.position("events") == 5
 
 
-def test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown(grown):
+def test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown(grown, logged):
     execute(
         grown.admin_dsn,
         "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
@@ -161,6 +166,8 @@ def test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown(grown):
 
     with pytest.raises(CommitOutcomeUnknown, match="did not answer COMMIT"):
         back(grown, 1)
+
+    assert "commits_rewound" not in logged.names()
 
 
 def test_a_second_rewind_to_the_same_position_finds_nothing_to_do(grown):
@@ -656,11 +663,15 @@ def rebuilt(loads, dsn, exported=None):
     return rebuild(loads.declared, settings, batch=new_batch(), snapshot=snapshot, tasks=InThisProcess())
 
 
-def test_a_database_that_is_gone_is_rebuilt_from_the_same_files(loads, exported, new_dsn):
+def test_a_database_that_is_gone_is_rebuilt_from_the_same_files(loads, exported, new_dsn, logged):
     done = rebuilt(loads, new_dsn, exported)
 
     assert (done.report.loaded, done.report.quarantined) == (2, 2)
     assert (done.comparison.same, done.comparison.ahead, done.comparison.different) == (2, (), ())
+    assert logged.one("pipeline_rebuilt") == {
+        "pipeline": "events", "batch": done.report.batch, "position": done.report.position, "rows": 2,
+        "quarantined": 2, "snapshot_position": 2, "missing": 0,
+    }  # fmt: skip
 
 
 def test_files_that_have_grown_since_the_snapshot_are_ahead_of_it(loads, exported, new_dsn):

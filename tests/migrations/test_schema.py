@@ -82,11 +82,12 @@ def test_the_files_are_named_by_the_revisions_that_they_hold():
     assert {each.revision for each in script.walk_revisions()} == files
 
 
-def test_upgrading_again_changes_nothing(engine):
+def test_upgrading_again_changes_nothing(engine, logged):
     first, second = schema.upgrade(engine), schema.upgrade(engine)
 
     assert first == (None, schema.head())
     assert second == (schema.head(), schema.head())
+    assert logged.one("schema_migrated") == {"revision": schema.head(), "revision_was": None}
     schema.check(engine)
 
 

@@ -2977,6 +2977,27 @@ EVENT_BUGS = (
         wrong="logging.INFO",
         tests=(f"{OF_EVENTS}::test_a_load_that_finds_nothing_logs_nothing_at_info",),
     ),
+    Bug(
+        name="a rewind is logged before its commit, which may fail",
+        file="dedup_core/onceload_core/postgres/rewind.py",
+        correct="    done = replace(found, position=position, applied=True)\n    _log_rewound(done)\n",
+        wrong="        done = replace(found, position=position, applied=True)\n        _log_rewound(done)\n",
+        tests=("tests/loads/test_rewind.py::test_a_rewind_whose_commit_gets_no_answer_reports_that_it_is_unknown",),
+    ),
+    Bug(
+        name="each failed try is logged as a dead letter",
+        file="dedup_core/onceload_core/postgres/handing.py",
+        correct="        if each.is_dead:\n",
+        wrong="        if each.tries:\n",
+        tests=("tests/integration/test_dead_letters.py::test_only_the_last_try_logs_a_dead_letter",),
+    ),
+    Bug(
+        name="a batch that was given up before is logged as given up again",
+        file="dedup_core/onceload_core/postgres/batches.py",
+        correct='        for stage in stages:\n            event("audited_rows',
+        wrong='        for stage in stages or [batch]:\n            event("audited_rows',
+        tests=(f"{OF_EVENTS}::test_a_batch_that_is_given_up_is_logged_once_with_the_stage_that_is_dropped",),
+    ),
 )
 
 SPOOL_BUGS = (

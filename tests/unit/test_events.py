@@ -64,7 +64,7 @@ def test_a_setting_that_is_none_is_refused(name):
 
 
 def test_the_docs_list_the_events_that_are_logged():
-    sources = [file for folder in ("dedup_core", "spark_jobs") for file in (ROOT / folder).rglob("*.py")]
+    sources = [file for folder in ("dedup_core", "spark_jobs", "onceload") for file in (ROOT / folder).rglob("*.py")]
     logged = {name for file in sources for name in _LOGGED.findall(file.read_text(encoding="utf-8"))}
 
     listed = _LISTED.findall((ROOT / "docs/how-to/monitoring.md").read_text(encoding="utf-8"))

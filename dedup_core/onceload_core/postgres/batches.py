@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from onceload_core.errors import DeliveryTakenAway
+from onceload_core.events import event
 from onceload_core.names import Batch, DeliveryId, Epoch, Position, SessionName, Version
 from onceload_core.ports import Claim, Session
 from onceload_core.postgres.commit import get_pipeline, holder_binds
@@ -148,13 +149,18 @@ class PostgresBatches:
         """Release a batch, so that the next load plans the same records again."""
         binds = holder_binds(kept.claim)
         with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
-            connection.execute(SQL["give_up"], binds)
+            batch = connection.execute(SQL["give_up"], binds).scalar_one_or_none()
+        if batch is not None:
+            event("batch_given_up", pipeline=self._pipeline, batch=batch, stage=kept.stage)
 
     def drop_evidence(self, batch: Batch) -> tuple[str, ...]:
         """Stop keeping the stages of failed audits, and return them."""
         binds = {"pipeline": self._pipeline, "batch": batch}
         with translated(pipeline=self._pipeline, doing="giving up a batch"), self._engine.begin() as connection:
-            return tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
+            stages = tuple(connection.execute(SQL["drop_evidence"], binds).scalars())
+        for stage in stages:
+            event("audited_rows_given_up", pipeline=self._pipeline, batch=batch, stage=stage)
+        return stages
 
     def record(self, audit: Audit, *, kept_s: float) -> None:
         """Record the result of an audit. Each pipeline keeps the stage of its last failed audit for a while."""

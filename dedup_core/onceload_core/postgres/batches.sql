@@ -36,7 +36,8 @@ SELECT max(ledger.position)
 DELETE FROM onceload.delivery USING onceload.session, onceload.pipeline
  WHERE delivery_id = :delivery_id AND delivery.epoch = :epoch AND delivery.stage IS NOT NULL
    AND session.session_id = delivery.session_id AND session.name = :session
-   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline;
+   AND pipeline.pipeline_id = session.pipeline_id AND pipeline.name = :pipeline
+RETURNING delivery.batch;
 
 -- name: is_held
 SELECT EXISTS (

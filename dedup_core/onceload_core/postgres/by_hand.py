@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Engine, text
 
 from onceload_core.delivery import Event, State, next_state
 from onceload_core.errors import NotFound, SettingRefused
+from onceload_core.events import event
 from onceload_core.names import DeliveryId
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import statements, translated
@@ -43,25 +44,33 @@ def describe(engine: Engine, delivery_id: DeliveryId, *, at_most: int) -> Descri
 
 def redrive(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
     """Reset the tries of a dead letter. One of a batch that is already published is planned again."""
-    _change(engine, pipeline, delivery_id, Event.REDRIVE)
+    found = _change(engine, pipeline, delivery_id, Event.REDRIVE)
+    event("delivery_redelivered", **_logged(found))
 
 
 def abandon(engine: Engine, pipeline: str, delivery_id: DeliveryId) -> None:
     """Give up a delivery, so that its spans are planned again."""
-    _change(engine, pipeline, delivery_id, Event.ABANDON)
+    found = _change(engine, pipeline, delivery_id, Event.ABANDON)
+    event("delivery_abandoned", **_logged(found))
 
 
-def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, event: Event) -> None:
+def _change(engine: Engine, pipeline: str, delivery_id: DeliveryId, change: Event) -> dict[str, Any]:
+    """Return the delivery as it was before."""
     with translated(pipeline=pipeline, doing="changing a delivery"), engine.begin() as connection:
         row = _get(connection, delivery_id, and_then="FOR UPDATE OF delivery")
-        next_state(State(row["state"]), event)
+        next_state(State(row["state"]), change)
         if row["parent_id"] is not None:
             found = f"a delivery of batch {row['batch']}, which is being loaded"
             raise SettingRefused(
-                event, found, "a delivery of no running batch: this one ends with its batch, published or not"
+                change, found, "a delivery of no running batch: this one ends with its batch, published or not"
             )
-        is_planned_again = event is Event.ABANDON or row["is_staged"]
+        is_planned_again = change is Event.ABANDON or row["is_staged"]
         connection.execute(SQL["abandon" if is_planned_again else "redrive"], {"delivery_id": delivery_id})
+    return row
+
+
+def _logged(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in ("pipeline", "batch", "delivery", "tries")}
 
 
 def _get(connection: Connection, delivery_id: DeliveryId, *, and_then: str = "") -> dict[str, Any]:

@@ -21,7 +21,16 @@ from onceload_core.names import Batch, DeliveryId, Epoch, SessionName, Version
 from onceload_core.ports import Claim, Session, check_name
 from onceload_core.postgres.commit import get_pipeline
 from onceload_core.postgres.connection import array, translated
-from onceload_core.postgres.handing import REASON_MAX, SQL, TAKE_STAGED, TAKES, fall_back, taken_away
+from onceload_core.postgres.handing import (
+    REASON_MAX,
+    SQL,
+    TAKE_STAGED,
+    TAKES,
+    fall_back,
+    log_dead,
+    log_set_aside,
+    taken_away,
+)
 from onceload_core.postgres.offers import Offer, adopt_strays, offer, offer_batch
 from onceload_core.postgres.sessions import end_sessions_of, lock_if_latest, log_opened, open_session
 
@@ -106,8 +115,10 @@ class PostgresDeliveries:
         With a session of its planner, only if that is the latest epoch: a later one has sessions of its own.
         """
         with translated(pipeline=self._pipeline, doing="ending sessions"), self._engine.begin() as connection:
-            if life is None or lock_if_latest(connection, self._pipeline_id, life):
-                end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
+            if life is not None and not lock_if_latest(connection, self._pipeline_id, life):
+                return
+            fallen = end_sessions_of(connection, self._pipeline_id, batch, rules=self.rules, reason=reason)
+        log_dead(self._pipeline, fallen)
 
     def open_work(self, batch: Batch, *, is_staged: bool, session: SessionName | None = None) -> OpenWork:
         """The deliveries that wait or are held, and whether any is of this batch or for this session."""
@@ -137,9 +148,11 @@ class PostgresDeliveries:
         check_name("session", name)
         with translated(pipeline=self._pipeline, doing="opening a session"), self._engine.begin() as connection:
             version = self._checked(connection, version)
-            row = open_session(connection, self._pipeline_id, name, rules=self.rules, waits=waits)
-            if row is None:
+            opened = open_session(connection, self._pipeline_id, name, rules=self.rules, waits=waits)
+            if opened is None:
                 return None
+        row, fallen = opened
+        log_dead(self._pipeline, fallen)
         self._session_ids[name] = row.session_id
         session = Session(pipeline=self._pipeline, name=name, epoch=Epoch(row.epoch), version=version)
         log_opened(session)
@@ -227,15 +240,19 @@ class PostgresDeliveries:
             "reason": reason[:REASON_MAX],
         }
         with translated(pipeline=self._pipeline, doing="adding a dead letter"), self._engine.begin() as connection:
-            if connection.execute(SQL["part_with"], binds).one_or_none() is None:
+            delivery_id = connection.execute(SQL["part_with"], binds).scalar_one_or_none()
+            if delivery_id is None:
                 raise taken_away(handed.claim)
+        log_set_aside(self._pipeline, delivery_id, tries=self.rules.deliveries_max)
 
     def nack(self, handed: Handed, reason: str) -> None:
         """Return a failed delivery, to be delivered again at once."""
         with translated(pipeline=self._pipeline, doing="returning a delivery"), self._engine.begin() as connection:
             binds = self._hand(handed)
-            if not fall_back(connection, self._pipeline_id, "which_one", rules=self.rules, reason=reason, **binds):
+            fallen = fall_back(connection, self._pipeline_id, "which_one", rules=self.rules, reason=reason, **binds)
+            if not fallen:
                 raise taken_away(handed.claim)
+        log_dead(self._pipeline, fallen)
 
     def expire(self, *, is_staged: bool = False) -> int:
         """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
@@ -245,7 +262,9 @@ class PostgresDeliveries:
         with translated(pipeline=self._pipeline, doing="expiring deliveries"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
             names = array(self.rules.names)
-            return fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=reason, names=names)
+            fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=reason, names=names)
+        log_dead(self._pipeline, fallen)
+        return len(fallen)
 
     @cached_property
     def _pipeline_id(self) -> int:

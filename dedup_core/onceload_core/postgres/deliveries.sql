@@ -239,7 +239,8 @@ WITH fallen AS (
     RETURNING delivery_id, tries, session_id, lost_epoch
 )
 INSERT INTO onceload.delivery_failure (delivery_id, try, session, epoch, reason)
-SELECT delivery_id, tries, session.name, lost_epoch, :reason FROM fallen JOIN onceload.session USING (session_id);
+SELECT delivery_id, tries, session.name, lost_epoch, :reason FROM fallen JOIN onceload.session USING (session_id)
+RETURNING delivery_id, try AS tries, try >= :deliveries_max AS is_dead;
 
 -- name: which_late
 deadline_at <= clock_timestamp() FOR UPDATE SKIP LOCKED

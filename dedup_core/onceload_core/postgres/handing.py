@@ -3,10 +3,16 @@
 They are composed of parts, by the mode of the board and by the reason for the return.
 """
 
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from sqlalchemy import Connection, TextClause, text
 
 from onceload_core.delivery import Mode, Rules
 from onceload_core.errors import DeliveryTakenAway
+from onceload_core.events import event
+from onceload_core.names import DeliveryId
 from onceload_core.ports import Claim
 from onceload_core.postgres.connection import statements
 
@@ -25,13 +31,34 @@ TAKES = {mode: _taking(mode, is_kept=mode in (Mode.ORDERED, Mode.KEY_SHARED)) fo
 TAKE_STAGED = _taking("staged", is_kept=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fallen:
+    """A delivery that was taken from its session, and whether it is a dead letter now."""
+
+    delivery_id: DeliveryId
+    tries: int
+    is_dead: bool
+
+
 def fall_back(
     connection: Connection, pipeline_id: int, which: str, *, rules: Rules, reason: str, **binds: object
-) -> int:
-    """Take some deliveries from the sessions that hold them, and count a try. Returns how many."""
+) -> tuple[Fallen, ...]:
+    """Take some deliveries from the sessions that hold them, and count a try. Once committed, log them."""
     statement = SQL["fall_back"].text.replace("{which}", SQL[which].text)
     own = {"pipeline_id": pipeline_id, "deliveries_max": rules.deliveries_max, "reason": reason[:REASON_MAX]}
-    return connection.execute(text(statement), {**own, **binds}).rowcount
+    rows = connection.execute(text(statement), {**own, **binds})
+    return tuple(Fallen(delivery_id=row.delivery_id, tries=row.tries, is_dead=row.is_dead) for row in rows)
+
+
+def log_dead(pipeline: str, fallen: Iterable[Fallen]) -> None:
+    """Log the new dead letters, once they are committed."""
+    for each in fallen:
+        if each.is_dead:
+            log_set_aside(pipeline, each.delivery_id, tries=each.tries)
+
+
+def log_set_aside(pipeline: str, delivery_id: DeliveryId, *, tries: int) -> None:
+    event("delivery_set_aside", level=logging.WARNING, pipeline=pipeline, delivery=delivery_id, tries=tries)
 
 
 def taken_away(claim: Claim) -> DeliveryTakenAway:

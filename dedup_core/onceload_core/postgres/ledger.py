@@ -46,7 +46,7 @@ from onceload_core.postgres.connection import at_once, translated
 from onceload_core.postgres.declaring import declare, find_version
 from onceload_core.postgres.rows import page_of_entries, state_in
 from onceload_core.postgres.sessions import log_opened
-from onceload_core.replay import Entry, Snapshot
+from onceload_core.replay import Entry, EntryKind, Snapshot
 from onceload_core.spans import SpanSet
 
 
@@ -67,7 +67,10 @@ class PostgresLedger:
 
     def settle(self, settlement: Settlement[Connection]) -> Position:
         """Publish the rows and record what became of quarantined records: both or neither."""
-        return self._commit(settlement, run_settlement_steps)
+        position = self._commit(settlement, run_settlement_steps)
+        if settlement.kind is EntryKind.DISCARD:
+            _log_discarded(settlement, position)
+        return position
 
     def _commit(
         self,
@@ -247,6 +250,17 @@ def _log_commit(commit: AnyCommit, position: Position) -> None:
         session=commit.session.name,
         position=position,
         rows=commit.counts.loaded,
+    )
+
+
+def _log_discarded(settlement: Settlement[Connection], position: Position) -> None:
+    event(
+        "records_discarded",
+        pipeline=settlement.session.pipeline,
+        batch=settlement.batch,
+        session=settlement.session.name,
+        position=position,
+        records=len(settlement.records),
     )
 
 

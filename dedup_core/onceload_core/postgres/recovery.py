@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import PipelineBusy, StateDiffers
+from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres.commit import get_pipeline, lock_pipeline_against_snapshots
 from onceload_core.postgres.connection import Record, at_once, statements, translated
@@ -75,7 +76,21 @@ def recover_state(
         left = differing_from_rebuilt(connection, found.pipeline_id)
         if left:
             raise StateDiffers(pipeline, recovery.position, left)
-        return replace(recovery, applied=True)
+    _log_recovered(recovery)
+    return replace(recovery, applied=True)
+
+
+def _log_recovered(recovery: Recovery) -> None:
+    event(
+        "state_recovered",
+        pipeline=recovery.pipeline,
+        position=recovery.position,
+        position_was=recovery.position_was,
+        snapshot_position=recovery.snapshot_position,
+        entries=recovery.entries_replayed,
+        producers=recovery.producers,
+        differing=len(recovery.differing),
+    )
 
 
 @contextmanager

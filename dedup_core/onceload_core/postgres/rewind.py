@@ -12,6 +12,7 @@ from typing import Protocol
 from sqlalchemy import Connection, Engine
 
 from onceload_core.errors import NotFound, SettingRefused, StateDiffers
+from onceload_core.events import event
 from onceload_core.names import Position
 from onceload_core.postgres import recovery
 from onceload_core.postgres.connection import Record, statements, translated
@@ -93,7 +94,25 @@ def rewind(
         position = _set_back(connection, way)
         on_progress("comparing the result with the ledger")
         _prove(connection, way, target, position)
-        return replace(found, position=position, applied=True)
+    done = replace(found, position=position, applied=True)
+    _log_rewound(done)
+    return done
+
+
+def _log_rewound(done: Rewind) -> None:
+    event(
+        "commits_rewound",
+        pipeline=done.pipeline,
+        position=done.position,
+        rewound_to=done.rewound_to,
+        entries=done.entries,
+        producers=done.producers,
+        rows=done.rows,
+        quarantined=done.quarantined,
+        held_again=done.held_again,
+        message_ids=done.message_ids,
+        differing=len(done.differing),
+    )
 
 
 def _way(connection: Connection, pipeline: str, found: Record, to: Position | None) -> _Way:

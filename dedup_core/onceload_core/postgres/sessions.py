@@ -14,7 +14,7 @@ from onceload_core.events import event
 from onceload_core.names import Batch, SessionName
 from onceload_core.ports import Session, check_name
 from onceload_core.postgres.connection import Record, array
-from onceload_core.postgres.handing import SQL, fall_back
+from onceload_core.postgres.handing import SQL, Fallen, fall_back
 
 #: Separates the name of a batch from those of its sessions. Names of batches and consumers must not contain it.
 OF_BATCH = "/"
@@ -34,21 +34,25 @@ def check_own_name(what: str, name: str) -> None:
 
 def open_session(
     connection: Connection, pipeline_id: int, name: SessionName, *, rules: Rules, waits: bool
-) -> Record | None:
-    """Start a new epoch, which takes over from an earlier one, or with `waits` only if that has ended."""
+) -> tuple[Record, tuple[Fallen, ...]] | None:
+    """Start a new epoch, which takes over from an earlier one, or with `waits` only if that has ended.
+
+    Return it with what fell back from the earlier one.
+    """
     binds = {"pipeline_id": pipeline_id, "session": name, "ack_deadline_s": rules.ack_deadline_s}
     before = connection.execute(SQL["look_at_session"], binds).one_or_none()
     is_alive = before is not None and before.is_alive
     if waits and is_alive:
         return None
     row = connection.execute(SQL["open_session"], binds).one()
+    fallen: tuple[Fallen, ...] = ()
     if before is not None:
         ids = array([row.session_id])
         reason = f"a later epoch of session {name} took over"
-        fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
+        fallen = fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
     if rules.mode is Mode.KEY_SHARED and not is_alive:
         connection.execute(SQL["share_out_again"], binds)
-    return row
+    return row, fallen
 
 
 def log_opened(session: Session) -> None:
@@ -65,7 +69,7 @@ def lock_if_latest(connection: Connection, pipeline_id: int, session: Session) -
 
 def end_sessions_of(
     connection: Connection, pipeline_id: int, batch: Batch, *, rules: Rules, reason: str | None
-) -> None:
+) -> tuple[Fallen, ...]:
     """End all sessions of a batch. What they hold waits again, and with a reason that counts as a try."""
     prefix = {"pipeline_id": pipeline_id, "prefix": session_of(batch, "")}
     ids = array(connection.execute(SQL["sessions_of_batch"], prefix).scalars().all())
@@ -73,5 +77,5 @@ def end_sessions_of(
     connection.execute(SQL["end_sessions"], binds)
     if reason is None:
         connection.execute(SQL["give_back"], binds)
-    else:
-        fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)
+        return ()
+    return fall_back(connection, pipeline_id, "which_of_sessions", rules=rules, reason=reason, session_ids=ids)

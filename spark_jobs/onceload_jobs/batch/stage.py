@@ -13,6 +13,7 @@ one counts. These tables are attached to the first one by inheritance. For a tra
 records, which have a table of their own; the rows are made of all of them.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import CallAgain
+from onceload_core.events import event
 from onceload_core.postgres.connection import first_line, sqlstate, statements
 from onceload_jobs.pipeline.columns import LINEAGE, Column
 from onceload_jobs.pipeline.declared import Target
@@ -118,9 +120,13 @@ def open_stage(engine: Engine, columns: tuple[Column, ...], target: Target, *, l
 
 def drop_stage(engine: Engine, name: str) -> None:
     """Drop a stage that no batch keeps; the next stage sweeps what cannot be dropped now."""
-    with suppress(DBAPIError, CallAgain), engine.begin() as connection:
-        for _, tables in connection.execute(SQL["stages"], {"name": name}).all():
-            _drop(connection, tables)
+    with suppress(DBAPIError, CallAgain):
+        with engine.begin() as connection:
+            found = connection.execute(SQL["stages"], {"name": name}).all()
+            for _, tables in found:
+                _drop(connection, tables)
+        for stage, _ in found:
+            event("stage_dropped", level=logging.DEBUG, stage=stage)
 
 
 def _drop(connection: Connection, tables: Iterable[str]) -> None:
@@ -161,6 +167,7 @@ def _sweep(holder: Connection) -> int:
                 with suppress(DBAPIError):
                     _drop(holder, tables)
                     swept += 1
+                    event("stage_swept", stage=name)
             holder.execute(SQL["release"], {"name": name})
     return swept
 

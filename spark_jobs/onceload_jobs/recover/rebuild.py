@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from onceload_core.errors import NotFound, SettingRefused
+from onceload_core.events import event
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.postgres.connection import translated
@@ -71,11 +72,28 @@ def rebuild(
     finally:
         engine.dispose()
     report = load(declared, settings, batch=batch, tasks=tasks)
-    if snapshot is None:
-        return Rebuild(report=report, comparison=None)
-    live = _states(declared, settings.ledger)
-    by_content = declared.source.identity is Identity.CONTENT
-    return Rebuild(report=report, comparison=compare_states(snapshot, live, by_content=by_content))
+    comparison = None
+    if snapshot is not None:
+        live = _states(declared, settings.ledger)
+        by_content = declared.source.identity is Identity.CONTENT
+        comparison = compare_states(snapshot, live, by_content=by_content)
+    _log_rebuilt(report, comparison)
+    return Rebuild(report=report, comparison=comparison)
+
+
+def _log_rebuilt(report: Report, comparison: Comparison | None) -> None:
+    compared = {}
+    if comparison is not None:
+        compared = {"snapshot_position": comparison.snapshot_position, "missing": len(comparison.different)}
+    event(
+        "pipeline_rebuilt",
+        pipeline=report.pipeline,
+        batch=report.batch,
+        position=report.position,
+        rows=report.loaded,
+        quarantined=report.quarantined,
+        **compared,
+    )
 
 
 def refuse_loaded(declared: Declared, engine: Engine) -> None:
