@@ -2,9 +2,8 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -13,6 +12,7 @@ from urllib.request import urlopen
 import s3fs
 
 from tests.ports import free_port
+from tests.waiting import until
 
 _PATIENCE_S = 60
 KEY, SECRET = "the-key-of-a-test", "the-secret-of-a-test"
@@ -60,12 +60,10 @@ def object_store(log: Path) -> Iterator[ObjectStore]:
 
 
 def _wait_for(store: ObjectStore, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            with urlopen(store.address, timeout=_PATIENCE_S):
-                return
-        except (URLError, ConnectionError) as error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError("the object store did not start") from error
-            time.sleep(0.05)
+    def answers() -> bool:
+        assert process.poll() is None, "the object store did not start"
+        with suppress(URLError, ConnectionError), urlopen(store.address, timeout=_PATIENCE_S):
+            return True
+        return False
+
+    until(answers, "the object store answers", timeout_s=_PATIENCE_S)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from onceload import cluster
 from tests.object_store import SECRET, object_store
 from tests.ports import free_port
 from tests.servers import execute, temporary_database, temporary_home
+from tests.waiting import until
 
 pytestmark = pytest.mark.long(minutes=4)
 
@@ -69,16 +69,13 @@ class Stand:
 
     def until(self, what, is_so, process=None):
         """Wait until the database answers as wanted."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                if is_so(found := self.ask(what)[0][0]):
-                    return found
-            except psycopg2.errors.UndefinedTable:
-                found = None
-            assert time.monotonic() < deadline, found
+
+        def answers():
             assert process is None or process.poll() is None, process.communicate()
-            time.sleep(0.02)
+            with suppress(psycopg2.errors.UndefinedTable):
+                return is_so(self.ask(what)[0][0])
+
+        until(answers, what, timeout_s=PATIENCE_S)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-import time
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -22,6 +22,7 @@ from tests.cluster.compose import ROOT, SECRETS, Here, binds, made_up, services
 from tests.dags.stand import check_success
 from tests.servers import execute, temporary_home
 from tests.tcp_server import address_of_our_own, tcp_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.long(minutes=6)
 
@@ -139,7 +140,8 @@ def at_work(built):
             with parts.running():
                 for name in LASTING:
                     try:
-                        until(lambda name=name: here.is_well(name), parts)
+                        is_up = partial(is_well, here, name, parts)
+                        until(is_up, f"{name} is well", timeout_s=PATIENCE_S, every_s=0.5)
                     except NotStarted as error:
                         raise AssertionError(Path(error.log).read_text()[-2000:]) from error
                 yield here, home, admin.replace("/postgres?", "/warehouse?"), given
@@ -190,13 +192,9 @@ def prepare(admin, here, given):
     subprocess.run(["bash", str(ROOT / "compose" / "databases.sh")], env=environment, check=True, capture_output=True)
 
 
-def until(is_so, parts=None):
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        if parts is not None:
-            parts.check()
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+def is_well(here, name, parts):
+    parts.check()
+    return here.is_well(name)
 
 
 def test_the_commands_of_the_compose_file_load_exactly_once_on_its_cluster(at_work):

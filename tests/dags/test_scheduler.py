@@ -25,6 +25,7 @@ from tests.dags.mailbox import mailbox, text_of
 from tests.dags.stand import end, processes_of, scheduler_of
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
+from tests.waiting import until
 
 pytestmark = pytest.mark.long(minutes=5)
 
@@ -238,10 +239,8 @@ def test_a_part_that_dies_is_started_again_without_what_it_has_left_behind(runni
     assert of_it
 
     died.kill()
-    until = time.monotonic() + _PATIENCE_S
-    while "Airflow's scheduler has ended (exit code -9), and is restarted" not in capsys.readouterr().err:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    restarted = "Airflow's scheduler has ended (exit code -9), and is restarted"
+    until(lambda: restarted in capsys.readouterr().err, "the scheduler is restarted", timeout_s=_PATIENCE_S)
     (landing / "others" / "d.jsonl").write_text('{"n": 6}\n')
     loaded = api.run("ingest__others", "after")
 
@@ -257,11 +256,11 @@ def test_two_schedulers_at_once_load_each_row_once(running, landing):
     first = scheduler_of(landing.parent)
     ((newest,),) = execute(metadata, "SELECT max(id) FROM job WHERE job_type = 'SchedulerJob'")
     asked = f"SELECT DISTINCT queued_by_job_id FROM task_instance WHERE queued_by_job_id >= {newest}"
-    until, rounds = time.monotonic() + _PATIENCE_S, 0
+    ends, rounds = time.monotonic() + _PATIENCE_S, 0
     with subprocess.Popen(first.cmdline(), env=first.environ(), stdout=subprocess.DEVNULL) as second:
         try:
             while len(execute(metadata, asked)) < 2:
-                assert time.monotonic() < until, "one of them does nothing"
+                assert time.monotonic() < ends, "one of them does nothing"
                 rounds += 1
                 for name in pairs:
                     (landing / name / f"{rounds}.jsonl").write_text(f'{{"n": {rounds}}}\n')

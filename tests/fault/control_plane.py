@@ -33,6 +33,7 @@ from onceload.airflow_api import AirflowApi, AirflowUnfit
 from tests.fault.server import CrashableServer
 from tests.ports import free_port
 from tests.servers import execute, temporary_home
+from tests.waiting import until
 
 #: The longest that a run may take to its end after the last strike that met it.
 _PATIENCE_S = 600.0
@@ -230,14 +231,15 @@ class Stand:
 
     def wait_for_dags(self) -> None:
         names = {f"ingest__{kind}" for kind in Kind}
-        until = time.monotonic() + _PATIENCE_S
-        while not names <= {each["dag_id"] for each in self.ask("/api/v2/dags")["dags"]}:
-            assert time.monotonic() < until, "no DAGs"
-            time.sleep(0.5)
+
+        def are_known() -> bool:
+            return names <= {each["dag_id"] for each in self.ask("/api/v2/dags")["dags"]}
+
+        until(are_known, "Airflow knows the DAGs", timeout_s=_PATIENCE_S, every_s=0.5)
 
     def ask(self, path: str, said: object = None) -> Any:
         """What Airflow answers, as soon as it does: it may be down, or its database."""
-        until = time.monotonic() + _PATIENCE_S
+        ends = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 return self._api.ask(path, said)
@@ -247,7 +249,7 @@ class Stand:
                     return {}
                 is_refused = 0 < unfit.code < HTTPStatus.INTERNAL_SERVER_ERROR
                 is_refused = is_refused and unfit.code != HTTPStatus.UNAUTHORIZED
-                if is_refused or time.monotonic() > until:
+                if is_refused or time.monotonic() > ends:
                     raise AssertionError(str(unfit)) from unfit
             time.sleep(0.5)
 
@@ -261,9 +263,9 @@ class Stand:
 
     def left_behind(self) -> Outcome:
         """Find what is still there though nothing is to be done."""
-        until = time.monotonic() + 60.0
-        while (spark := self.processes("java")) and time.monotonic() < until:
-            time.sleep(0.5)
+        with suppress(AssertionError):
+            until(lambda: not self.processes("java"), "no process of Spark is left", every_s=0.5)
+        spark = self.processes("java")
         runs = execute(
             _metadata(self.running.dsn), "SELECT dag_id, run_id FROM dag_run WHERE state IN ('running', 'queued')"
         )
@@ -558,12 +560,12 @@ def _note(n: int) -> str:
 
 
 def _until_answered(ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-    until = time.monotonic() + _PATIENCE_S
+    ends = time.monotonic() + _PATIENCE_S
     while True:
         try:
             return ask()
         except psycopg2.OperationalError:
-            if time.monotonic() > until:
+            if time.monotonic() > ends:
                 raise
             time.sleep(0.2)
 

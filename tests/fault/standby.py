@@ -6,7 +6,6 @@ ends no connection: only the death of the old primary does.
 
 import os
 import subprocess
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,9 +20,9 @@ from psycopg2.extensions import parse_dsn
 
 from onceload import embedded
 from tests.servers import execute, temporary_home
+from tests.waiting import until
 
 _PATIENCE_S = 600.0
-_LOOKS_EVERY_S = 0.02
 
 
 class NeverCame(AssertionError):
@@ -31,11 +30,7 @@ class NeverCame(AssertionError):
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + _PATIENCE_S
-    while not holds():
-        if time.monotonic() > until:
-            raise NeverCame(f"not within {_PATIENCE_S:.0f} s: {what}")
-        time.sleep(_LOOKS_EVERY_S)
+    until(holds, what, timeout_s=_PATIENCE_S, error=NeverCame)
 
 
 class Successor(StrEnum):

@@ -8,6 +8,7 @@ from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from onceload_core.spans import SpanSet
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -39,13 +40,12 @@ def ledger(engine):
 
 @pytest.fixture
 def wait_until_blocked(engine):
+    def count_blocked():
+        with engine.begin() as connection:
+            waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            return connection.execute(waiting).scalar_one()
+
     def wait(backends=1):
-        with engine.connect() as connection:
-            for _ in range(3000):
-                waiting = text("SELECT pg_sleep(0.01), count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-                if connection.execute(waiting).one().count >= backends:
-                    return
-                connection.rollback()
-        pytest.fail("no session waited for the lock")
+        until(lambda: count_blocked() >= backends, f"{backends} sessions wait for a lock", timeout_s=30)
 
     return wait

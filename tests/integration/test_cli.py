@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import version
 from io import StringIO
@@ -28,6 +27,7 @@ from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
 from onceload_core.spans import SpanSet
+from tests.waiting import until
 
 COMMANDS = [
     ["init"],
@@ -205,14 +205,16 @@ def test_a_load_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(dsn, tmp
             stderr=stderr,
         ) as load,
     ):
-        assert until(lambda: "java" in names_of(load.pid), timeout_s=60)
+        until(lambda: "java" in names_of(load.pid), "Spark starts")
         load.send_signal(number)
         code = load.wait(60)
 
-    is_ended = until(lambda: not left_with(dsn), timeout_s=30)
-    for each in left_with(dsn):
-        each.kill()
-    assert (code, is_ended) == (1, True)
+    try:
+        until(lambda: not left_with(dsn), "no process of the load is left", timeout_s=30)
+    finally:
+        for each in left_with(dsn):
+            each.kill()
+    assert code == 1
     assert "onceload: interrupted." in said.read_text()
 
 
@@ -239,13 +241,6 @@ def left_with(dsn):
             if each.environ().get("ONCELOAD_DSN") == dsn:
                 found.append(each)
     return found
-
-
-def until(is_so, *, timeout_s):
-    ends = time.monotonic() + timeout_s
-    while not (so := is_so()) and time.monotonic() < ends:
-        time.sleep(0.02)
-    return so
 
 
 def test_events_are_json_if_that_is_asked_for(dsn, tmp_path):

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from onceload import embedded
 from onceload.embedded import is_running, running
 from onceload_core.errors import DatabaseUnreachable, SettingRefused
 from tests.servers import execute, temporary_home
+from tests.waiting import until
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change users or mount a small disk")
 CHECKOUT = Path(__file__).parents[2]
@@ -102,13 +102,6 @@ def end(*processes: psutil.Process) -> None:
         with suppress(psutil.NoSuchProcess):
             each.kill()
     assert psutil.wait_procs(processes, timeout=30)[1] == []
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("version", [16, 18])
@@ -443,4 +436,4 @@ def test_a_signal_that_ends_the_user_in_order_stops_the_server(home):
         user.process.send_signal(signal.SIGINT)
         user.process.communicate(timeout=60)
 
-    wait_until(lambda: not is_running(home))
+    until(lambda: not is_running(home))

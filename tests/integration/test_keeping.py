@@ -8,8 +8,9 @@ import pytest
 from onceload.embedded import is_running, running
 from onceload.keeping import keep
 from tests.integration.test_cli import in_a_process
-from tests.integration.test_embedded import end, kill_everything, postmaster, user_of, wait_until
+from tests.integration.test_embedded import end, kill_everything, postmaster, user_of
 from tests.servers import execute, temporary_home
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_server_that_is_kept_serves_until_its_end_is_asked_for(home):
     assert len(keepers_of(home)) == 1
 
     assert look(home, ONCELOAD_EMBEDDED_KEEP="0s") == ""
-    wait_until(lambda: not is_running(home) and not keepers_of(home))
+    until(lambda: not is_running(home) and not keepers_of(home))
 
 
 @pytest.mark.long
@@ -64,7 +65,7 @@ def test_a_keeper_whose_time_is_over_leaves_the_server_to_its_users(home):
     with running(home) as dsn:
         assert keep(home, for_s=3600)
         assert not keep(home, for_s=0)
-        wait_until(lambda: not keepers_of(home))
+        until(lambda: not keepers_of(home))
         assert execute(dsn, "SELECT 1") == [(1,)]
 
         assert keep(home, for_s=3600)
@@ -94,7 +95,7 @@ def test_a_keeper_stops_the_server_when_its_time_is_over(home):
         (home / "postgres-18" / "keep.lock").write_bytes(b"%020.3f" % 9e14)
         assert keep(home, for_s=0.1)
 
-    wait_until(lambda: not is_running(home) and not keepers_of(home))
+    until(lambda: not is_running(home) and not keepers_of(home))
 
 
 def test_nothing_runs_on_without_its_data(home):
@@ -105,6 +106,6 @@ def test_nothing_runs_on_without_its_data(home):
 
     moved = home.rename(home.with_name("moved"))
 
-    wait_until(lambda: not server.is_running() and not keepers_of(home))
+    until(lambda: not server.is_running() and not keepers_of(home))
     with running(moved) as dsn:
         assert execute(dsn, "SELECT n FROM kept") == [(1,)]

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -22,6 +22,7 @@ from onceload import cli
 from onceload_core.postgres import LedgerSettings, PostgresSnapshots, connect
 from tests.ports import free_port
 from tests.servers import as_member, execute
+from tests.waiting import until
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
 PATIENCE_S = 60
@@ -130,24 +131,17 @@ def test_an_expired_claim_and_a_dead_letter_are_not_open_work(folder, dsn, capsy
     assert age_s == pytest.approx(7 * 86400, abs=PATIENCE_S)
 
 
-def until(ask, is_so):
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if is_so(found := ask()):
-                return found
-        except (URLError, ConnectionError):
-            found = None
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-
-
 def test_they_are_served_through_a_database_that_goes_away_until_they_are_stopped(folder, dsn):
     port = free_port()
 
     def ask():
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
             return figures(answer.read().decode())
+
+    def shown(is_so):
+        """The metrics, if they are as wanted."""
+        with suppress(URLError, ConnectionError):
+            return found if is_so(found := ask()) else None
 
     command = [sys.executable, "-m", "onceload", "metrics", "--port", str(port), "--look-every", "1"]
     served = subprocess.Popen(
@@ -157,9 +151,9 @@ def test_they_are_served_through_a_database_that_goes_away_until_they_are_stoppe
     )
     with served:
         try:
-            before = until(ask, lambda found: ("lag_files", "events") in found)
+            before = until(partial(shown, lambda found: ("lag_files", "events") in found), timeout_s=PATIENCE_S)
             consume(dsn, folder, day="2026-01-02")
-            after = until(ask, lambda found: found["lag_files", "events"] == 0)
+            after = until(partial(shown, lambda found: found["lag_files", "events"] == 0), timeout_s=PATIENCE_S)
             database = dsn.rpartition("/")[2].partition("?")[0]
             server = dsn.replace(f"/{database}?", "/postgres?")
             execute(server, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")

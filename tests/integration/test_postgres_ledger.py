@@ -29,6 +29,7 @@ from onceload_core.postgres.recovery import recover_state
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
 from tests.servers import execute
+from tests.waiting import until
 
 pytestmark = pytest.mark.every_postgres
 
@@ -220,13 +221,13 @@ def test_how_long_a_worker_may_stop_in_mid_transaction_is_a_setting(dsn):
 
 
 def wait_until_ended(engine):
-    busy = text("SELECT pg_sleep(0.01), count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
-    with engine.connect() as connection:
-        for _ in range(3000):
-            if not connection.execute(busy).one().count:
-                return
-            connection.rollback()
-    pytest.fail("the server let the idle transaction be")
+    busy = text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
+
+    def is_ended():
+        with engine.begin() as connection:
+            return not connection.execute(busy).scalar_one()
+
+    until(is_ended, "the server ends the idle transaction", timeout_s=30)
 
 
 def test_two_loaders_of_one_name_fence_each_other_by_epoch(ledger):

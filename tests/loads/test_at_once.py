@@ -44,6 +44,7 @@ from onceload_jobs.write.find_refused import refused_rows
 from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
+from tests.waiting import until
 
 
 @dataclass
@@ -355,7 +356,7 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     def merge_while_it_is_retried(*arguments):
         merged = merge_in(*arguments)
         retrying.start()
-        until_somebody_waits(loads)
+        wait_for_blocked_session(loads)
         return merged
 
     monkeypatch.setattr("onceload_jobs.publish.publish.merge_in", merge_while_it_is_retried)
@@ -365,11 +366,9 @@ def test_a_retried_record_does_not_take_the_place_of_a_later_one_that_is_just_lo
     assert [int(amount) for amount in loads.rows("amount")] == [5]
 
 
-def until_somebody_waits(loads: Loads) -> None:
-    until = time.monotonic() + 30
-    while not execute(loads.admin_dsn, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-        assert time.monotonic() < until, "no load came to wait"
-        time.sleep(0.01)
+def wait_for_blocked_session(loads: Loads) -> None:
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    until(lambda: execute(loads.admin_dsn, blocked), "a session waits for a lock")
 
 
 @STAGED
@@ -457,11 +456,9 @@ def test_a_stage_is_held_for_as_long_as_it_is_filled_whatever_the_server_does_to
     loads.write("a.jsonl", lines(1, 2))
 
     def sweep():
-        until = time.monotonic() + 30
         with closing(psycopg2.connect(loads.dsn)) as idle:
-            while execute(loads.admin_dsn, f"SELECT 1 FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"):
-                assert time.monotonic() < until, "the server lets a session be idle"
-                time.sleep(0.05)
+            there = f"SELECT 1 FROM pg_stat_activity WHERE pid = {idle.info.backend_pid}"
+            until(lambda: not execute(loads.admin_dsn, there), "the server ends an idle session")
         # By now it would have ended one that was opened before, and says nothing.
         with loads.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
             _sweep(holder)

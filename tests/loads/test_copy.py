@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from itertools import chain, repeat
 
 import pgpq
@@ -16,6 +15,7 @@ from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.write import binary_copy
 from onceload_jobs.write.binary_copy import copy_in
 from tests.servers import execute
+from tests.waiting import until
 
 COLUMNS = (parse_column("id", "bigint"),)
 ROWS = pa.table({"id": [1, 2, 3]})
@@ -61,9 +61,8 @@ def test_a_copy_ends_with_the_first_signal(connection, monkeypatch, dsn):
     monkeypatch.setattr(binary_copy, "_encoded", lambda *_: chain([header], repeat(rows, 2_000_000)))
 
     def interrupt():
-        until = time.monotonic() + 30
-        while not execute(dsn, "SELECT 1 FROM pg_stat_progress_copy WHERE bytes_processed > 1000000"):
-            assert time.monotonic() < until
+        copies = "SELECT 1 FROM pg_stat_progress_copy WHERE bytes_processed > 1000000"
+        until(lambda: execute(dsn, copies), "the copy runs")
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)

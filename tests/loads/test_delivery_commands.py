@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from onceload_core.errors import ExitCode
 from onceload_jobs.read.checked_parts import read_parts
 from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
+from tests.waiting import until
 
 pytestmark = pytest.mark.usually_staged
 
@@ -154,14 +154,9 @@ def test_a_follower_that_is_asked_to_stop_ends_well_and_holds_nothing(loads, fil
     environment = {**os.environ, "ONCELOAD_DSN": loads.dsn}
     follower = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        until = time.monotonic() + 60
-        while len(loads.rows_or_none()) < 60:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: len(loads.rows_or_none()) >= 60, "all rows are loaded")
         loads.write("c.jsonl", line(900))
-        while len(loads.rows()) < 61:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: len(loads.rows()) >= 61, "the new row is loaded")
         follower.send_signal(number)
         document, said = follower.communicate(timeout=60)
     finally:

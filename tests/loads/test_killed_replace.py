@@ -3,7 +3,6 @@
 It waits at a gate, which is in the database at one moment of its life, until it is killed there.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -26,9 +25,9 @@ from onceload_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of
 from tests.loads.worker import running_load
+from tests.waiting import until
 
 _PATIENCE_S = 60
-_PACE_S = 0.02
 _KEY = 20_261_122
 
 
@@ -72,7 +71,7 @@ class Gate:
     def open(self) -> None:
         """And wait until all who came through, though they may be dead, have ended their transactions."""
         self._ask(f"SELECT pg_advisory_unlock({_KEY})")
-        _wait_until(lambda: self._count("true") == 0)
+        until(lambda: self._count("true") == 0)
 
     def _count(self, condition: str) -> int:
         there = f"locktype = 'advisory' AND classid = 0 AND objid = {_KEY} AND {condition}"
@@ -83,13 +82,6 @@ class Gate:
             cursor.execute(query)
             ((found,),) = cursor.fetchall()
             return int(found)
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + _PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(_PACE_S)
 
 
 @contextmanager
@@ -177,7 +169,7 @@ def killed_at(
         process = get_context("spawn").Process(target=call, args=(loads.declared, replacing.settings(), "first"))
         process.start()
         try:
-            _wait_until(lambda: gate.is_reached() or not process.is_alive())
+            until(lambda: gate.is_reached() or not process.is_alive())
             assert gate.is_reached(), "it ended before it could be killed"
         finally:
             process.kill()

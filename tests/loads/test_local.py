@@ -1,7 +1,6 @@
 """Loads by processes of this machine, real ones, and how each of them ends."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,6 +31,7 @@ from onceload_jobs.work.local.tasks import LocalTasks
 from onceload_jobs.work.local.while_spark_starts import TasksWhileSparkStarts
 from tests.loads.conftest import Loads, line
 from tests.loads.worker import running_load
+from tests.waiting import until
 
 _PATIENCE_S = 60
 _ROWS = 2000
@@ -60,14 +60,6 @@ def session_processes() -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             if "forkserver" in " ".join(child.cmdline()):
                 found += child.children()
-    return found
-
-
-def wait_for(holds: Callable[[], Any]) -> Any:
-    until = time.monotonic() + _PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
     return found
 
 
@@ -233,7 +225,7 @@ def test_a_small_load_that_asks_for_a_cluster_runs_there(loads, spark, monkeypat
 @contextmanager
 def once_there_is_a_session_process(call: Callable[[], None]) -> Iterator[None]:
     def call_then() -> None:
-        wait_for(session_processes)
+        until(session_processes, "sessions run")
         call()
 
     caller = threading.Thread(target=call_then)

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -29,9 +28,9 @@ from onceload_jobs.write import evolve
 from onceload_jobs.write.evolve import TableHeld, evolve_target
 from tests.loads.conftest import COLUMNS, InThisProcess, Loads
 from tests.servers import execute
+from tests.waiting import until
 
 _PATIENCE_S = 60
-_PACE_S = 0.02
 _GATE = 20_261_127
 WITH_CITY = COLUMNS | {"city": "text"}
 TYPES = (
@@ -364,7 +363,7 @@ def test_a_reader_that_ends_lets_the_load_go_on(loaded):
         loader = threading.Thread(target=loaded.load)
         loader.start()
         waits = "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND NOT granted"
-        wait_until(lambda: execute(loaded.admin_dsn, waits) == [(1,)])
+        until(lambda: execute(loaded.admin_dsn, waits) == [(1,)])
     loader.join()
 
     assert loaded.rows("id, city") == [(1, None), (2, None), (3, "Oslo")]
@@ -380,10 +379,10 @@ def test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first(loaded)
         changes = threading.Thread(target=evolve_target, args=(loaded.engine, declared, session), kwargs=more)
         changes.start()
         waits = "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND NOT granted"
-        wait_until(lambda: execute(loaded.admin_dsn, waits) == [(1,)])
+        until(lambda: execute(loaded.admin_dsn, waits) == [(1,)])
         # One that has waited for a second has looked for a deadlock; from then on, the other one would find it.
         looks = f"{waits} AND waitstart > clock_timestamp() - interval '1.5 s'"
-        wait_until(lambda: execute(loaded.admin_dsn, looks) == [(0,)])
+        until(lambda: execute(loaded.admin_dsn, looks) == [(0,)])
         execute_in("SELECT 1 FROM onceload.pipeline FOR NO KEY UPDATE")
     changes.join()
 
@@ -438,7 +437,7 @@ def test_two_loads_at_once_add_the_column_once(loaded):
         for each in both:
             each.start()
         waits = "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND NOT granted"
-        wait_until(lambda: execute(loaded.admin_dsn, waits)[0][0] > 0)
+        until(lambda: execute(loaded.admin_dsn, waits)[0][0] > 0)
     for each in both:
         each.join()
 
@@ -475,7 +474,7 @@ def gate(moment: str, dsn: str) -> Iterator[Callable[[], bool]]:
             yield lambda: execute(dsn, f"{waiting} AND NOT granted") == [(1,)]
         finally:
             cursor.execute(f"SELECT pg_advisory_unlock({_GATE})")
-            wait_until(lambda: execute(dsn, waiting) == [(0,)])
+            until(lambda: execute(dsn, waiting) == [(0,)])
             cursor.execute("DROP FUNCTION wait_at_gate CASCADE")
 
 
@@ -493,7 +492,7 @@ def test_a_load_that_is_killed_around_the_change_and_called_again_loads_each_rec
         process = get_context("spawn").Process(target=load_first, args=(loaded.declared, settings))
         process.start()
         try:
-            wait_until(lambda: is_reached() or not process.is_alive())
+            until(lambda: is_reached() or not process.is_alive())
             assert is_reached(), "it ended before it could be killed"
         finally:
             process.kill()
@@ -504,10 +503,3 @@ def test_a_load_that_is_killed_around_the_change_and_called_again_loads_each_rec
     loaded.load(batch="first")
     assert loaded.rows("id, city") == [(1, None), (2, None), (3, "Oslo")]
     assert verify(loaded.declared, loaded.engine).differing == 0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + _PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(_PACE_S)

@@ -2,7 +2,7 @@
 
 import gzip
 import sys
-import time
+import threading
 from dataclasses import replace
 
 import pytest
@@ -20,21 +20,33 @@ from onceload_jobs.work.progress import Progress, Waiting
 from tests.loads.conftest import InThisProcess, Loads, line
 
 
-class Slow(InThisProcess):
-    """Lingers after the work, so that the test has the time to look at it."""
+class UntilReported(InThisProcess):
+    """Ends only after two reports on the work that is done: the first may have been begun before."""
+
+    def __init__(self, on_progress):
+        self._on_progress = on_progress
+        self._reported = threading.Event()
+
+    def report(self, found):
+        try:
+            self._on_progress(found)
+        finally:
+            self._reported.set()
 
     def run(self, job, sessions):
         notes = super().run(job, sessions)
-        time.sleep(0.5)
+        for _ in range(2):
+            self._reported.clear()
+            assert self._reported.wait(60), "there was no report on a load that is not over"
         return notes
 
 
-def progress_of(loads: Loads, monkeypatch, **changes) -> list[Progress]:
+def progress_of(loads: Loads, monkeypatch, on_progress=None) -> list[Progress]:
     monkeypatch.setattr(progress, "_EVERY_S", 0.05)
     reported: list[Progress] = []
-    changes = {"on_progress": reported.append, **changes}
-    settings = replace(LoadSettings(ledger=LedgerSettings(dsn=loads.dsn)), **changes)
-    report = load(loads.declared, settings, batch=Batch("b"), tasks=Slow())
+    tasks = UntilReported(on_progress or reported.append)
+    settings = LoadSettings(ledger=LedgerSettings(dsn=loads.dsn), on_progress=tasks.report)
+    report = load(loads.declared, settings, batch=Batch("b"), tasks=tasks)
     assert report.loaded == 100
     return reported
 

@@ -23,7 +23,8 @@ from onceload_jobs.recover.retry import retry
 from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, line
-from tests.loads.test_killed_replace import Moment, _wait_until, gate_at
+from tests.loads.test_killed_replace import Moment, gate_at
+from tests.waiting import until
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
 NO_LINEAGE = Target(schema="public", table="target", lineage=False)
@@ -134,7 +135,7 @@ def test_a_record_that_is_retried_while_its_file_is_replaced_is_not_there_twice(
 
     with gate_at(Moment.OLD_ROWS_DELETED, loads.admin_dsn) as gate, ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(load_again, loads, accepted=accepted)
-        _wait_until(lambda: gate.is_reached() or replacing.done())
+        until(lambda: gate.is_reached() or replacing.done())
         retried = retry_all(loads, fixed=line(2))
         gate.open()
         report = replacing.result()

@@ -6,7 +6,6 @@ COMMIT stays without an answer. In the end a quiet load makes good whatever was 
 
 import shutil
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +71,7 @@ from tests.loads.operations import (
     Verify,
 )
 from tests.servers import execute, temporary_database
+from tests.waiting import until
 
 _PATIENCE_S = 30
 #: Whole loads are slow: an eighth of the examples of other tests.
@@ -319,10 +319,7 @@ class World:
             "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
             " WHERE locktype = 'advisory' AND datname = current_database()"
         )
-        until = time.monotonic() + _PATIENCE_S
-        while self._count(held):
-            assert time.monotonic() < until, "a dead loader still holds its stage"
-            time.sleep(0.01)
+        until(lambda: not self._count(held), "no dead loader holds its stage", timeout_s=_PATIENCE_S)
 
     def _handed_out(self) -> set[str]:
         """Files with a delivery that waits or is held, and that the session that takes it commits."""

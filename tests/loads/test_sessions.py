@@ -40,6 +40,7 @@ from onceload_jobs.work import session as work
 from onceload_jobs.work.load_delivery import load_delivery
 from onceload_jobs.work.session import Worker
 from tests.loads.conftest import InThisProcess, Loads, line
+from tests.waiting import until
 
 ROWS, FILES = 40, 4
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
@@ -97,13 +98,6 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         thread.join(timeout=120)
         assert not thread.is_alive()
     return results
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def pass_time(loads: Loads, seconds: float) -> None:

@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -41,6 +40,7 @@ from onceload_jobs.work.spark.reports import message_of, sql_state_of
 from onceload_jobs.work.spark.tasks import SparkTasks, _read, _stage
 from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import Loads, line
+from tests.waiting import until
 
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])
 
@@ -477,12 +477,10 @@ def _crashes_once(dsn: str, home: Path, crashed: Path, *arguments: Any) -> Itera
     context = TaskContext.get()
     if context and context.partitionId() == _BRANCH and not crashed.exists():
         with create_engine(dsn).begin() as connection:
-            until = time.monotonic() + 60
-            while not (
-                staged := [*connection.execute(_STAGED_ROWS).scalars(), *map(str, home.glob("onceload-rows-*/*"))]
-            ):
-                assert time.monotonic() < until, "nothing of the first branch was staged"
-                time.sleep(0.05)
+            staged = until(
+                lambda: [*connection.execute(_STAGED_ROWS).scalars(), *map(str, home.glob("onceload-rows-*/*"))],
+                "rows of the first branch are staged",
+            )
             tables = connection.execute(_STAGES).scalars().all()
             connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
         crashed.write_text("\n".join(staged))

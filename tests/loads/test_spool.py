@@ -22,8 +22,8 @@ from onceload_jobs.publish import early_copy, postgres_transform
 from onceload_jobs.publish import publish as publishing
 from onceload_jobs.write.binary_copy import copy_encoded
 from tests.loads.conftest import InThisProcess, Loads, line
-from tests.loads.test_sessions import until
 from tests.servers import execute
+from tests.waiting import until
 
 pytestmark = pytest.mark.parametrize("publish", [Publish.STAGED])
 

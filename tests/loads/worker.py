@@ -11,15 +11,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from threading import Event
 from typing import IO, Any
 
 import psutil
 import pyspark
 
+from tests.waiting import until
+
 _PATIENCE_S = 300
-#: Between two looks at whether something has come about.
-_PACE_S = 0.02
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK_HOME = Path(pyspark.__file__).parent
 #: Spark's Python workers are forked from a daemon, local sessions from a fork server.
@@ -63,8 +62,7 @@ class RunningLoad:
 
     def look_until(self, holds: Callable[[], bool]) -> bool:
         """As above; false if the load ends first."""
-        if not _look_until(lambda: not self.is_running or holds()):
-            raise NotAsPlanned(f"nothing came about within {_PATIENCE_S} s")
+        until(lambda: not self.is_running or holds(), timeout_s=_PATIENCE_S, error=NotAsPlanned)
         return self.is_running
 
     def kill_driver(self) -> None:
@@ -117,11 +115,6 @@ class RunningLoad:
 
     def workers(self) -> list[psutil.Process]:
         return [each for each in self._descendants() if _is_worker(each)]
-
-
-def _look_until(holds: Callable[[], bool]) -> bool:
-    never = Event()
-    return any(holds() or never.wait(_PACE_S) for _ in range(round(_PATIENCE_S / _PACE_S)))
 
 
 def _descendants_of(pid: int) -> set[psutil.Process]:
@@ -267,12 +260,8 @@ def _daemon(name: str, *arguments: str, log: Path) -> Iterator[psutil.Process]:
 
 def _find_in(log: Path, pattern: str) -> str:
     """The first place in a log that is like this, as soon as it is there."""
-    found: list[str] = []
-
-    def look() -> bool:
-        found[:] = re.findall(pattern, log.read_text(encoding="utf-8"))
-        return bool(found)
-
-    if not _look_until(look):
-        raise NotAsPlanned(f"{pattern} is not in what Spark said: {log.read_text(encoding='utf-8')}")
+    what = f"{pattern} is in {log}, where Spark writes"
+    found: list[str] = until(
+        lambda: re.findall(pattern, log.read_text(encoding="utf-8")), what, timeout_s=_PATIENCE_S, error=NotAsPlanned
+    )
     return found[0]

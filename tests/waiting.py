@@ -1,0 +1,24 @@
+"""Waiting for a condition that other processes, threads or servers bring about."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+def until(
+    holds: Callable[[], Found],
+    what: str = "the condition holds",
+    *,
+    timeout_s: float = 60.0,
+    every_s: float = 0.02,
+    error: type[AssertionError] = AssertionError,
+) -> Found:
+    """Look again and again; return the first answer that is true, or fail with the last one."""
+    ends = time.monotonic() + timeout_s
+    while not (found := holds()):
+        if time.monotonic() > ends:
+            raise error(f"waited {timeout_s:g} s in vain until {what}: the last answer was {found!r}")
+        time.sleep(every_s)
+    return found
