@@ -10,6 +10,8 @@ from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnaps
 from onceload_core.spans import SpanSet
 from tests.waiting import until
 
+LONG = "landing/events/2026/11/21/a-very-long-name-of-a-file-from-a-device-that-nobody-wanted-to-shorten.jsonl.gz"
+
 
 @pytest.fixture
 def engine(dsn):
@@ -36,6 +38,19 @@ def ledger(engine):
         if number == 2:
             PostgresSnapshots(engine).take("events")
     return ledger
+
+
+@pytest.fixture
+def loaded(engine):
+    """One pipeline with two commits of a file with a long name."""
+    ledger = PostgresLedger(engine)
+    ledger.declare(Pipeline(name="events"))
+    producer_id = ledger.register("events", [(LONG, 1), ("\x1b[31mred\n", 1)])[LONG, 1]
+    session = ledger.open_session("events", SessionName("loader"))
+    for first in (0, 1000):
+        advance = Advance(producer_id=producer_id, spans=SpanSet.of((first, first + 500)), rows=5)
+        ledger.commit(Commit(session=session, batch=Batch("b"), advances=(advance,), write_rows=lambda _: 0))
+    return engine
 
 
 @pytest.fixture

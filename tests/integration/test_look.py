@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from onceload import cli, looking, psql
-from tests.integration.test_cli import on_a_terminal, onceload
+from tests.integration.shell import on_a_terminal, onceload
 from tests.servers import execute, temporary_home
 
 ODD = """

@@ -15,14 +15,16 @@ from onceload.settings import Settings
 from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline, SnapshotPolicy
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
+from onceload_core.postgres.quarantine import Selection, find_records
 from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Declared, Format, Publish, Source, Target
+from onceload_jobs.pipeline.declared import Declared, Format, Identity, Publish, Source, Target, UnknownFields
 from onceload_jobs.read.board_work import Delivery
+from onceload_jobs.recover.retry import retry
 from onceload_jobs.work.session import work
 from tests.servers import as_member, execute
 
@@ -146,3 +148,41 @@ def loads(tmp_path: Path, dsn: str, publish: Publish) -> Iterator[Loads]:
         declared=replace(declared_for(folder), publish=publish),
     )
     engine.dispose()
+
+
+@pytest.fixture
+def logs(loads: Loads) -> Loads:
+    """Logs that are known by their content."""
+    source = replace(loads.declared.source, path=str(loads.folder / "*.log*"), identity=Identity.CONTENT)
+    loads.declared = replace(loads.declared, source=source)
+    return loads
+
+
+@pytest.fixture
+def grown(loads: Loads) -> Loads:
+    """Four commits: of a file that grows, and of others beside it; one record is bad, and one is retried."""
+    loads.write("a.jsonl", line(1) + "{broken\n" + line(2, amount="x"))
+    loads.load()
+    with (loads.folder / "a.jsonl").open("a") as file:
+        file.write(line(3))
+    loads.load()
+    loads.write("b.jsonl", line(4) + "{also broken\n")
+    loads.load()
+    kept = [each for each in find_records(loads.engine, Selection(pipeline="events")) if b'"x"' in each.raw]
+    fixed = {kept[0].quarantine_id: line(2).encode().rstrip()}
+    retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
+    return loads
+
+
+def strange(number: int) -> str:
+    """A record with a field that is not declared; whether it is bad is the pipeline's word."""
+    return json.dumps({"id": number, "amount": "2.50", "note": "x", "surprise": 1}) + "\n"
+
+
+@pytest.fixture
+def two_strange(loads: Loads) -> Loads:
+    """1 and 4 are loaded; 2 and 3 are in quarantine, and good as soon as the pipeline ignores unknown fields."""
+    loads.write("a.jsonl", line(1) + strange(2) + strange(3) + line(4))
+    loads.load(unknown_fields=UnknownFields.FAIL)
+    assert loads.rows() == [1, 4]
+    return loads

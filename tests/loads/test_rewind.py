@@ -2,86 +2,35 @@
 
 import json
 import random
-from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from onceload.cli import main
-from onceload.snapshot_file import read_snapshot, write_snapshot
 from onceload_core.errors import (
     CommitOutcomeUnknown,
     NotFound,
     PipelineBusy,
     SessionFenced,
     SettingRefused,
-    StateDiffers,
 )
-from onceload_core.names import Batch, Position, SessionName
+from onceload_core.names import Batch, SessionName
 from onceload_core.pipeline import Pipeline
 from onceload_core.ports import Advance, Commit
-from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect, recover_state
+from onceload_core.postgres import LedgerSettings, PostgresLedger, PostgresSnapshots, connect
 from onceload_core.postgres import rewind as core
-from onceload_core.postgres.quarantine import Selection, find_records
 from onceload_core.replay import Condition, Counts, replay
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import Order
-from onceload_jobs.load.settings import LoadSettings, new_batch
 from onceload_jobs.pipeline.columns import parse_column
-from onceload_jobs.pipeline.declared import Identity, MessageId, OnRewrite, Publish, RecordProducer, Write
-from onceload_jobs.recover.rebuild import rebuild
-from onceload_jobs.recover.retry import retry
-from onceload_jobs.recover.rewind import rewind
+from onceload_jobs.pipeline.declared import MessageId, OnRewrite, Publish, RecordProducer
 from onceload_jobs.verify.verify import verify
-from tests.loads.conftest import InThisProcess, line
-from tests.servers import execute, temporary_database
+from tests.loads.conftest import line
+from tests.loads.rewinding import START, back, everything, pipeline_file, proven
+from tests.servers import execute
 
 pytestmark = pytest.mark.usually_staged
-
-START = Position(0)
-
-
-def back(loads, to=None, **options):
-    position = None if to is None else Position(to)
-    return rewind(loads.declared, loads.engine, to=position, **{"dry_run": False, **options})
-
-
-def everything(loads):
-    """All that a rewind may touch, but for the ledger that only grows."""
-    return {
-        "rows": loads.rows("id, note"),
-        "states": loads.ledger.states("events").states,
-        "quarantine": loads.ask(
-            "SELECT producer_id, sequence_id, raw::text, state, settled_position FROM onceload.quarantine ORDER BY 1, 2"
-        ),
-        "messages": loads.ask("SELECT message::text FROM onceload.message ORDER BY 1"),
-    }
-
-
-def proven(loads):
-    """The live states are what the whole ledger adds up to, however it is added."""
-    for start in (START, *(each.position for each in PostgresSnapshots(loads.engine).list("events")[:1])):
-        found = recover_state(loads.engine, "events", snapshot_position=start, dry_run=True)
-        assert (found.differing, found.position) == ((), found.position_was)
-    return replay({}, loads.ledger.entries("events", after=START)) == loads.ledger.states("events").states
-
-
-@pytest.fixture
-def grown(loads):
-    """Four commits: of a file that grows, and of others beside it; one record is bad, and one is retried."""
-    loads.write("a.jsonl", line(1) + "{broken\n" + line(2, amount="x"))
-    loads.load()
-    with (loads.folder / "a.jsonl").open("a") as file:
-        file.write(line(3))
-    loads.load()
-    loads.write("b.jsonl", line(4) + "{also broken\n")
-    loads.load()
-    kept = [each for each in find_records(loads.engine, Selection(pipeline="events")) if b'"x"' in each.raw]
-    fixed = {kept[0].quarantine_id: line(2).encode().rstrip()}
-    retry(loads.engine, loads.ledger, loads.declared, kept, batch=Batch("retry"), fixed=fixed)
-    return loads
 
 
 def test_commits_after_a_position_are_rewound_and_loaded_again(grown, logged):
@@ -223,23 +172,6 @@ def test_snapshots_of_rewound_commits_are_passed_over(grown):
     assert proven(grown)
 
 
-def test_lost_and_duplicated_rows_are_named_and_accepted_only_if_asked_for(grown):
-    before = grown.rows()
-    with grown.engine.begin() as connection:
-        connection.execute(text("DELETE FROM target WHERE id = 3"))
-        connection.execute(text("INSERT INTO target SELECT * FROM target WHERE id = 4"))
-
-    looked = back(grown, 1, dry_run=True)
-    with pytest.raises(StateDiffers, match=r"a.jsonl \(1 rows instead of 2\), b.jsonl \(2 rows instead of 1\)"):
-        back(grown, 1)
-    assert grown.ledger.position("events") == 4
-    done = back(grown, 1, differences_accepted=True)
-    grown.load()
-
-    assert len(looked.differing) == len(done.differing) == 2
-    assert grown.rows() == [each for each in before if each != 2]
-
-
 def test_a_target_that_is_gone_is_loaded_again(grown):
     with grown.engine.begin() as connection:
         connection.execute(text("DROP TABLE target"))
@@ -251,49 +183,6 @@ def test_a_target_that_is_gone_is_loaded_again(grown):
     assert proven(grown)
 
 
-def test_a_row_that_does_not_go_stops_it(grown):
-    with grown.engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-            "CREATE TRIGGER keep BEFORE DELETE ON target FOR EACH ROW EXECUTE FUNCTION keep()"
-        )
-
-    with pytest.raises(StateDiffers, match="0 rows deleted of 4"):
-        back(grown, 0)
-
-    assert grown.ledger.position("events") == 4
-
-
-@pytest.mark.parametrize("is_in_a_snapshot", [False, True])
-def test_state_that_is_damaged_is_recovered_first(grown, is_in_a_snapshot):
-    PostgresSnapshots(grown.engine).take("events")
-    execute(grown.admin_dsn, "UPDATE onceload.producer SET consumed = '{[0,3)}' WHERE name = 'b.jsonl'")
-    if is_in_a_snapshot:
-        execute(
-            grown.admin_dsn,
-            "UPDATE onceload.snapshot SET position = 3;"
-            " UPDATE onceload.snapshot_producer SET position = 3, consumed = live.consumed"
-            " FROM onceload.producer AS live WHERE live.producer_id = snapshot_producer.producer_id",
-        )
-
-    with pytest.raises(StateDiffers, match=r"differs for b.jsonl\. .*recover state"):
-        back(grown, 3)
-
-    assert grown.ledger.position("events") == 4
-
-
-def test_state_that_cannot_be_set_back_is_recovered_first(grown):
-    with grown.engine.begin() as connection:
-        connection.execute(text("DELETE FROM onceload.producer WHERE name = 'a.jsonl'"))
-
-    with pytest.raises(StateDiffers, match=r"differs for a.jsonl\. .*recover state"):
-        back(grown, 1)
-
-    assert grown.rows() == [1, 2, 3, 4]
-    recover_state(grown.engine, "events", dry_run=False)
-    assert back(grown, 1).applied
-
-
 def test_verification_finds_nothing_amiss_before_and_after_it_is_loaded_again(grown):
     back(grown, 1)
     assert verify(grown.declared, grown.engine, deep=True).differing == 0
@@ -301,70 +190,6 @@ def test_verification_finds_nothing_amiss_before_and_after_it_is_loaded_again(gr
     grown.load()
 
     assert verify(grown.declared, grown.engine, deep=True).differing == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"write": Write.MERGE, "key": ("id",)}, "append.* recover rebuild"),
-        ({"lineage": False}, "lineage: true.* recover rebuild"),
-    ],
-)
-def test_rows_that_do_not_name_their_record_are_not_rewound(grown, change, sentence):
-    grown.declared = replace(grown.declared, target=replace(grown.declared.target, **change))
-
-    with pytest.raises(SettingRefused, match=sentence):
-        back(grown, 0)
-
-
-def test_a_target_that_got_no_lineage_from_its_transform_is_refused(grown):
-    with grown.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE target DROP COLUMN _sequence"))
-
-    with pytest.raises(SettingRefused, match="a transform may have left them out"):
-        back(grown, 0)
-
-
-def test_rows_from_before_there_was_a_lineage_are_refused(grown):
-    execute(grown.admin_dsn, "UPDATE target SET _producer_id = NULL")
-    execute(grown.admin_dsn, "ALTER TABLE onceload.ledger DISABLE TRIGGER ledger_is_append_only")
-    execute(grown.admin_dsn, "UPDATE onceload.ledger SET loaded = loaded + 1 WHERE position = 2")
-
-    with pytest.raises(SettingRefused, match="_producer_id and _sequence in all rows"):
-        back(grown, 0, differences_accepted=True)
-
-
-def test_nothing_goes_back_past_a_forgetting(grown):
-    grown.ledger.declare(replace(grown.declared.pipeline, forget_idle_after_s=60))
-    with grown.engine.begin() as connection:
-        connection.execute(
-            text("UPDATE onceload.producer SET advanced_at = '2000-01-01', fingerprint = NULL WHERE name = 'b.jsonl'")
-        )
-    grown.ledger.forget_idle("events")
-
-    with pytest.raises(SettingRefused, match=r"position 5 forgot b.jsonl"):
-        back(grown, 4)
-
-    assert not back(grown, 5).entries
-
-
-def test_nothing_goes_back_past_a_replaced_generation(loads):
-    if loads.declared.publish is Publish.DIRECT:
-        pytest.skip("pieces that commit themselves cannot replace anything at once")
-    loads.declared = replace(loads.declared, on_rewrite=OnRewrite.REPLACE)
-    path = loads.write("a.jsonl", line(1))
-    loads.load()
-    path.write_text(line(2))
-    loads.load()
-    loads.write("b.jsonl", line(3))
-    loads.load()
-
-    with pytest.raises(SettingRefused, match=r"position 2 replaced the rows of a.jsonl"):
-        back(loads, 1)
-
-    assert back(loads, 2).applied
-    assert loads.rows() == [2]
-    assert proven(loads)
 
 
 def test_a_generation_that_began_later_is_as_if_it_had_never_been(loads):
@@ -385,20 +210,6 @@ def test_a_generation_that_began_later_is_as_if_it_had_never_been(loads):
     assert proven(loads)
 
 
-def test_rows_that_were_loaded_twice_as_allowed_are_not_taken_apart(loads):
-    """A row of theirs does not tell with which of the two entries it came."""
-    loads.write("a.jsonl", line(1))
-    loads.load()
-    with loads.engine.begin() as connection:
-        connection.execute(text("UPDATE onceload.producer SET consumed = '{}'"))
-    loads.load()
-
-    for position in (1, 0):
-        with pytest.raises(SettingRefused, match=r"a.jsonl, loaded more than once"):
-            back(loads, position)
-    assert loads.rows() == [1, 1]
-
-
 def test_rewound_business_ids_are_new_again(loads):
     keep = replace(loads.declared.pipeline, message_keep_days=2)
     loads.declared = replace(
@@ -417,55 +228,6 @@ def test_rewound_business_ids_are_new_again(loads):
     assert (again.loaded, again.duplicates) == (1, 1)
     assert everything(loads)["rows"] == before["rows"]
     assert everything(loads)["messages"] == before["messages"]
-
-
-@pytest.fixture
-def with_ids(loads):
-    """Two commits: the second one found a duplicate by its business id."""
-    keep = replace(loads.declared.pipeline, message_keep_days=2)
-    loads.declared = replace(
-        loads.declared, pipeline=keep, publish=Publish.STAGED, message_id=MessageId(columns=("id",), keep_days=2)
-    )
-    loads.write("a.jsonl", line(1))
-    loads.load()
-    loads.write("b.jsonl", line(1) + line(2))
-    loads.load()
-    assert loads.rows() == [1, 2]
-    return loads
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-def test_a_rewind_of_duplicates_whose_business_ids_are_forgotten_is_asked_for_explicitly(with_ids, is_dropped):
-    """The id is remembered no longer, so the duplicate would be loaded. Upkeep may have deleted its day or not yet."""
-    if is_dropped:
-        execute(with_ids.admin_dsn, "DELETE FROM onceload.message")
-    else:
-        today = datetime.now(UTC).date()
-        execute(
-            with_ids.admin_dsn,
-            "CREATE TABLE onceload.message_19990101 PARTITION OF onceload.message"
-            f" FOR VALUES FROM ('{today - timedelta(9)}') TO ('{today - timedelta(2)}');"
-            "UPDATE onceload.message SET day = day - 3",
-        )
-    before = everything(with_ids)
-
-    looked = back(with_ids, 1, dry_run=True)
-    with pytest.raises(StateDiffers, match="up to 1 records that were skipped as duplicates would be loaded"):
-        back(with_ids, 1)
-
-    assert "those of 1 commits up to position 1 are no longer remembered" in looked.differing[0]
-    assert everything(with_ids) == before
-    assert back(with_ids, 1, differences_accepted=True).applied
-
-
-def test_a_rewind_that_brings_back_no_duplicate_is_not_asked_for(with_ids):
-    """All is loaded again, or the rewound commits found no duplicate."""
-    with_ids.write("c.jsonl", line(3))
-    with_ids.load()
-    execute(with_ids.admin_dsn, "DELETE FROM onceload.message")
-
-    assert back(with_ids, 2).differing == ()
-    assert back(with_ids, 0).differing == ()
 
 
 @pytest.mark.parametrize("order", Order)
@@ -603,16 +365,6 @@ def some_spans(loads, dice):
     loads.ledger.commit(Commit(session=session, batch=Batch("b"), advances=advances, write_rows=write, counts=counts))
 
 
-def pipeline_file(loads, folder):
-    path = folder / "events.yaml"
-    path.write_text(
-        f"pipeline: events\nsource: {{path: {loads.folder}/**/*.jsonl*, format: jsonl}}\n"
-        "columns: {id: bigint not null, amount: 'numeric(12,2)', note: text}\n"
-        f"target: {{table: public.target}}\npublish: {loads.declared.publish}\n"
-    )
-    return path
-
-
 def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
     file = pipeline_file(grown, tmp_path)
 
@@ -633,175 +385,3 @@ def test_the_command_line_says_first_what_it_would_do(grown, tmp_path, capsys):
     assert "nothing to do" in again[2]
     assert json.loads(refused[1])["error"] == "SettingRefused"
     assert grown.rows() == [1]
-
-
-# rebuild
-
-
-@pytest.fixture
-def new_dsn(server_dsn, template):
-    """A new database, in place of one that is gone."""
-    with temporary_database(server_dsn, template=template) as dsn:
-        yield dsn
-
-
-@pytest.fixture
-def exported(loads, tmp_path):
-    """Two files and a growing third, known to a snapshot outside of the database."""
-    for name, number in {"a": 1, "b": 2}.items():
-        loads.write(f"{name}.jsonl", line(number) + "{broken\n")
-        loads.load()
-    PostgresSnapshots(loads.engine).take("events")
-    path = tmp_path / "events.snapshot"
-    write_snapshot(PostgresSnapshots(loads.engine).get("events"), path)
-    return path
-
-
-def rebuilt(loads, dsn, exported=None):
-    snapshot = read_snapshot(exported) if exported else None
-    settings = LoadSettings(ledger=LedgerSettings(dsn=dsn))
-    return rebuild(loads.declared, settings, batch=new_batch(), snapshot=snapshot, tasks=InThisProcess())
-
-
-def test_a_database_that_is_gone_is_rebuilt_from_the_same_files(loads, exported, new_dsn, logged):
-    done = rebuilt(loads, new_dsn, exported)
-
-    assert (done.report.loaded, done.report.quarantined) == (2, 2)
-    assert (done.comparison.same, done.comparison.ahead, done.comparison.different) == (2, (), ())
-    assert logged.one("pipeline_rebuilt") == {
-        "pipeline": "events", "batch": done.report.batch, "position": done.report.position, "rows": 2,
-        "quarantined": 2, "snapshot_position": 2, "missing": 0,
-    }  # fmt: skip
-
-
-def test_files_that_have_grown_since_the_snapshot_are_ahead_of_it(loads, exported, new_dsn):
-    with (loads.folder / "a.jsonl").open("a") as file:
-        file.write(line(3))
-    loads.write("c.jsonl", line(4))
-
-    found = rebuilt(loads, new_dsn, exported).comparison
-
-    assert (found.same, found.ahead, found.different) == (1, ("a.jsonl", "c.jsonl"), ())
-
-
-def test_files_that_are_missing_or_cut_are_named(loads, exported, new_dsn):
-    (loads.folder / "a.jsonl").unlink()
-    loads.write("b.jsonl", line(2))
-
-    found = rebuilt(loads, new_dsn, exported).comparison
-
-    assert (found.same, found.ahead) == (0, ())
-    assert [(each.producer, each.found) for each in found.different] == [
-        ("a.jsonl", "nothing: no file contains it any more"),
-        ("b.jsonl", f"{{[0,{len(line(2))})}}"),
-    ]
-
-
-def test_an_earlier_life_that_no_file_holds_is_named(loads, exported, new_dsn):
-    loads.declared = replace(loads.declared, on_rewrite=OnRewrite.NEW_GENERATION)
-    loads.write("a.jsonl", line(9))
-    loads.load()
-    PostgresSnapshots(loads.engine).take("events")
-    write_snapshot(PostgresSnapshots(loads.engine).get("events"), exported)
-
-    found = rebuilt(loads, new_dsn, exported).comparison
-
-    assert found.same == 2
-    assert [(each.producer, each.generation) for each in found.different] == [("a.jsonl", 1)]
-
-
-def test_a_file_of_the_same_size_with_other_content_is_named(loads, exported, new_dsn):
-    whole = (loads.folder / "a.jsonl").read_text()
-    loads.write("a.jsonl", whole.replace("1.50", "9.50"))
-
-    found = rebuilt(loads, new_dsn, exported).comparison
-
-    assert found.same == 1
-    assert [(each.producer, each.found) for each in found.different] == [
-        ("a.jsonl", f"{{[0,{len(whole)})}} with other content")
-    ]
-
-
-def test_files_that_are_known_by_their_content_may_have_other_names(loads, new_dsn, tmp_path):
-    loads.declared = replace(loads.declared, source=replace(loads.declared.source, identity=Identity.CONTENT))
-    loads.write("a.jsonl", line(1))
-    loads.write("copy.jsonl", line(2))
-    loads.load()
-    loads.write("b.jsonl", line(2))
-    loads.load()
-    loads.load()
-    (loads.folder / "a.jsonl").rename(loads.folder / "a.1.jsonl")
-    loads.load()
-    PostgresSnapshots(loads.engine).take("events")
-    path = tmp_path / "events.snapshot"
-    write_snapshot(PostgresSnapshots(loads.engine).get("events"), path)
-
-    done = rebuilt(loads, new_dsn, path)
-
-    assert done.report.loaded == 2
-    # Names of one content are one producer.
-    assert (done.comparison.same, done.comparison.different) == (2, ())
-
-
-def test_a_target_that_still_has_rows_is_not_loaded_over(loads, exported, new_dsn):
-    engine = create_engine(new_dsn)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE target (id bigint)"))
-        connection.execute(text("INSERT INTO target VALUES (1)"))
-    engine.dispose()
-
-    with pytest.raises(SettingRefused, match=r"found table .*target.* with rows.*Expected an empty target"):
-        rebuilt(loads, new_dsn, exported)
-
-
-def test_without_a_snapshot_nothing_is_compared(loads, exported, new_dsn):
-    assert rebuilt(loads, new_dsn).comparison is None
-
-
-def test_a_database_that_has_the_pipeline_is_not_rebuilt_over(loads, exported):
-    with pytest.raises(SettingRefused, match="with 2 commits in this database"):
-        rebuilt(loads, loads.dsn, exported)
-
-
-def test_a_snapshot_of_another_pipeline_is_refused(loads, exported, new_dsn):
-    loads.declared = replace(loads.declared, pipeline=replace(loads.declared.pipeline, name="others"))
-
-    with pytest.raises(SettingRefused, match=r"found one of pipeline events.*Expected a snapshot of others"):
-        rebuilt(loads, new_dsn, exported)
-
-
-def test_the_command_line_says_that_a_rebuild_keeps_one_row_of_each_business_id(
-    loads, new_dsn, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(
-        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
-    )
-    file = pipeline_file(loads, tmp_path)
-    staged = file.read_text().replace(f"publish: {loads.declared.publish}", "publish: staged")
-    file.write_text(f"{staged}message_id: {{columns: [id], keep: 1d}}\n")
-    loads.write("a.jsonl", line(1))
-    loads.write("b.jsonl", line(1) + line(2))
-
-    code = main(["recover", "rebuild", str(file)], {"ONCELOAD_DSN": new_dsn})
-
-    messages = capsys.readouterr().err
-    assert code == 0
-    assert "2 loaded, 1 duplicates" in messages
-    assert "records that repeat an id after its window are counted as duplicates" in messages
-
-
-@pytest.mark.usefixtures("exported")
-def test_the_command_line_names_what_a_rebuild_lacks(loads, new_dsn, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "onceload_jobs.work.spark.tasks.SparkTasks.started", lambda *_, **__: nullcontext(InThisProcess())
-    )
-    file, exported = pipeline_file(loads, tmp_path), tmp_path / "events.snapshot"
-    (loads.folder / "a.jsonl").unlink()
-
-    code = main(["recover", "rebuild", str(file), "--snapshot", str(exported), "--json"], {"ONCELOAD_DSN": new_dsn})
-
-    printed = capsys.readouterr()
-    assert code == 4
-    assert json.loads(printed.out)["comparison"]["different"][0]["producer"] == "a.jsonl"
-    assert "a.jsonl (generation 1): expected" in printed.err
-    assert "1 producers are the same, 0 are ahead or new, 1 lack records" in printed.err

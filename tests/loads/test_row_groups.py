@@ -15,7 +15,7 @@ from onceload_jobs.pipeline.declared import Format, Publish, Source
 from onceload_jobs.plan.bundles import bundles_of
 from onceload_jobs.plan.plan import make_plan
 from tests.loads.conftest import Loads
-from tests.loads.test_sessions import at_once, consume_once
+from tests.loads.sharing import at_once, consume_once
 
 _GROUPS, _ROWS = 10, 1000
 _ALL = list(range(_GROUPS * _ROWS))

@@ -16,8 +16,9 @@ from onceload_jobs.recover.rewind import rewind
 from onceload_jobs.verify.findings import Kind
 from onceload_jobs.work import load_delivery as loading
 from tests.loads.conftest import line
-from tests.loads.test_sessions import declare, offered
-from tests.loads.test_verify import FORMATS, source_of, verified
+from tests.loads.sharing import declare, offered
+from tests.loads.test_verify import FORMATS, source_of
+from tests.loads.verified import verified
 
 DIRECT = pytest.mark.parametrize("publish", [Publish.DIRECT])
 STAGED = pytest.mark.parametrize("publish", [Publish.STAGED])

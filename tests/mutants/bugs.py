@@ -19,7 +19,10 @@ DELIVERY = "tests/models/board.py"
 BOARD_SQL = "dedup_core/onceload_core/postgres/deliveries.sql"
 CLAIM_VIEW = "migrations/versions/0001_first_version.py"
 
-CONTRACT = "tests/contract/test_ledger.py"
+OF_CLAIMS = "tests/contract/test_claims.py"
+OF_COMMITS = "tests/contract/test_commits.py"
+OF_DECLARATIONS = "tests/contract/test_declarations.py"
+OF_PRODUCERS = "tests/contract/test_producers.py"
 KILL_POINTS = "tests/fault/test_kill_points.py"
 UNANSWERED = f"{KILL_POINTS}::test_a_commit_without_an_answer_is_called_unknown"
 STRUCK = f"{KILL_POINTS}::test_a_load_struck_at_any_step_and_retried_lands_each_record_once"
@@ -27,7 +30,9 @@ IN_POSTGRES = "tests/integration/test_postgres_ledger.py"
 OF_RECOVERY = "tests/integration/test_recovery.py"
 OF_SNAPSHOTS = "tests/integration/test_snapshots.py"
 OF_BOARD = "tests/integration/test_deliveries.py"
+OF_FAILED_DELIVERIES = "tests/loads/test_failed_deliveries.py"
 OF_SESSIONS = "tests/loads/test_sessions.py"
+OF_SESSION_TROUBLES = "tests/loads/test_session_troubles.py"
 OF_TAKEOVERS = "tests/integration/test_takeovers.py"
 OF_FAILOVERS = "tests/loads/test_failover.py"
 OF_LOOKS = "tests/integration/test_look.py"
@@ -36,7 +41,7 @@ OF_LOADS = "tests/loads/test_load.py"
 OF_EVENTS = "tests/loads/test_events.py"
 OF_AUDITS = "tests/loads/test_audit.py"
 OF_KEPT = "tests/loads/test_kept.py"
-OF_VERIFY = "tests/loads/test_verify.py"
+OF_VERIFIED_HISTORIES = "tests/loads/test_verify_histories.py"
 OF_POSTGRES_TRANSFORMS = "tests/loads/test_postgres_transform.py"
 OF_TRANSFORMS = "tests/loads/test_verify_transforms.py"
 OF_GAPS = "tests/loads/test_verify_gaps.py"
@@ -46,7 +51,10 @@ OF_CHOICES = "tests/loads/test_choice.py"
 OF_TRIES = "tests/loads/test_tries.py"
 OF_VERSIONS = "tests/loads/test_versions.py"
 OF_IDENTITY = "tests/loads/test_identity.py"
-OF_CONTENT = "tests/loads/test_one_content.py"
+OF_GROWING_COPIES = "tests/loads/test_growing_copies.py"
+OF_PARTIAL_COPIES = "tests/loads/test_partial_copies.py"
+OF_RECOVERED_COPIES = "tests/loads/test_recovered_copies.py"
+OF_ROTATION = "tests/loads/test_rotation.py"
 OF_CLUSTERS = "tests/cluster/test_cluster.py"
 OF_ROLES = "tests/integration/test_roles.py"
 OF_STORES = "tests/loads/test_object_store.py"
@@ -65,6 +73,7 @@ OF_RECORD_PRODUCERS = "tests/loads/test_record_producers.py"
 OF_ROWS_OF_A_RECORD = "tests/loads/test_rows_of_a_record.py"
 OF_NOTHING_GOOD = "tests/loads/test_nothing_good.py"
 OF_QUARANTINE = "tests/loads/test_quarantine.py"
+OF_RETRIES = "tests/loads/test_retry.py"
 OF_TURNS = "tests/loads/test_turns.py"
 OF_SOURCES = "tests/unit/sources"
 OF_NUMERICS = f"{OF_SOURCES}/test_numerics.py"
@@ -115,35 +124,35 @@ COMMIT_BUGS = (
         correct="    advance(connection, taken, commit, repeats_allowed=repeats_allowed)\n",
         wrong="    with connection.engine.begin() as another:\n"
         "        advance(another, taken, commit, repeats_allowed=repeats_allowed)\n",
-        tests=(f"{CONTRACT}::test_a_load_that_crashes_anywhere_and_is_retried_lands_each_row_once",),
+        tests=(f"{OF_COMMITS}::test_a_load_that_crashes_anywhere_and_is_retried_lands_each_row_once",),
     ),
     Bug(
         name="rows in a transaction of their own",
         file=COMMIT,
         correct="    written = commit.write_rows(connection)\n",
         wrong="    with connection.engine.begin() as another:\n        written = commit.write_rows(another)\n",
-        tests=(f"{CONTRACT}::test_a_repeated_commit_is_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_a_repeated_commit_is_refused_whole",),
     ),
     Bug(
         name="compare-and-set left out: consumed spans are advanced again",
         file=LEDGER_SQL,
         correct="AND (:repeats_allowed OR NOT producer.consumed && offered.spans)",
         wrong="AND (:repeats_allowed OR true)",
-        tests=(f"{CONTRACT}::test_a_repeated_commit_is_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_a_repeated_commit_is_refused_whole",),
     ),
     Bug(
         name="a commit of several producers lands in part",
         file=COMMIT,
         correct="if done.advanced != done.offered:",
         wrong="if done.advanced == 0:",
-        tests=(f"{CONTRACT}::test_a_commit_of_several_producers_is_refused_whole_for_one_of_them",),
+        tests=(f"{OF_COMMITS}::test_a_commit_of_several_producers_is_refused_whole_for_one_of_them",),
     ),
     Bug(
         name="fence left out: an earlier epoch of a session commits",
         file=COMMIT,
         correct="    if not taken.is_latest:\n",
         wrong="    if taken.is_latest is None:\n",
-        tests=(f"{CONTRACT}::test_an_earlier_life_of_a_session_is_refused",),
+        tests=(f"{OF_COMMITS}::test_an_earlier_life_of_a_session_is_refused",),
     ),
     Bug(
         name="a commit that waited for the pipeline trusts its session as it was before the wait",
@@ -167,7 +176,7 @@ COMMIT_BUGS = (
         file=LEDGER_SQL,
         correct="SET epoch = greatest(session.epoch + 1, excluded.epoch),",
         wrong="SET epoch = session.epoch,",
-        tests=(f"{CONTRACT}::test_an_earlier_life_of_a_session_is_refused",),
+        tests=(f"{OF_COMMITS}::test_an_earlier_life_of_a_session_is_refused",),
     ),
     Bug(
         name="position read, not taken under the commit lock",
@@ -190,28 +199,28 @@ COMMIT_BUGS = (
         file=LEDGER_SQL,
         correct="      FROM advanced\n)\nSELECT count(*) AS advanced",
         wrong="      FROM advanced WHERE false\n)\nSELECT count(*) AS advanced",
-        tests=(f"{CONTRACT}::test_a_commit_of_several_producers_is_refused_whole_for_one_of_them",),
+        tests=(f"{OF_COMMITS}::test_a_commit_of_several_producers_is_refused_whole_for_one_of_them",),
     ),
     Bug(
         name="gap forgiven: consuming a span consumes all below it",
         file=LEDGER_SQL,
         correct="SET consumed = producer.consumed + offered.spans,",
         wrong="SET consumed = producer.consumed + int8multirange(int8range(0, upper(offered.spans))),",
-        tests=(f"{CONTRACT}::test_failure_in_the_middle_leaves_no_gap",),
+        tests=(f"{OF_COMMITS}::test_failure_in_the_middle_leaves_no_gap",),
     ),
     Bug(
         name="a refused commit of one producer passes unseen",
         file=COMMIT,
         correct="if done.advanced != done.offered:",
         wrong="if done.advanced != done.offered and done.offered > 1:",
-        tests=(f"{CONTRACT}::test_a_repeated_commit_is_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_a_repeated_commit_is_refused_whole",),
     ),
     Bug(
         name="ack of a claim that has ended accepted",
         file=COMMIT,
         correct="execute_prepared(connection, statement, holder_binds(claim)).rowcount != 1:",
         wrong="execute_prepared(connection, statement, holder_binds(claim)).rowcount < 0:",
-        tests=(f"{CONTRACT}::test_a_claim_is_acked_by_its_commit_and_by_no_second_one",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_is_acked_by_its_commit_and_by_no_second_one",),
     ),
     Bug(
         name="rows and proof in two transactions, should write_rows end the first",
@@ -225,28 +234,28 @@ COMMIT_BUGS = (
         file=COMMIT,
         correct="if done.islands > taken.islands_max:",
         wrong="if done.islands > taken.islands_max * 1_000_000:",
-        tests=(f"{CONTRACT}::test_more_islands_than_declared_are_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_more_islands_than_declared_are_refused_whole",),
     ),
     Bug(
         name="producers_max ignored",
         file=PRODUCERS,
         correct="if producers > found.producers_max:",
         wrong="if producers > found.producers_max * 1_000_000:",
-        tests=(f"{CONTRACT}::test_more_producers_than_declared_are_refused_whole",),
+        tests=(f"{OF_PRODUCERS}::test_more_producers_than_declared_are_refused_whole",),
     ),
     Bug(
         name="<= for <: islands_max is one too few",
         file=COMMIT,
         correct="if done.islands > taken.islands_max:",
         wrong="if done.islands >= taken.islands_max:",
-        tests=(f"{CONTRACT}::test_more_islands_than_declared_are_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_more_islands_than_declared_are_refused_whole",),
     ),
     Bug(
         name="a repeated business id accepted",
         file=COMMIT,
         correct="if recorded != len(commit.message_ids) and not repeats_allowed:",
         wrong="if recorded > len(commit.message_ids) and not repeats_allowed:",
-        tests=(f"{CONTRACT}::test_a_business_id_takes_effect_once_in_its_window",),
+        tests=(f"{OF_COMMITS}::test_a_business_id_takes_effect_once_in_its_window",),
     ),
     Bug(
         name="message window ignored: only today's business ids count",
@@ -267,7 +276,7 @@ COMMIT_BUGS = (
         file=COMMIT,
         correct="repeats_allowed = taken.guarantee == Guarantee.AT_LEAST_ONCE",
         wrong="repeats_allowed = taken.guarantee != Guarantee.EXACTLY_ONCE",
-        tests=(f"{CONTRACT}::test_a_repeated_commit_is_refused_whole",),
+        tests=(f"{OF_COMMITS}::test_a_repeated_commit_is_refused_whole",),
     ),
 )
 
@@ -277,49 +286,49 @@ CLAIM_BUGS = (
         file=GUARDS,
         correct="    added = now.claimed - planned.claimed\n",
         wrong="    added = planned.claimed - now.claimed\n",
-        tests=(f"{CONTRACT}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
     ),
     Bug(
         name="a commit comes between the plan and the claim of a session that has to be alone",
         file=GUARDS,
         correct="    if committed is None and now.position != planned.position:\n",
         wrong="    if committed is None and now.position < planned.position:\n",
-        tests=(f"{CONTRACT}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_may_ask_that_nothing_has_changed_since_it_was_planned",),
     ),
     Bug(
         name="an edit gives consumed ids another meaning",
         file="dedup_core/onceload_core/declaration.py",
         correct="        if not is_meant and _depends_on(key, old, new, in_use):\n",
         wrong="        if not is_meant and False:\n",
-        tests=(f"{CONTRACT}::test_the_terms_of_a_pipeline_change_only_while_nothing_is_consumed",),
+        tests=(f"{OF_DECLARATIONS}::test_the_terms_of_a_pipeline_change_only_while_nothing_is_consumed",),
     ),
     Bug(
         name="an edit takes no version",
         file="dedup_core/onceload_core/postgres/declaring.py",
         correct="    return Version(found.version) if before == settled(before, pipeline.declaration) else None\n",
         wrong="    return Version(found.version)\n",
-        tests=(f"{CONTRACT}::test_the_same_declaration_is_one_version_and_another_is_the_next",),
+        tests=(f"{OF_DECLARATIONS}::test_the_same_declaration_is_one_version_and_another_is_the_next",),
     ),
     Bug(
         name="work of an earlier version of the pipeline file is committed",
         file="dedup_core/onceload_core/postgres/commit.py",
         correct="    refuse_other_version(session.pipeline, session.version, taken.version)\n",
         wrong="",
-        tests=(f"{CONTRACT}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
+        tests=(f"{OF_DECLARATIONS}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
     ),
     Bug(
         name="deliveries of an earlier version stay on the board",
         file=LEDGER_SQL,
         correct="DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id;\n\n-- name: find_pipeline",
         wrong="DELETE FROM onceload.delivery WHERE pipeline_id = :pipeline_id AND false;\n\n-- name: find_pipeline",
-        tests=(f"{CONTRACT}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
+        tests=(f"{OF_DECLARATIONS}::test_nothing_that_was_begun_under_an_earlier_version_takes_effect",),
     ),
     Bug(
         name="claims of others not seen",
         file=GUARDS,
         correct="        if busy:\n",
         wrong="        if busy and not busy:\n",
-        tests=(f"{CONTRACT}::test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released",),
     ),
     Bug(
         name="claims that outlive their session's epoch",
@@ -327,14 +336,14 @@ CLAIM_BUGS = (
         correct="\n           AND delivery.epoch = (SELECT epoch FROM onceload.session"
         " WHERE session.session_id = delivery.session_id)));",
         wrong="));",
-        tests=(f"{CONTRACT}::test_spans_are_named_while_a_session_loads_them_and_not_after",),
+        tests=(f"{OF_CLAIMS}::test_spans_are_named_while_a_session_loads_them_and_not_after",),
     ),
     Bug(
         name="claims without a deadline",
         file=CLAIM_VIEW,
         correct="AND delivery.state = 'held' AND delivery.deadline_at > clock_timestamp()\n",
         wrong="AND delivery.state = 'held'\n",
-        tests=(f"{CONTRACT}::test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_refused",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_whose_deadline_passed_goes_to_who_asks_and_its_late_commit_is_refused",),
     ),
     Bug(
         name="an earlier epoch of a session claims",
@@ -342,28 +351,28 @@ CLAIM_BUGS = (
         correct="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session AND epoch = :epoch\n"
         "RETURNING delivery_id;",
         wrong="  FROM onceload.session WHERE pipeline_id = :pipeline_id AND name = :session\nRETURNING delivery_id;",
-        tests=(f"{CONTRACT}::test_an_earlier_life_can_claim_nothing",),
+        tests=(f"{OF_CLAIMS}::test_an_earlier_life_can_claim_nothing",),
     ),
     Bug(
         name="purge of a live producer: claims ignored",
         file=LEDGER_SQL,
         correct="            WHERE delivery_span.producer_id = producer.producer_id)\n",
         wrong="            WHERE delivery_span.producer_id = producer.producer_id AND claim.delivery_id < 0)\n",
-        tests=(f"{CONTRACT}::test_a_producer_is_kept_while_a_session_claims_even_an_empty_part_of_it",),
+        tests=(f"{OF_CLAIMS}::test_a_producer_is_kept_while_a_session_claims_even_an_empty_part_of_it",),
     ),
     Bug(
         name="purge of producers where it was not declared",
         file=LEDGER_SQL,
         correct="make_interval(secs => pipeline.forget_idle_after_s)",
         wrong="make_interval(secs => coalesce(pipeline.forget_idle_after_s, 60))",
-        tests=(f"{CONTRACT}::test_idle_producers_are_forgotten_only_where_that_is_declared",),
+        tests=(f"{OF_PRODUCERS}::test_idle_producers_are_forgotten_only_where_that_is_declared",),
     ),
     Bug(
         name="purge without an entry in the ledger",
         file="dedup_core/onceload_core/replay.py",
         correct="                    after.pop(receipt.producer_id, None)\n",
         wrong="                    pass\n",
-        tests=(f"{CONTRACT}::test_idle_producers_are_forgotten_only_where_that_is_declared",),
+        tests=(f"{OF_PRODUCERS}::test_idle_producers_are_forgotten_only_where_that_is_declared",),
     ),
 )
 
@@ -492,7 +501,7 @@ RECOVERY_BUGS = (
         file="dedup_core/onceload_core/replay.py",
         correct="consumed=before.consumed | receipt.spans), receipt)",
         wrong="consumed=receipt.spans), receipt)",
-        tests=(f"{CONTRACT}::test_an_advance_without_spans_notes_what_was_seen_and_consumes_nothing",),
+        tests=(f"{OF_COMMITS}::test_an_advance_without_spans_notes_what_was_seen_and_consumes_nothing",),
     ),
     Bug(
         name="recovery loses the first entry after the snapshot",
@@ -558,7 +567,7 @@ RECOVERY_BUGS = (
         file="dedup_core/onceload_core/postgres/rewind.py",
         correct="after=BEGINNING, up_to=way.to)",
         wrong="after=way.to, up_to=way.to)",
-        tests=("tests/loads/test_rewind.py::test_state_that_is_damaged_is_recovered_first",),
+        tests=("tests/loads/test_rewind_refused.py::test_state_that_is_damaged_is_recovered_first",),
     ),
     Bug(
         name="spans that a rewind rolled back are consumed again after a recovery",
@@ -778,7 +787,9 @@ LOAD_BUGS = (
         file="dedup_core/onceload_core/postgres/audit.sql",
         correct="                      AND NOT (isempty(later.consumed) AND later.fingerprint IS NULL)) AS is_latest\n",
         wrong="                      ) AS is_latest\n",
-        tests=("tests/loads/test_verify.py::test_a_generation_that_breaks_off_hides_no_difference_of_the_one_before",),
+        tests=(
+            "tests/loads/test_verify_histories.py::test_a_generation_that_breaks_off_hides_no_difference_of_the_one_before",
+        ),
     ),
     Bug(
         name="a record that occurs twice in a batch is published twice",
@@ -906,28 +917,28 @@ CONTENT_BUGS = (
         file="dedup_core/onceload_core/postgres/rewind.sql",
         correct="rebuilt.producer_id = ledger_span.shares_with AND rebuilt.consumed && ledger_span.spans",
         wrong="rebuilt.producer_id = ledger_span.shares_with AND false",
-        tests=(f"{OF_CONTENT}::test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_rewind_to_before_two_copies_parted_is_refused_while_one_of_them_stays",),
     ),
     Bug(
         name="recovery loses which files are copies",
         file=RECOVERY,
         correct="    add_copies(connection, found.pipeline_id)\n",
         wrong="",
-        tests=(f"{OF_CONTENT}::test_a_copy_stays_one_when_the_state_is_recovered",),
+        tests=(f"{OF_RECOVERED_COPIES}::test_a_copy_stays_one_when_the_state_is_recovered",),
     ),
     Bug(
         name="recovery does not find that a copy has become a file of its own",
         file=RECOVERY_SQL,
         correct="condition = excluded.condition, copy_of = excluded.copy_of\n",
         wrong="condition = excluded.condition\n",
-        tests=(f"{OF_CONTENT}::test_state_from_before_a_copy_parted_is_recovered",),
+        tests=(f"{OF_RECOVERED_COPIES}::test_state_from_before_a_copy_parted_is_recovered",),
     ),
     Bug(
         name="the name that a producer had before is a copy without a receipt",
         file=LEDGER_SQL,
         correct="generation, '{}', 0, fingerprint, size, condition, copy_of FROM kept;",
         wrong="generation, '{}', 0, fingerprint, size, condition, NULL FROM kept;",
-        tests=(f"{OF_CONTENT}::test_the_name_that_a_producer_had_before_is_recovered_as_its_copy",),
+        tests=(f"{OF_RECOVERED_COPIES}::test_the_name_that_a_producer_had_before_is_recovered_as_its_copy",),
     ),
     Bug(
         name="a rewind does not look for business ids that are forgotten",
@@ -935,7 +946,7 @@ CONTENT_BUGS = (
         correct="        differing=(*_differing(connection, sums), *_forgotten_messages(connection, way)),\n",
         wrong="        differing=_differing(connection, sums),\n",
         tests=(
-            "tests/loads/test_rewind.py"
+            "tests/loads/test_rewind_refused.py"
             "::test_a_rewind_of_duplicates_whose_business_ids_are_forgotten_is_asked_for_explicitly",
         ),
     ),
@@ -944,14 +955,14 @@ CONTENT_BUGS = (
         file="dedup_core/onceload_core/postgres/rewind.sql",
         correct="producer.pipeline_id = :pipeline_id AND producer.copy_of IS NULL;",
         wrong="producer.pipeline_id = :pipeline_id;",
-        tests=(f"{OF_CONTENT}::test_a_copy_stays_one_when_a_rewind_goes_back_to_before_it_was_noted",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_copy_stays_one_when_a_rewind_goes_back_to_before_it_was_noted",),
     ),
     Bug(
         name="in a merge, a new log is loaded before the rest of the rotated one",
         file="spark_jobs/onceload_jobs/plan/plan.py",
         correct="        found |= waiting_rotated(found, choice)\n",
         wrong="        pass\n",
-        tests=(f"{OF_CONTENT}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
+        tests=(f"{OF_ROTATION}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
     ),
     Bug(
         name="a Parquet file is trusted to be a copy by its edges",
@@ -1099,70 +1110,72 @@ CONTENT_BUGS = (
         file="spark_jobs/onceload_jobs/content/copies.py",
         correct="            copy_of=shared.producer_id,\n",
         wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
-        tests=(f"{OF_CONTENT}::test_known_copies_that_grow_alike_are_loaded_once",),
+        tests=(f"{OF_GROWING_COPIES}::test_known_copies_that_grow_alike_are_loaded_once",),
     ),
     Bug(
         name="a copy that goes on does not wait for its original",
         file="spark_jobs/onceload_jobs/plan/same_content.py",
         correct="    return replace(file, spans=())\n",
         wrong="    return file\n",
-        tests=(f"{OF_CONTENT}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
+        tests=(f"{OF_GROWING_COPIES}::test_a_copy_that_is_further_on_than_its_grown_original_is_loaded_behind_it",),
     ),
     Bug(
         name="holes are planned under the copy as well",
         file="spark_jobs/onceload_jobs/plan/same_content.py",
         correct="            if reader is not None and file.listed != reader.listed:\n",
         wrong="            if reader is not None and file.listed != reader.listed and file.spans[0][1] is None:\n",
-        tests=(f"{OF_CONTENT}::test_a_hole_is_filled_once_though_a_copy_holds_it_as_well",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_hole_is_filled_once_though_a_copy_holds_it_as_well",),
     ),
     Bug(
         name="after a rotation the old tail gets the later id",
         file="spark_jobs/onceload_jobs/content/copies.py",
         correct="            copy_of=shared.producer_id,\n",
         wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
-        tests=(f"{OF_CONTENT}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
+        tests=(f"{OF_ROTATION}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
     ),
     Bug(
         name="in a merge, new files count in the order of their names, whatever is declared",
         file="spark_jobs/onceload_jobs/plan/to_read.py",
         correct="    if declared.target.newer_file is not NewerFile.BY_TIME:\n",
         wrong="    if True:\n",
-        tests=(f"{OF_CONTENT}::test_a_log_that_is_rotated_before_its_first_load_is_older_by_its_time",),
+        tests=(f"{OF_ROTATION}::test_a_log_that_is_rotated_before_its_first_load_is_older_by_its_time",),
     ),
     Bug(
         name="a killed load decides which new file is the newer one",
         file="spark_jobs/onceload_jobs/load/offering.py",
         correct="            if kept == len(new):\n",
         wrong="            if True:\n",
-        tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one",),
+        tests=(f"{OF_ROTATION}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_rotated_one",),
     ),
     Bug(
         name="a new file may be older than the tail of a loaded one",
         file="spark_jobs/onceload_jobs/load/offering.py",
         correct="            kept = _in_order(new, ids, after=last)\n",
         wrong="            kept = _in_order(new, ids, after=0)\n",
-        tests=(f"{OF_CONTENT}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one",),
+        tests=(f"{OF_ROTATION}::test_after_a_killed_load_a_new_file_is_still_newer_than_the_tail_of_a_loaded_one",),
     ),
     Bug(
         name="a file begins as a later generation while another load reads it as an earlier one",
         file="dedup_core/onceload_core/guards.py",
         correct='            raise NotAlone(session.pipeline, planned.position, f"{min(changed)} was committed")\n',
         wrong="            pass\n",
-        tests=(f"{OF_CONTENT}::test_a_later_generation_does_not_begin_while_another_load_reads_the_file",),
+        tests=(f"{OF_ROTATION}::test_a_later_generation_does_not_begin_while_another_load_reads_the_file",),
     ),
     Bug(
         name="a copy that parts is a file of its own from its first byte",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="            return self._diverged(listed, file_state, file_state.copy_of)\n",
         wrong="            return file_state\n",
-        tests=(f"{OF_CONTENT}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
+        tests=(f"{OF_GROWING_COPIES}::test_a_copy_that_goes_on_in_another_way_is_loaded_from_where_they_part",),
     ),
     Bug(
         name="a copy is believed though the other was rewound",
         file="dedup_core/onceload_core/postgres/rewind.py",
         correct='    connection.execute(recovery.SQL["forget_copies"], way.binds)\n',
         wrong="",
-        tests=(f"{OF_CONTENT}::test_a_copy_is_not_believed_once_the_other_was_rewound_and_loaded_in_another_way",),
+        tests=(
+            f"{OF_PARTIAL_COPIES}::test_a_copy_is_not_believed_once_the_other_was_rewound_and_loaded_in_another_way",
+        ),
     ),
 )
 
@@ -1238,7 +1251,7 @@ BOARD_BUGS = (
         file=COMMIT,
         correct="    if claim.session != session or execute",
         wrong="    if is_last and (claim.session != session) or is_last and execute",
-        tests=(f"{CONTRACT}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
+        tests=(f"{OF_CLAIMS}::test_a_commit_that_does_not_end_its_claim_needs_it_as_well",),
     ),
     Bug(
         name="an audit finds no other tables by their bare names",
@@ -1286,7 +1299,7 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/load/waiting.py",
         correct="            return not (more and self._before_us(more, outlook)) and not",
         wrong="            return True or not",
-        tests=(f"{OF_SESSIONS}::test_a_delivery_that_depends_on_another_line_waits_with_a_bound",),
+        tests=(f"{OF_SESSION_TROUBLES}::test_a_delivery_that_depends_on_another_line_waits_with_a_bound",),
     ),
     Bug(
         name="a file that kills its worker takes all of its delivery with it",
@@ -1322,14 +1335,14 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/work/in_process.py",
         correct="            self.close()\n            raise",
         wrong="            raise",
-        tests=(f"{OF_SESSIONS}::test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile",),
+        tests=(f"{OF_SESSION_TROUBLES}::test_a_follower_that_goes_on_after_an_error_holds_nothing_meanwhile",),
     ),
     Bug(
         name="a delivery whose handing out got no answer is kept by a heartbeat",
         file="spark_jobs/onceload_jobs/work/session.py",
         correct="        until_answered(partial(self._board.give_back, session))",
         wrong="        until_answered(partial(self._board.renew, session))",
-        tests=(f"{OF_SESSIONS}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
+        tests=(f"{OF_SESSION_TROUBLES}::test_a_delivery_handed_out_without_an_answer_is_not_kept_by_a_heartbeat",),
     ),
     Bug(
         name="a batch is offered once, also if its connection is from before a crash of the server",
@@ -1343,7 +1356,9 @@ BOARD_BUGS = (
         file="spark_jobs/onceload_jobs/load/staged_batch.py",
         correct="        if dead and self._declared.is_published_whole:\n",
         wrong="        if dead and not dead:\n",
-        tests=(f"{OF_SESSIONS}::test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk",),
+        tests=(
+            f"{OF_FAILED_DELIVERIES}::test_a_batch_that_makes_sense_only_whole_is_not_published_without_a_poison_chunk",
+        ),
     ),
 )
 
@@ -1383,7 +1398,7 @@ BATCH_BUGS = (
         file="spark_jobs/onceload_jobs/verify/verify.py",
         correct="        again = _compare_receipts(view, findings)\n",
         wrong="        again = 0\n",
-        tests=(f"{OF_VERIFY}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
+        tests=(f"{OF_VERIFIED_HISTORIES}::test_a_file_that_was_loaded_twice_is_a_difference_until_it_is_replaced",),
     ),
     Bug(
         name="Postgres makes rows again although they are there",
@@ -1695,7 +1710,7 @@ BATCH_BUGS = (
         file=LEDGER_SQL,
         correct="       AND producer.fingerprint IS NULL\n",
         wrong="",
-        tests=(f"{CONTRACT}::test_a_file_is_never_forgotten_because_it_may_still_be_there",),
+        tests=(f"{OF_PRODUCERS}::test_a_file_is_never_forgotten_because_it_may_still_be_there",),
     ),
 )
 
@@ -1965,21 +1980,21 @@ RECORD_BUGS = (
         file=RECOVERY_SQL,
         correct="AND rebuilt.fingerprint IS NOT DISTINCT FROM live.fingerprint);",
         wrong="AND false);",
-        tests=(f"{OF_CONTENT}::test_a_copy_of_what_a_rewind_does_not_touch_stays_one",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_copy_of_what_a_rewind_does_not_touch_stays_one",),
     ),
     Bug(
         name="files of one content that were loaded by name bring the same again",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="needs_a_person=True) if double else file_state\n",
         wrong="needs_a_person=True) if False else file_state\n",
-        tests=(f"{OF_CONTENT}::test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more",),
+        tests=(f"{OF_GROWING_COPIES}::test_files_that_were_loaded_each_by_its_name_do_not_bring_the_same_any_more",),
     ),
     Bug(
         name="a file loaded by name goes on although a longer one of its content is gone",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="            return other.state.consumed.end > end and proven\n",
         wrong="            return self.contents.shared(listed, other) is not None\n",
-        tests=(f"{OF_CONTENT}::test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone",),
+        tests=(f"{OF_GROWING_COPIES}::test_a_copy_that_was_loaded_by_its_name_waits_for_the_longer_one_that_is_gone",),
     ),
     Bug(
         name="a copy that parts is taken for a shorter file that parted earlier",
@@ -1987,7 +2002,7 @@ RECORD_BUGS = (
         correct="    return is_same or shared.state.consumed.end >= file_state.seen\n",
         wrong="    return True\n",
         tests=(
-            f"{OF_CONTENT}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
+            f"{OF_PARTIAL_COPIES}::test_a_copy_is_not_taken_for_a_shorter_file_that_parted_earlier",
             f"{OF_STORMS}::test_a_fault_that_was_found_once_is_not_found_again",
         ),
     ),
@@ -1996,21 +2011,21 @@ RECORD_BUGS = (
         file="spark_jobs/onceload_jobs/plan/same_content.py",
         correct="if _is_recorded(file, known) or _copy_record_of(file).has_holes:",
         wrong="if _is_recorded(file, known):",
-        tests=(f"{OF_CONTENT}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_file_that_differs_where_another_has_a_hole_is_not_a_copy",),
     ),
     Bug(
         name="a last line that gets its newline is another line",
         file="spark_jobs/onceload_jobs/content/copies.py",
         correct='or last_and_next[1:].startswith((b"\\n", b"\\r\\n"))',
         wrong="",
-        tests=(f"{OF_CONTENT}::test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_last_line_that_gets_its_newline_after_it_was_loaded_is_loaded_once",),
     ),
     Bug(
         name="a file that goes on in a loaded last line is loaded whole under another name",
         file="spark_jobs/onceload_jobs/plan/other_names.py",
         correct="        if continued is not None:\n",
         wrong="        if False:\n",
-        tests=(f"{OF_CONTENT}::test_a_last_line_that_goes_on_under_another_name_needs_a_person",),
+        tests=(f"{OF_PARTIAL_COPIES}::test_a_last_line_that_goes_on_under_another_name_needs_a_person",),
     ),
     Bug(
         name="a Parquet file of which a part is loaded is all loaded under another name",
@@ -2190,14 +2205,14 @@ TARGET_BUGS = (
         file=GUARDS,
         correct="if name is not None and (knowledge is None or knowledge.state.name != name):",
         wrong="if False:",
-        tests=(f"{CONTRACT}::test_a_claim_with_the_name_of_another_producer_is_refused",),
+        tests=(f"{OF_CLAIMS}::test_a_claim_with_the_name_of_another_producer_is_refused",),
     ),
     Bug(
         name="rows that the database did not write are recorded as loaded",
         file=COMMIT,
         correct="    refuse_other_rows(commit, written)\n",
         wrong="",
-        tests=(f"{CONTRACT}::test_rows_that_the_database_did_not_write_are_not_recorded_as_loaded",),
+        tests=(f"{OF_COMMITS}::test_rows_that_the_database_did_not_write_are_not_recorded_as_loaded",),
     ),
     Bug(
         name="rows that a retry did not write are recorded as loaded",
@@ -2298,7 +2313,7 @@ TARGET_BUGS = (
         file="dedup_core/onceload_core/declaration.py",
         correct="    return bool(declared) and declared != remembered\n",
         wrong="    return declared != remembered\n",
-        tests=(f"{CONTRACT}::test_business_ids_go_on_with_the_same_columns_or_begin_again",),
+        tests=(f"{OF_DECLARATIONS}::test_business_ids_go_on_with_the_same_columns_or_begin_again",),
     ),
     Bug(
         name="the window of business ids ends when they are not declared for a while",
@@ -2777,7 +2792,7 @@ QUARANTINE_BUGS = (
         correct="read_checked_header(listed.url, declared.columns, declared.source.csv, sealed=True)",
         wrong="read_checked_header(listed.url, (), declared.source.csv, sealed=True)",
         tests=(
-            f"{OF_QUARANTINE}::test_a_csv_record_without_a_column_that_is_declared_now_stays_held_as_a_load_refuses_it",
+            f"{OF_RETRIES}::test_a_csv_record_without_a_column_that_is_declared_now_stays_held_as_a_load_refuses_it",
         ),
     ),
     Bug(
@@ -2786,7 +2801,7 @@ QUARANTINE_BUGS = (
         correct="if name not in stored]",
         wrong="if name not in stored and not stored]",
         tests=(
-            f"{OF_QUARANTINE}"
+            f"{OF_RETRIES}"
             "::test_a_row_of_parquet_without_a_column_that_is_declared_now_stays_held_until_it_has_a_value",
         ),
     ),
