@@ -401,7 +401,7 @@ def vacuumed(loaded) -> Iterator[Loads]:
     execute(loaded.admin_dsn, "SELECT pg_reload_conf()")
     at_work = "SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'target'::regclass"
     try:
-        wait_until(lambda: execute(loaded.admin_dsn, at_work) == [(1,)])
+        until(lambda: execute(loaded.admin_dsn, at_work) == [(1,)])
         yield loaded
     finally:
         execute(loaded.admin_dsn, "ALTER SYSTEM RESET autovacuum_naptime")

@@ -1,4 +1,4 @@
-"""Copies of files with holes, with open last lines, or of which a rewind took back a part."""
+"""Copies of files with holes, with open last lines, or that were partly rewound."""
 
 import gzip
 from dataclasses import replace
