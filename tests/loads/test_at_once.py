@@ -40,6 +40,7 @@ from onceload_jobs.plan.plan import make_plan
 from onceload_jobs.publish.merge import merge_in
 from onceload_jobs.recover.retry import retry
 from onceload_jobs.work import load_delivery as loading
+from onceload_jobs.write import find_refused
 from onceload_jobs.write.find_refused import refused_rows
 from onceload_jobs.write.target import ensure_target
 from tests.loads.conftest import InThisProcess, Loads, line
@@ -427,11 +428,11 @@ def test_a_stage_that_is_lost_while_refused_rows_are_looked_for_is_staged_again(
     loads.write("a.jsonl", lines(1, 200))
 
     def lose_stage(*arguments, **named):
-        monkeypatch.setattr(loading, "refused_rows", refused_rows)
+        monkeypatch.setattr(find_refused, "refused_rows", refused_rows)
         assert end_holder_and_sweep(loads) == [(True,)]
         return refused_rows(*arguments, **named)
 
-    monkeypatch.setattr(loading, "refused_rows", lose_stage)
+    monkeypatch.setattr(find_refused, "refused_rows", lose_stage)
     report = loads.load()
 
     assert (report.loaded, report.quarantined, loads.rows()) == (1, 1, [1])

@@ -21,7 +21,6 @@ from onceload_core.errors import (
     DatabaseLost,
     NeedsAPerson,
     PipelineBusy,
-    RowsRefused,
     SettingRefused,
     WrongUse,
 )
@@ -46,7 +45,7 @@ from onceload_jobs.read.bad_rows import without_rows
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN, bad_allowed, check_quarantine
 from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
-from onceload_jobs.write.find_refused import is_of_rows, refused_rows
+from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.rights import check_schema
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
@@ -254,17 +253,10 @@ def _reason(bad: BadRecord) -> str:
 
 def _refused_by_server(job: _Job, records: Records, *, writer: Writer, cause: Exception) -> dict[int, str]:
     """The reasons of the rows that the server refuses, by their ids; another refusal is raised again."""
-    try:
-        refused = refused_rows(job.engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
-    except ColumnsDiffer:
-        # The columns were just added by another writer; the next try to write finds them too.
-        return {}
-    if refused:
-        ids = records.rows.column(SEQUENCE)
-        return {ids[number].as_py(): reason for number, reason in refused.items()}
-    if isinstance(cause, DBAPIError) and is_of_rows(cause):
-        raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
-    raise cause
+    at_most, name = bad_allowed(job.declared, records), job.declared.name
+    refused = refused_or_raise(job.engine, writer, records.rows, pipeline=name, cause=cause, at_most=at_most)
+    ids = records.rows.column(SEQUENCE)
+    return {ids[number].as_py(): reason for number, reason in refused.items()}
 
 
 def _commit_of(job: _Job, offer: OfferedRows, records: Records, *, new: SpanSet, writer: Writer) -> Commit[Connection]:

@@ -20,14 +20,13 @@ from onceload_core.errors import (
     CommitOutcomeUnknown,
     DatabaseLost,
     PipelineBusy,
-    RowsRefused,
     SettingRefused,
 )
 from onceload_core.events import event
 from onceload_core.names import Batch, Position, ProducerId
 from onceload_core.ports import Session, Settlement
 from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.connection import first_line, statements, translated
+from onceload_core.postgres.connection import statements, translated
 from onceload_core.postgres.quarantine import KeptRecord, QuarantineId, Refusal, Selection, find_records, note_reasons
 from onceload_core.postgres.sessions import session_of
 from onceload_core.replay import EntryKind, Run
@@ -46,7 +45,7 @@ from onceload_jobs.read.rows import read_records
 from onceload_jobs.recover.stored_fields import find_lacking, headers_of
 from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
-from onceload_jobs.write.find_refused import is_of_rows, refused_rows
+from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.sql import filled, quoted, table_name
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
@@ -214,17 +213,10 @@ def _refused_by_server(
     job: _Job, target: "_TargetOfRetry", reading: "_Reading", *, cause: Exception
 ) -> dict[QuarantineId, Refusal]:
     """The records whose rows the server refuses; another refusal is raised again."""
-    with translated(pipeline=job.declared.name, doing="looking for the rows that the server refuses"):
-        try:
-            refused = refused_rows(job.engine, target.writer.adding(reading.added), reading.rows)
-        except ColumnsDiffer:
-            # The columns were just added by another writer; the next try to write finds them too.
-            return {}
-    if refused:
-        return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
-    if isinstance(cause, DBAPIError) and is_of_rows(cause):
-        raise RowsRefused(job.declared.name, table_name(job.declared.target), first_line(cause)) from cause
-    raise cause
+    name, writer = job.declared.name, target.writer.adding(reading.added)
+    with translated(pipeline=name, doing="looking for the rows that the server refuses"):
+        refused = refused_or_raise(job.engine, writer, reading.rows, pipeline=name, cause=cause)
+    return {reading.good[number].quarantine_id: Refusal(reason=reason) for number, reason in refused.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from onceload_core.errors import (
     DatabaseLost,
     OnceloadError,
     PipelineBusy,
-    RowsRefused,
     SettingRefused,
     TooManyQuarantined,
 )
@@ -27,7 +26,7 @@ from onceload_core.events import event
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim, Commit
 from onceload_core.postgres import PostgresLedger
-from onceload_core.postgres.connection import first_line, translated
+from onceload_core.postgres.connection import translated
 from onceload_core.replay import Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, engine_of
@@ -45,7 +44,7 @@ from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, TailWentOn
 from onceload_jobs.read.limits import NothingGood, bad_allowed, check_piece
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
 from onceload_jobs.read.rows import read_records
-from onceload_jobs.write.find_refused import is_of_rows, refused_rows
+from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.patience import Answer, Patience, until_answered
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
@@ -322,16 +321,10 @@ def _without_refused_rows(
     job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
 ) -> Records:
     """Quarantine the rows that the server refuses; another refusal is raised again."""
-    try:
-        refused = refused_rows(engine, writer, records.rows, at_most=bad_allowed(job.declared, records))
-    except ColumnsDiffer:
-        # The columns were just added by another writer; the next try to write finds them too.
-        return records
+    at_most = bad_allowed(job.declared, records)
+    refused = refused_or_raise(engine, writer, records.rows, pipeline=job.declared.name, cause=cause, at_most=at_most)
     if not refused:
-        if isinstance(cause, DBAPIError) and is_of_rows(cause):
-            # No single row is refused: it is a rule about all of them.
-            raise RowsRefused(job.declared.name, writer.target, first_line(cause)) from cause
-        raise cause
+        return records
     left = without_rows(records, refused, [each.part for each in parts])
     check_piece(job.declared, left, parts)
     return left

@@ -4,14 +4,35 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from onceload_core.errors import RowsRefused
 from onceload_core.postgres.connection import first_line, sqlstate
 from onceload_jobs.write.sql import run
-from onceload_jobs.write.writer import Writer
+from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 #: Reasons to refuse a row: its values, a duplicate key, a constraint, a trigger, a server limit.
 ROW_REFUSED = ("21", "22", "23", "P0", "54")
 #: The data of COPY is not in its format, so we encoded it wrongly.
 _ENCODED_WRONGLY = "22P04"
+
+
+def refused_or_raise(
+    engine: Engine, writer: Writer, rows: pa.Table, *, pipeline: str, cause: Exception, at_most: int | None = None
+) -> dict[int, str]:
+    """The rows because of which a write was refused; if there are none, the refusal is raised again.
+
+    It is empty if another writer has just added columns: then the next try to write may succeed.
+    """
+    try:
+        refused = refused_rows(engine, writer, rows, at_most=at_most)
+    except ColumnsDiffer:
+        # The next try to write finds them too.
+        return {}
+    if refused:
+        return refused
+    if isinstance(cause, DBAPIError) and is_of_rows(cause):
+        # No single row is refused: it is a rule about all of them.
+        raise RowsRefused(pipeline, writer.target, first_line(cause)) from cause
+    raise cause
 
 
 def refused_rows(engine: Engine, writer: Writer, rows: pa.Table, *, at_most: int | None = None) -> dict[int, str]:
