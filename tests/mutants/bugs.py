@@ -3143,13 +3143,18 @@ GIVEN_ROWS_BUGS = (
         tests=(f"{OF_GIVEN_ROWS}::test_ids_of_a_column_may_have_gaps_and_fill_them_later",),
     ),
     Bug(
-        name="rows of a program are committed without asking the ledger after a lost answer",
-        file=ROWS_OF_PROGRAMS,
-        correct="    refusals, patience = _Refusals(), Patience()\n    while True:\n"
-        "        new = patience.until_answered(lambda: _new_of(job, offer))\n        if not new:\n            return\n",
-        wrong="    refusals, patience = _Refusals(), Patience()\n"
-        "    new = patience.until_answered(lambda: _new_of(job, offer))\n    while new:\n",
+        name="a write is tried again without asking what is left after a lost answer",
+        file="spark_jobs/onceload_jobs/write/until_certain.py",
+        correct="    while (rest := patience.until_answered(find_rest)) is not None:\n",
+        wrong="    rest = patience.until_answered(find_rest)\n    while rest is not None:\n",
         tests=(f"{OF_KILLED_ROWS}::test_two_processes_at_once_with_the_same_ids_load_each_row_once",),
+    ),
+    Bug(
+        name="a session commits a piece again without asking the ledger after a lost answer",
+        file="spark_jobs/onceload_jobs/work/load_delivery.py",
+        correct="        on_unsure=piece.forget_consumed,\n",
+        wrong="",
+        tests=(f"{OF_LOADS}::test_a_commit_without_answer_is_not_tried_again_for_a_file_without_records",),
     ),
     Bug(
         name="a bad row of a program is quarantined under its place in the call",

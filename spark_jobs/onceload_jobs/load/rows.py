@@ -6,22 +6,16 @@ with the same ids race for the commit, and the ledger refuses the later one, whi
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
 from onceload_core.errors import (
-    AlreadyConsumed,
     ClaimedElsewhere,
-    CommitOutcomeUnknown,
-    DatabaseLost,
     NeedsAPerson,
-    PipelineBusy,
-    SettingRefused,
     WrongUse,
 )
 from onceload_core.events import event
@@ -46,9 +40,9 @@ from onceload_jobs.read.limits import NOTHING_GOOD_MIN, bad_allowed, check_quara
 from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.find_refused import refused_or_raise
-from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.rights import check_schema
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
+from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 
@@ -182,27 +176,38 @@ class _Refusals:
     differing: ColumnsDiffer | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """What of an offer is not loaded yet."""
+
+    ids: SpanSet
+    records: Records
+    writer: Writer
+
+
 def _commit(job: _Job, offer: OfferedRows) -> None:
-    """Commit until the outcome is certain, by any process."""
-    refusals, patience = _Refusals(), Patience()
-    while True:
-        new = patience.until_answered(lambda: _new_of(job, offer))
+    refusals = _Refusals()
+
+    def find_rest() -> _Rest | None:
+        new = _new_of(job, offer)
         if not new:
-            return
+            return None
         left = offer.among(new)
         records, writer = _read(job, left, refusals)
-        try:
-            position = job.ledger.commit(_commit_of(job, offer, records, new=new, writer=writer))
-        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-            patience.wait(error)
-        except ColumnsDiffer as differing:
-            refusals.differing = differing
-        except (SettingRefused, DBAPIError) as error:
-            refusals.rows |= _refused_by_server(job, records, writer=writer, cause=error)
-        else:
-            rows, bad = records.rows.num_rows, len(records.bad)
-            event("rows_committed", pipeline=job.declared.name, position=position, rows=rows, quarantined=bad)
-            return
+        return _Rest(ids=new, records=records, writer=writer)
+
+    def commit(rest: _Rest) -> None:
+        position = job.ledger.commit(_commit_of(job, offer, rest))
+        rows, bad = rest.records.rows.num_rows, len(rest.records.bad)
+        event("rows_committed", pipeline=job.declared.name, position=position, rows=rows, quarantined=bad)
+
+    def note_columns(differing: ColumnsDiffer) -> None:
+        refusals.differing = differing
+
+    def note_refused(rest: _Rest, cause: Exception) -> None:
+        refusals.rows |= _refused_by_server(job, rest, cause=cause)
+
+    until_certain(find_rest, commit, on_columns=note_columns, on_refused=note_refused)
 
 
 def _new_of(job: _Job, offer: OfferedRows) -> SpanSet:
@@ -251,22 +256,21 @@ def _reason(bad: BadRecord) -> str:
     return f"{bad.column}: {bad.reason}" if bad.column else bad.reason
 
 
-def _refused_by_server(job: _Job, records: Records, *, writer: Writer, cause: Exception) -> dict[int, str]:
+def _refused_by_server(job: _Job, rest: _Rest, *, cause: Exception) -> dict[int, str]:
     """The reasons of the rows that the server refuses, by their ids; another refusal is raised again."""
-    at_most, name = bad_allowed(job.declared, records), job.declared.name
-    refused = refused_or_raise(job.engine, writer, records.rows, pipeline=name, cause=cause, at_most=at_most)
-    ids = records.rows.column(SEQUENCE)
+    rows, name, at_most = rest.records.rows, job.declared.name, bad_allowed(job.declared, rest.records)
+    refused = refused_or_raise(job.engine, rest.writer, rows, pipeline=name, cause=cause, at_most=at_most)
+    ids = rows.column(SEQUENCE)
     return {ids[number].as_py(): reason for number, reason in refused.items()}
 
 
-def _commit_of(job: _Job, offer: OfferedRows, records: Records, *, new: SpanSet, writer: Writer) -> Commit[Connection]:
-    rows = records.rows.num_rows
-    write_rows: Callable[[Connection], int] = lambda connection: writer.write(connection, records.rows)  # noqa: E731
+def _commit_of(job: _Job, offer: OfferedRows, rest: _Rest) -> Commit[Connection]:
+    records, rows = rest.records, rest.records.rows.num_rows
     return Commit(
         session=job.session,
         batch=job.batch,
-        advances=(Advance(producer_id=job.producer_id, spans=new, rows=rows, records=records.count),),
-        write_rows=write_rows,
+        advances=(Advance(producer_id=job.producer_id, spans=rest.ids, rows=rows, records=records.count),),
+        write_rows=lambda connection: rest.writer.write(connection, records.rows),
         counts=Counts(loaded=rows, duplicate=len(offer.ids) - records.count, quarantined=len(records.bad)),
         quarantined=tuple(_quarantined(each) for each in records.bad),
         run=job.run,

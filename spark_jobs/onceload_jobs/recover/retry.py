@@ -13,15 +13,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
-from onceload_core.errors import (
-    AlreadyConsumed,
-    CommitOutcomeUnknown,
-    DatabaseLost,
-    PipelineBusy,
-    SettingRefused,
-)
+from onceload_core.errors import SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position, ProducerId
 from onceload_core.ports import Session, Settlement
@@ -46,9 +39,9 @@ from onceload_jobs.recover.stored_fields import find_lacking, headers_of
 from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.find_refused import refused_or_raise
-from onceload_jobs.write.patience import Patience
 from onceload_jobs.write.sql import filled, quoted, table_name
 from onceload_jobs.write.target import check_target, columns_to_read, ensure_target
+from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 SQL = statements("retry.sql", package=__package__)
@@ -172,28 +165,38 @@ def _report(job: _Job, refusals: Mapping[QuarantineId, Refusal], *, asked: int, 
     )
 
 
-def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
-    """Commit until the outcome is certain, by any process; return the records that are still bad."""
-    held = Selection(pipeline=job.declared.name, ids=asked)
-    refused: dict[QuarantineId, Refusal] = {}
+@dataclass(kw_only=True)
+class _Refusals:
+    """What the server refused in earlier tries."""
+
+    records: dict[QuarantineId, Refusal] = field(default_factory=dict)
     differing: ColumnsDiffer | None = None
-    patience = Patience()
-    while True:
-        records = patience.until_answered(lambda: tuple(find_records(job.engine, held)))
-        reading = _read(job, records, refused, differing)
-        if not reading.good:
-            return reading.refusals
-        try:
-            job.ledger.settle(_settlement(job, target, reading))
-        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-            # On the next look, records that any retry settled are no longer held.
-            patience.wait(error)
-        except ColumnsDiffer as error:
-            differing = error
-        except (SettingRefused, DBAPIError) as error:
-            refused |= _refused_by_server(job, target, reading, cause=error)
-        else:
-            return reading.refusals
+    #: All records that are still bad, for any reason.
+    still_bad: Mapping[QuarantineId, Refusal] = field(default_factory=dict)
+
+
+def _settle(job: _Job, target: "_TargetOfRetry", asked: tuple[QuarantineId, ...]) -> Mapping[QuarantineId, Refusal]:
+    """Commit the records that are good now; return those that are still bad."""
+    held = Selection(pipeline=job.declared.name, ids=asked)
+    refusals = _Refusals()
+
+    def find_good() -> "_Reading | None":
+        # Records that any retry has settled are no longer held.
+        reading = _read(job, tuple(find_records(job.engine, held)), refusals)
+        refusals.still_bad = reading.refusals
+        return reading if reading.good else None
+
+    def settle(reading: "_Reading") -> None:
+        job.ledger.settle(_settlement(job, target, reading))
+
+    def note_columns(differing: ColumnsDiffer) -> None:
+        refusals.differing = differing
+
+    def note_refused(reading: "_Reading", cause: Exception) -> None:
+        refusals.records |= _refused_by_server(job, target, reading, cause=cause)
+
+    until_certain(find_good, settle, on_columns=note_columns, on_refused=note_refused)
+    return refusals.still_bad
 
 
 def _settlement(job: _Job, target: "_TargetOfRetry", reading: "_Reading") -> Settlement[Connection]:
@@ -264,20 +267,15 @@ class _Reading:
     added: tuple[Column, ...]
 
 
-def _read(
-    job: _Job,
-    records: Sequence[KeptRecord],
-    refused: Mapping[QuarantineId, Refusal],
-    differing: ColumnsDiffer | None,
-) -> _Reading:
+def _read(job: _Job, records: Sequence[KeptRecord], refused: _Refusals) -> _Reading:
     """Read each record as a producer of its own, to detect a text with no record, or with two."""
     refusals = {
         number: refusal
         for number, record in enumerate(records)
-        if (refusal := refused.get(record.quarantine_id) or _unreadable(job, record))
+        if (refusal := refused.records.get(record.quarantine_id) or _unreadable(job, record))
     }
     parts = [_part(job, number, record) for number, record in enumerate(records) if number not in refusals]
-    read, added = read_adding(job.declared, job.columns, parts, differing, read=_read_kept)
+    read, added = read_adding(job.declared, job.columns, parts, refused.differing, read=_read_kept)
     refusals |= _refusals_of(read, {each.part.producer_id for each in parts})
     numbers = read.rows.column(PRODUCER_ID).to_numpy()
     is_good = ~np.isin(numbers, list(refusals))

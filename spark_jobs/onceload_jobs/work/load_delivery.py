@@ -6,20 +6,16 @@ if any part of them is already loaded, and each piece that it stages is kept onc
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 
 from onceload_core.delivery import Mode
 from onceload_core.errors import (
-    AlreadyConsumed,
     CommitOutcomeUnknown,
     DatabaseLost,
     OnceloadError,
-    PipelineBusy,
-    SettingRefused,
     TooManyQuarantined,
 )
 from onceload_core.events import event
@@ -45,7 +41,8 @@ from onceload_jobs.read.limits import NothingGood, bad_allowed, check_piece
 from onceload_jobs.read.new_content import NewContent, leave_out_consumed
 from onceload_jobs.read.rows import read_records
 from onceload_jobs.write.find_refused import refused_or_raise
-from onceload_jobs.write.patience import Answer, Patience, until_answered
+from onceload_jobs.write.patience import Answer, until_answered
+from onceload_jobs.write.until_certain import until_certain
 from onceload_jobs.write.writer import ColumnsDiffer, Writer
 
 
@@ -157,34 +154,65 @@ def _is_followed(declared: Declared, delivery: Delivery) -> bool:
             return not declared.needs_spark and (declared.is_direct or declared.is_published_whole)
 
 
+@dataclass(kw_only=True)
+class _Piece:
+    """A piece of a delivery, as it can be written."""
+
+    job: Job
+    parts: list[ReadPart]
+    #: How rows are written without added columns.
+    target: Writer
+    records: Records
+    writer: Writer
+    #: The ids that are loaded: at first none, because the plan has left them out; None if the ledger must be asked.
+    consumed: Mapping[ProducerId, SpanSet] | None
+
+    @classmethod
+    def read(cls, job: Job, parts: list[ReadPart], target: Writer, *, notes: list[Note]) -> "_Piece":
+        records, writer = records_of(job, parts, target)
+        note_ignored(records, notes)
+        return cls(job=job, parts=parts, target=target, records=records, writer=writer, consumed={})
+
+    def forget_consumed(self) -> None:
+        self.consumed = None
+
+    def read_again(self, differing: ColumnsDiffer) -> None:
+        self.records, self.writer = records_of(self.job, self.parts, self.target, differing)
+
+    def leave_out_refused(self, _: NewContent, cause: Exception) -> None:
+        """Quarantine the rows that the server refuses; another refusal is raised again."""
+        name, rows, at_most = self.job.declared.name, self.records.rows, bad_allowed(self.job.declared, self.records)
+        refused = refused_or_raise(engine_of(self.job), self.writer, rows, pipeline=name, cause=cause, at_most=at_most)
+        if refused:
+            self.records = without_rows(self.records, refused, [each.part for each in self.parts])
+            check_piece(self.job.declared, self.records, self.parts)
+
+
 def _commit_piece(job: Job, parts: list[ReadPart], *, claim: Claim, is_last: bool, notes: list[Note]) -> None:
-    """Commit until the outcome is certain, by any process."""
-    engine = engine_of(job)
-    ledger = PostgresLedger(engine)
-    target = Writer.into_target(job.declared.target, job.written)
-    records, writer = records_of(job, parts, target)
-    note_ignored(records, notes)
-    patience = Patience()
-    find_consumed = partial(_consumed, ledger, job, parts)
-    # A part may already be loaded, if another worker held it before.
-    consumed = patience.until_answered(find_consumed) if job.is_redelivered else {}
-    while True:
-        prepared = leave_out_consumed(parts, records, consumed=consumed)
-        try:
-            if _has_something_new(prepared, consumed):
-                _commit(ledger, job, _commit_of(job, parts, prepared, writer=writer, claim=claim, is_last=is_last))
-            elif is_last:
-                patience.until_answered(partial(ledger.release, claim))
-        except (AlreadyConsumed, CommitOutcomeUnknown, DatabaseLost, PipelineBusy) as error:
-            # Rarely more than once, but a permanent refusal must not be retried forever.
-            patience.wait(error)
-            consumed = patience.until_answered(find_consumed)
-        except ColumnsDiffer as differing:
-            records, writer = records_of(job, parts, target, differing)
-        except (SettingRefused, DBAPIError) as error:
-            records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
-        else:
-            return
+    ledger = PostgresLedger(engine_of(job))
+    piece = _Piece.read(job, parts, Writer.into_target(job.declared.target, job.written), notes=notes)
+    if job.is_redelivered:
+        # A part may already be loaded, if another worker held it before.
+        piece.forget_consumed()
+
+    def find_rest() -> NewContent:
+        if piece.consumed is None:
+            piece.consumed = _consumed(ledger, job, parts)
+        return leave_out_consumed(parts, piece.records, consumed=piece.consumed)
+
+    def commit(rest: NewContent) -> None:
+        if _has_something_new(rest, piece.consumed or {}):
+            _commit(ledger, job, _commit_of(job, parts, rest, writer=piece.writer, claim=claim, is_last=is_last))
+        elif is_last:
+            ledger.release(claim)
+
+    until_certain(
+        find_rest,
+        commit,
+        on_unsure=piece.forget_consumed,
+        on_columns=piece.read_again,
+        on_refused=piece.leave_out_refused,
+    )
 
 
 def _consumed(ledger: PostgresLedger, job: Job, parts: Sequence[ReadPart]) -> dict[ProducerId, SpanSet]:
@@ -246,27 +274,27 @@ def _stage_piece(
     notes: list[Note],
 ) -> None:
     engine = engine_of(job)
-    records, writer = records_of(job, parts, stage.writer)
-    note_ignored(records, notes)
-    patience = Patience()
-    while True:
-        prepared = leave_out_consumed(parts, records, consumed={})
-        staged = StagedPiece.of(prepared, delivery=place[0], number=place[1], is_last=is_last)
+    piece = _Piece.read(job, parts, stage.writer, notes=notes)
+
+    def write(rest: NewContent) -> None:
+        staged = StagedPiece.of(rest, delivery=place[0], number=place[1], is_last=is_last)
         # The rows of a transform are made of all records, and count then.
         rows = staged.rows if job.declared.transform is None else 0
         staged = replace(staged, rows=rows, notes=tuple(notes) if is_last else ())
-        try:
-            with translated(pipeline=job.declared.name, doing="staging rows"):
-                stage_piece(engine, stage, staged, prepared.rows, writer=writer, claim=claim)
-        except (DatabaseLost, PipelineBusy) as error:
-            patience.wait(error)
-        except ColumnsDiffer as differing:
-            records, writer = records_of(job, parts, stage.writer, differing)
-        except (SettingRefused, DBAPIError) as error:
-            with still_there(stage):
-                records = _without_refused_rows(job, engine, records, parts, writer=writer, cause=error)
-        else:
-            return
+        with translated(pipeline=job.declared.name, doing="staging rows"):
+            stage_piece(engine, stage, staged, rest.rows, writer=piece.writer, claim=claim)
+
+    def leave_out_refused(rest: NewContent, cause: Exception) -> None:
+        with still_there(stage):
+            piece.leave_out_refused(rest, cause)
+
+    # The ledger is not asked: nothing of the batch is loaded before all of it, and a piece is staged only once.
+    until_certain(
+        lambda: leave_out_consumed(parts, piece.records, consumed={}),
+        write,
+        on_columns=piece.read_again,
+        on_refused=leave_out_refused,
+    )
 
 
 def records_of(
@@ -315,16 +343,3 @@ def read_adding(
         for each in records.bad
     )
     return replace(records, bad=tuple(bad), unknown=()), added
-
-
-def _without_refused_rows(
-    job: Job, engine: Engine, records: Records, parts: Sequence[ReadPart], *, writer: Writer, cause: Exception
-) -> Records:
-    """Quarantine the rows that the server refuses; another refusal is raised again."""
-    at_most = bad_allowed(job.declared, records)
-    refused = refused_or_raise(engine, writer, records.rows, pipeline=job.declared.name, cause=cause, at_most=at_most)
-    if not refused:
-        return records
-    left = without_rows(records, refused, [each.part for each in parts])
-    check_piece(job.declared, left, parts)
-    return left
