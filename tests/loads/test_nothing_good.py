@@ -134,6 +134,7 @@ def test_files_of_one_record_each_are_judged_together(loads):
 
 
 def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypatch):
+    from onceload_jobs.read.added_columns import read_adding
     from onceload_jobs.work import load_delivery as loading
 
     reads: list[int] = []
@@ -142,7 +143,6 @@ def test_many_refused_files_are_read_twice_and_not_once_for_each(loads, monkeypa
         reads.append(len(args[2]))
         return read_adding(*args, **more)
 
-    read_adding = loading.read_adding
     monkeypatch.setattr(loading, "read_adding", counted)
     for number in range(5):
         loads.write(f"{number}.jsonl", bad_lines())

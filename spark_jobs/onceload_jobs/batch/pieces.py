@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -193,6 +194,22 @@ def _overlap(pieces: Iterable[StagedPiece]) -> bool:
             return True
         seen[advance.producer_id] = spans | advance.spans
     return False
+
+
+def advances_of(pieces: Sequence[StagedPiece]) -> tuple[Advance, ...]:
+    """One advance per producer, with the proofs of its pieces in order."""
+    in_order = sorted(
+        (advance for piece in pieces for advance in piece.advances),
+        key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1),
+    )
+    return tuple(_joined(list(some)) for _, some in groupby(in_order, key=lambda advance: advance.producer_id))
+
+
+def _joined(advances: list[Advance]) -> Advance:
+    spans = SpanSet(span for advance in advances for span in advance.spans)
+    digest = b"".join(advance.digest or b"" for advance in advances)
+    rows, records = sum(advance.rows for advance in advances), sum(advance.records for advance in advances)
+    return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)
 
 
 def _run(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from onceload_core.errors import CallAgain, NeedsAPerson
 from onceload_core.names import ProducerId
+from onceload_core.spans import SEQUENCE_END, Span
 from onceload_jobs.files.addresses import shown
 
 #: How much of an oversized record is kept, so that people can recognise it.
@@ -41,6 +42,11 @@ class Chunk:
     is_followed: bool = False
     #: For rows: how many bytes of the file hold them.
     row_bytes: int | None = None
+
+    @property
+    def span(self) -> Span:
+        """Its ids; without a known end, all from its start."""
+        return Span(self.first, SEQUENCE_END if self.end is None else self.end)
 
     @property
     def bytes(self) -> int:

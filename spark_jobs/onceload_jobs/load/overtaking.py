@@ -13,7 +13,7 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Advance
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.kept import SealedEnd
-from onceload_jobs.batch.pieces import StagedPiece
+from onceload_jobs.batch.pieces import StagedPiece, advances_of
 from onceload_jobs.content.copies import ends_a_line
 from onceload_jobs.files.addresses import Unreadable, local_path
 from onceload_jobs.files.compression import Compression, Damaged, Incomplete
@@ -22,7 +22,6 @@ from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Source
 from onceload_jobs.plan.waiting_files import waits_for
-from onceload_jobs.publish.merge import advances_of
 from onceload_jobs.read.board_work import Bundle
 
 

@@ -35,9 +35,9 @@ from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
+from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.bad_rows import without_rows
 from onceload_jobs.read.limits import NOTHING_GOOD_MIN, bad_allowed, check_quarantine
-from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.rights import check_schema

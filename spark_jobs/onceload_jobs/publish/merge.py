@@ -1,18 +1,13 @@
 """Merge rows into the target by key."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult
 
-from onceload_core.ports import Advance
 from onceload_core.postgres.connection import statements
-from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, TransformRefused
-from onceload_jobs.batch.pieces import StagedPiece
 from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Target
 from onceload_jobs.write.sql import Sql, filled, listed, quoted, table_name
@@ -20,22 +15,6 @@ from onceload_jobs.write.target import count_written, refuse_altered
 from onceload_jobs.write.writer import Writer, cast_to_target
 
 SQL = statements("merge.sql", package=__package__)
-
-
-def advances_of(pieces: Sequence[StagedPiece]) -> tuple[Advance, ...]:
-    """One advance per producer, with the proofs of its pieces in order."""
-    in_order = sorted(
-        (advance for piece in pieces for advance in piece.advances),
-        key=lambda advance: (advance.producer_id, advance.spans.end if advance.spans else -1),
-    )
-    return tuple(_merge(list(some)) for _, some in groupby(in_order, key=lambda advance: advance.producer_id))
-
-
-def _merge(advances: list[Advance]) -> Advance:
-    spans = SpanSet(span for advance in advances for span in advance.spans)
-    digest = b"".join(advance.digest or b"" for advance in advances)
-    rows, records = sum(advance.rows for advance in advances), sum(advance.records for advance in advances)
-    return replace(advances[-1], spans=spans, rows=rows, records=records, digest=digest)
 
 
 def refuse_twice(connection: Connection, job: Job, source: Sql) -> None:

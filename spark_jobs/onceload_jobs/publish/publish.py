@@ -27,13 +27,13 @@ from onceload_core.postgres.connection import CONCURRENT_CHANGE, first_line, tra
 from onceload_core.replay import Condition, Counts
 from onceload_core.spans import SpanSet
 from onceload_jobs.batch.job import Job, Replacement
-from onceload_jobs.batch.pieces import StagedPiece, check_kept
+from onceload_jobs.batch.pieces import StagedPiece, advances_of, check_kept
 from onceload_jobs.batch.spool import read_file
 from onceload_jobs.batch.stage import Stage, StageLost
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Target, Write
 from onceload_jobs.publish.early_copy import Begun, EarlyCopy
-from onceload_jobs.publish.merge import advances_of, merge_in, refuse_twice
+from onceload_jobs.publish.merge import merge_in, refuse_twice
 from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.publish.replaced_rows import replace_rows
 from onceload_jobs.publish.source import WORK_MEMORY

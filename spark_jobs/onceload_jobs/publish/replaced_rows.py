@@ -18,9 +18,8 @@ from onceload_core.postgres.commit import get_pipeline, lock_pipeline
 from onceload_core.postgres.connection import statements
 from onceload_core.postgres.receipts import Promise, Unattributed, rows_promised, rows_unattributed
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.pieces import StagedPiece
+from onceload_jobs.batch.pieces import StagedPiece, advances_of
 from onceload_jobs.files.notes import Note
-from onceload_jobs.publish.merge import advances_of
 from onceload_jobs.write.sql import filled, table_name
 
 SQL = statements("replaced_rows.sql", package=__package__)

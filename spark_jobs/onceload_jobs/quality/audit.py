@@ -21,11 +21,10 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.batches import Audit, Finding, PostgresBatches
 from onceload_core.postgres.connection import statements, translated
 from onceload_jobs.batch.job import Job
-from onceload_jobs.batch.pieces import StagedPiece
+from onceload_jobs.batch.pieces import StagedPiece, advances_of
 from onceload_jobs.batch.stage import SCHEMA, Stage
 from onceload_jobs.pipeline.columns import LINEAGE
 from onceload_jobs.pipeline.declared import Severity, Suite
-from onceload_jobs.publish.merge import advances_of
 from onceload_jobs.publish.new_rows import open_duplicate_filter
 from onceload_jobs.quality.pages import context_of, write_pages
 from onceload_jobs.write.sql import Sql, filled, run

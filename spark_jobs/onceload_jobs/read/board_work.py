@@ -7,7 +7,7 @@ from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
 from onceload_core.postgres.deliveries import Handed
 from onceload_core.postgres.offers import Offer
-from onceload_core.spans import SEQUENCE_END, Span, SpanSet
+from onceload_core.spans import SpanSet
 from onceload_jobs.files.addresses import shown, with_login
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared
@@ -29,8 +29,7 @@ Bundle = tuple[Chunk, ...]
 def spans_of(chunks: Iterable[Chunk]) -> dict[ProducerId, SpanSet]:
     spans: dict[ProducerId, SpanSet] = {}
     for chunk in chunks:
-        span = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
-        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | span
+        spans[chunk.producer_id] = spans.get(chunk.producer_id, SpanSet()) | SpanSet([chunk.span])
     return spans
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from onceload_core.replay import Condition
-from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.files.addresses import Unreadable, errors_naming
 from onceload_jobs.files.compression import Compression, Damaged, Incomplete
 from onceload_jobs.files.fingerprints import (
@@ -212,8 +211,7 @@ def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Itera
     """
     found = read_whole_file(source.format, chunk.url, size=chunk.size)
     whole, groups = found.fingerprint.named(etag), found.row_groups
-    end = SEQUENCE_END if chunk.end is None else chunk.end
-    wanted = [group for group in groups if group.end > chunk.first and group.first < end]
+    wanted = [group for group in groups if group.end > chunk.span.first and group.first < chunk.span.end]
     for group, raw in _bytes_of(chunk.url, wanted, source):
         if len(raw) < _read_bytes(group, source):
             # A program that writes the same bytes again may have written all of them when the file is checked.

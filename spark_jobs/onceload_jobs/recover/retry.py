@@ -33,10 +33,10 @@ from onceload_jobs.pipeline.columns import PRODUCER_ID, SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared, Target, Write
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.merge import merge_in
+from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.checked_parts import ReadPart
 from onceload_jobs.read.rows import read_records
 from onceload_jobs.recover.stored_fields import find_lacking, headers_of
-from onceload_jobs.work.load_delivery import read_adding
 from onceload_jobs.write.evolve import evolve_target
 from onceload_jobs.write.find_refused import refused_or_raise
 from onceload_jobs.write.sql import filled, quoted, table_name

@@ -32,8 +32,8 @@ from onceload_jobs.files.addresses import Unreadable
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk, FileRefused
 from onceload_jobs.formats.records import Records
-from onceload_jobs.pipeline.columns import Column
-from onceload_jobs.pipeline.declared import Declared, UnknownFields
+from onceload_jobs.pipeline.declared import Declared
+from onceload_jobs.read.added_columns import read_adding
 from onceload_jobs.read.bad_rows import without_invalid_ids, without_rows
 from onceload_jobs.read.board_work import Delivery
 from onceload_jobs.read.checked_parts import FileRewritten, ReadPart, TailWentOn, check_tail, read_parts
@@ -317,29 +317,3 @@ def note_ignored(records: Records, notes: list[Note]) -> None:
     if records.ignored.fields:
         # No file has this name: the note says nothing about what was read of one.
         notes.append(Note(name="", reason="", ignored=records.ignored))
-
-
-def read_adding(
-    declared: Declared,
-    columns: tuple[Column, ...],
-    parts: Sequence[ReadPart],
-    differing: ColumnsDiffer | None,
-    *,
-    read: Callable[[Declared, tuple[Column, ...], Sequence[ReadPart]], Records] = read_records,
-) -> tuple[Records, tuple[Column, ...]]:
-    """All records of some parts, and the columns that the table needs for undeclared fields."""
-    records = read(declared, columns, parts)
-    if not records.unknown:
-        return records, ()
-    added = records.unknown if differing is None else differing.settled(records.unknown)
-    without_place = {column.name for column in records.unknown} - {column.name for column in added}
-    if without_place:
-        declared = replace(declared, unknown_fields=UnknownFields.FAIL)
-    records = read(declared, columns + added, parts)
-    bad = (
-        replace(each, reason=f"{each.reason}, and the table has no room for another column")
-        if each.column in without_place
-        else each
-        for each in records.bad
-    )
-    return replace(records, bad=tuple(bad), unknown=()), added
