@@ -12,7 +12,7 @@ from pathlib import Path
 from onceload.placeholders import find_placeholders
 from onceload_core.errors import NotFound, SettingRefused
 from onceload_jobs.files.addresses import Unreadable, local_path
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed, Listing, list_files
 from onceload_jobs.pipeline.declared import Format
 
@@ -108,7 +108,7 @@ def format_by_name(name: str) -> Format | None:
 
 
 def _unpacked_name(name: str) -> str:
-    return name if Compression.of(name) is Compression.NONE else posixpath.splitext(name)[0]
+    return posixpath.splitext(name)[0] if is_compressed(name) else name
 
 
 def base_of(name: str) -> str:

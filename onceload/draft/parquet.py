@@ -13,7 +13,7 @@ from onceload.draft.types import Seen
 from onceload.draft.values import Written, of_string
 from onceload_core.names import ProducerId
 from onceload_jobs.files.addresses import errors_naming
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import MAGIC, read_whole
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream
@@ -32,7 +32,7 @@ _BUFFER_BYTES = 2**16
 
 def sample_parquet(listed: Listed) -> Sampled:
     """The first rows of a few row groups, written again as a small Parquet file in memory."""
-    if Compression.of(listed.url) is not Compression.NONE:
+    if is_compressed(listed.url):
         found = "it is a Parquet file inside a compressed file"
         raise FileRefused(listed.url, "a plain Parquet file", found, "Decompress it: Parquet is compressed internally")
     # Arrow must not open a file before its footer is checked.

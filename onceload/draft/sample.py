@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onceload_core.names import ProducerId
 from onceload_jobs.files.addresses import errors_naming
-from onceload_jobs.files.compression import Compression, Incomplete
+from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream, read_at
 from onceload_jobs.formats.chunks import FileRefused, Part
@@ -63,7 +63,7 @@ class Sampled:
 
 
 def read_content(listed: Listed) -> Content:
-    content = _plain(listed) if Compression.of(listed.url) is Compression.NONE else _packed(listed)
+    content = _packed(listed) if is_compressed(listed.url) else _plain(listed)
     begins = content.beginning
     check_text(listed.url, begins)
     _check_encoding(content)

@@ -2437,8 +2437,8 @@ FILE_BUGS = (
     Bug(
         name="a packed last line is published though it went on since it was staged",
         file="spark_jobs/onceload_jobs/load/overtaking.py",
-        correct="    return Compression.of(chunk.url) is Compression.NONE\n",
-        wrong="    return True\n",
+        correct="advance.size is not None if is_compressed(chunk.url) else ",
+        wrong="",
         tests=(OF_CHANGED_FILES,),
     ),
     Bug(

@@ -18,7 +18,7 @@ from onceload_core.replay import Condition, ProducerState
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.content.common_beginning import CommonBeginning
 from onceload_jobs.files.addresses import errors_naming
-from onceload_jobs.files.compression import Compression, Damaged, Incomplete
+from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import (
     EDGE_BYTES,
     Fingerprint,
@@ -132,7 +132,7 @@ def ends_a_line(source: Source, url: str, end: int) -> bool:
         return True
     # In a multiline file the next newline may be inside an open quote.
     size = 1 if source.format is Format.CSV and source.csv.multiline else 3
-    if Compression.of(url) is Compression.NONE:
+    if not is_compressed(url):
         return _has_ended(read_at(url, offset=end - 1, size=size))
     with open_stream(url) as stream:
         _digests_of_next(stream, end - 1)
@@ -185,7 +185,7 @@ class LoadedContents:
         if end is None:
             return None
         fingerprint = replace(Fingerprint.from_bytes(state.fingerprint or b""), packed=None)
-        is_packed = Compression.of(listed.url) is not Compression.NONE
+        is_packed = is_compressed(listed.url)
         if end is _End.OF_FILE and is_packed and fingerprint_of(listed.url, end=listed.size).stream == marks_before:
             fingerprint = replace(fingerprint, packed=marks_before)
         return Shared(

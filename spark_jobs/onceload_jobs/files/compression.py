@@ -35,6 +35,10 @@ class Compression(StrEnum):
         return cls.ZSTD if name.endswith(".zst") else cls.NONE
 
 
+def is_compressed(name: str) -> bool:
+    return Compression.of(name) is not Compression.NONE
+
+
 @dataclass(eq=False)
 class Incomplete(CallAgain):
     url: str

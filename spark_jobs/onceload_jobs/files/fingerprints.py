@@ -15,7 +15,7 @@ from struct import Struct
 
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.files.addresses import Unreadable
-from onceload_jobs.files.compression import Compression, Incomplete
+from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.reading import open_stream, read_at
 
@@ -126,7 +126,7 @@ def fingerprint_of_whole(url: str, *, size: int) -> Fingerprint:
 
 def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
     """Also return the last bytes that were read, which contain the footer, if it is not compressed."""
-    if Compression.of(url) is not Compression.NONE:
+    if is_compressed(url):
         packed = _get_marks(url, end=size)
         return Fingerprint(stream=_marks_of_stream(url, packed), packed=packed), b""
     found = _find_edges(url, end=size, tail_bytes=_footer_bytes(url, size=size))
@@ -138,7 +138,7 @@ def read_whole(url: str, *, size: int) -> tuple[Fingerprint, bytes]:
 
 def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> Resemblance:
     """Compare a file that may grow; unpack a compressed one only if its packed bytes do not decide."""
-    if Compression.of(listed.url) is Compression.NONE:
+    if not is_compressed(listed.url):
         if _has_same_etag(listed, fingerprint):
             return Resemblance.GROWN if listed.size > consumed_end else Resemblance.SAME
         return _compare_plain(listed, fingerprint.stream, consumed_end=consumed_end)
@@ -152,7 +152,7 @@ def compare(listed: Listed, fingerprint: Fingerprint, *, consumed_end: int) -> R
 
 def compare_whole(listed: Listed, fingerprint: Fingerprint) -> Resemblance:
     """Compare a file that is written once, such as Parquet: any difference is a change."""
-    if Compression.of(listed.url) is not Compression.NONE:
+    if is_compressed(listed.url):
         return _compare_packed(listed, fingerprint)
     marks = fingerprint.stream
     if listed.size != marks.end:

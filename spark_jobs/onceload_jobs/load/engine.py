@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.to_read import FileToRead
 
@@ -30,4 +30,4 @@ def engine_for(declared: Declared, files: Iterable[FileToRead]) -> Engine:
 
 def _content_bytes(file: FileToRead) -> int:
     """About how many bytes of records are read."""
-    return file.bytes if Compression.of(file.listed.url) is Compression.NONE else file.bytes * _UNPACKED
+    return file.bytes * _UNPACKED if is_compressed(file.listed.url) else file.bytes

@@ -16,7 +16,7 @@ from onceload_jobs.batch.kept import SealedEnd
 from onceload_jobs.batch.pieces import StagedPiece, advances_of
 from onceload_jobs.content.copies import ends_a_line
 from onceload_jobs.files.addresses import Unreadable, local_path
-from onceload_jobs.files.compression import Compression, Damaged, Incomplete
+from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.files.reading import look_at
 from onceload_jobs.formats.chunks import Chunk
@@ -96,7 +96,7 @@ def _is_read_to_end(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
     if advance is None or not advance.spans:
         return False
     # A size is only recorded if the file was unpacked to its end.
-    return advance.spans.end >= chunk.size if _is_plain(chunk) else advance.size is not None
+    return advance.size is not None if is_compressed(chunk.url) else advance.spans.end >= chunk.size
 
 
 def _is_read(chunk: Chunk, read: Mapping[ProducerId, Advance]) -> bool:
@@ -131,7 +131,3 @@ def goes_on(sealed: SealedEnd, source: Source) -> bool:
         return False
     except (Incomplete, Damaged):
         return True
-
-
-def _is_plain(chunk: Chunk) -> bool:
-    return Compression.of(chunk.url) is Compression.NONE

@@ -6,7 +6,7 @@ from itertools import chain, zip_longest
 
 from onceload_core.delivery import Mode
 from onceload_core.names import ProducerId
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.reading import read_at
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.pipeline.declared import Declared, Format, Source
@@ -84,10 +84,10 @@ def _cut_at_row_groups(source: Source, chunk: Chunk, file: FileToRead) -> Iterat
     if not groups and chunk.end is None and len(file.spans) > 1:
         # Only rows are missing that are before its end.
         return
-    is_plain = Compression.of(chunk.url) is Compression.NONE
+    may_cut = not is_compressed(chunk.url)
     firsts, sizes = [chunk.first], [0]
     for group in groups:
-        if is_plain and sizes[-1] and sizes[-1] + group.bytes > source.chunk_bytes:
+        if may_cut and sizes[-1] and sizes[-1] + group.bytes > source.chunk_bytes:
             firsts.append(group.first)
             sizes.append(0)
         sizes[-1] += group.bytes

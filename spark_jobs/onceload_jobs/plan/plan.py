@@ -12,7 +12,7 @@ from onceload_core.spans import SpanSet
 from onceload_jobs.content.copies import LoadedContents, holds_what_was_loaded
 from onceload_jobs.content.copies_in_progress import copies_under_way
 from onceload_jobs.files.addresses import shown
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed, Listing, list_files
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.signatures import check_plain_text
@@ -33,7 +33,7 @@ from onceload_jobs.plan.to_read import (
     with_columns,
 )
 from onceload_jobs.plan.waiting_files import open_ends, waiting_behind, waiting_for_runs
-from onceload_jobs.read.parts import is_stream
+from onceload_jobs.read.parts import is_plain_text, is_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ class _FileChecker:
 
 def _unusable(declared: Declared, listed: Listed) -> str | None:
     """Why a file cannot be loaded by this pipeline, whatever it holds."""
-    if declared.source.format.is_typed and Compression.of(listed.url) is not Compression.NONE:
+    if declared.source.format.is_typed and is_compressed(listed.url):
         return _PACKED_AGAIN.format(str(declared.source.format).capitalize())
     if declared.target.newer_file is NewerFile.BY_TIME and listed.modified_at is None:
         return _UNDATED
@@ -261,8 +261,7 @@ def _unusable(declared: Declared, listed: Listed) -> str | None:
 
 def _new_of(declared: Declared, listed: Listed, file_state: FileState, *, sealed: bool) -> Finding:
     source = declared.source
-    is_plain = not source.format.is_whole and Compression.of(listed.url) is Compression.NONE
-    if is_plain and not file_state.consumed:
+    if is_plain_text(source, listed.url) and not file_state.consumed:
         check_plain_text(listed.url, record_bytes_max=source.record_bytes_max)
     rest_of = rest_of_stream if is_stream(source, listed.name) else rest_of_plain
     rest = rest_of(source, listed, file_state, sealed=sealed)

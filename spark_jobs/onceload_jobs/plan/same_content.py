@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from onceload_core.names import ProducerId
 from onceload_jobs.content.copies import CopyRecord
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.plan.choice import Choice
@@ -127,7 +127,7 @@ def _copy_record_of(file: FileToRead) -> CopyRecord:
 
 
 def _reach(file: FileToRead) -> tuple[bool, int]:
-    return Compression.of(file.listed.url) is Compression.NONE, file.listed.size
+    return not is_compressed(file.listed.url), file.listed.size
 
 
 def _is_recorded(file: FileToRead, known: KnownNames) -> bool:

@@ -8,7 +8,6 @@ from onceload_core.names import ProducerId
 from onceload_core.spans import Span, SpanSet
 from onceload_core.verdicts import judge
 from onceload_jobs.content.copies import CopyRecord
-from onceload_jobs.files.compression import Compression
 from onceload_jobs.files.fingerprints import fingerprint_of, fingerprint_of_whole
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
@@ -18,7 +17,7 @@ from onceload_jobs.formats.whole_files import read_whole_file
 from onceload_jobs.pipeline.declared import Declared, Format, NewerFile, Source
 from onceload_jobs.plan.file_state import LEFT_OPEN, FileState
 from onceload_jobs.read.cuts import complete_end
-from onceload_jobs.read.parts import find_open_end, is_stream
+from onceload_jobs.read.parts import find_open_end, is_plain_text, is_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +88,9 @@ def rest_of_stream(source: Source, listed: Listed, file_state: FileState, *, sea
     if file_state.is_left_open and not sealed:
         return Note(name=listed.name, reason=LEFT_OPEN)
     first, size = file_state.consumed.end if file_state.consumed else 0, listed.size
-    is_plain = not source.format.is_whole and Compression.of(listed.url) is Compression.NONE
     if file_state.is_all_in and file_state.consumed == SpanSet([Span(0, first)] if first else []):
         return _to_read(source, listed, file_state, spans=(), sealed=sealed)
-    if is_plain and not file_state.copy_record:
+    if is_plain_text(source, listed.url) and not file_state.copy_record:
         if first >= size and file_state.consumed.is_without_holes and file_state.replaces is None:
             return None
         left = find_open_end(listed.url, source, first=first, size=size) if first < size else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from onceload_core.replay import Condition
 from onceload_jobs.files.addresses import Unreadable, errors_naming
-from onceload_jobs.files.compression import Compression, Damaged, Incomplete
+from onceload_jobs.files.compression import Damaged, Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import (
     EDGE_BYTES,
     Fingerprint,
@@ -52,10 +52,10 @@ def read_parts(chunk: Chunk, source: Source) -> Iterator[ReadPart]:
     etag = _check_unchanged(chunk, source)
     if source.format.is_whole:
         yield from _row_group_parts(chunk, source, etag=etag)
-    elif Compression.of(chunk.url) is Compression.NONE:
-        yield from _plain_parts(chunk, source)
-    else:
+    elif is_compressed(chunk.url):
         yield from _packed_parts(chunk, source)
+    else:
+        yield from _plain_parts(chunk, source)
 
 
 def _check_unchanged(chunk: Chunk, source: Source) -> str | None:
@@ -125,8 +125,8 @@ class TailWentOn(LastLineOpen):
 
 def check_tail(chunk: Chunk, part: Part) -> None:
     """Refuse a last line without its newline if its file has grown."""
-    is_plain = Compression.of(chunk.url) is Compression.NONE
-    if part.is_tail and _look_again(chunk).size > (part.end if is_plain else chunk.size):
+    end = chunk.size if is_compressed(chunk.url) else part.end
+    if part.is_tail and _look_again(chunk).size > end:
         why = "was still being written while it was read, though it counted as sealed"
         raise TailWentOn(part.end - part.first, why, url=chunk.url)
 
@@ -240,7 +240,7 @@ def _row_group_parts(chunk: Chunk, source: Source, *, etag: str | None) -> Itera
 
 def _bytes_of(url: str, groups: Sequence[RowGroup], source: Source) -> Iterator[tuple[RowGroup, bytes]]:
     """The bytes of row groups in their order; of a record that is too long, only its beginning."""
-    if Compression.of(url) is Compression.NONE:
+    if not is_compressed(url):
         for group in groups:
             yield group, read_at(url, offset=group.first_byte, size=_read_bytes(group, source))
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 from onceload_jobs.files.addresses import Unreadable, errors_naming
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.fingerprints import StreamMarks
 from onceload_jobs.files.reading import open_stream, read_at
 from onceload_jobs.formats.chunks import KEPT_BYTES, Chunk, FileRefused, LastLineOpen, Part
@@ -17,7 +17,12 @@ from onceload_jobs.read.cuts import LOOK_BYTES, STEP_BYTES
 def is_stream(source: Source, name: str) -> bool:
     """Whether the records of a file can only be found by reading it from its start."""
     multiline = source.format is Format.CSV and source.csv.multiline
-    return source.format.is_whole or multiline or Compression.of(name) is not Compression.NONE
+    return multiline or not is_plain_text(source, name)
+
+
+def is_plain_text(source: Source, name: str) -> bool:
+    """Whether the bytes of a file are its records, in a text that may grow."""
+    return not source.format.is_whole and not is_compressed(name)
 
 
 #: How far into a file lines are counted for messages, because that is quick.
@@ -62,7 +67,7 @@ def parts_of(
     is never held in memory; oversized records that fit into a chunk are found by the reader of the parts.
     Reading ends early in such a record if a quote is open, which would swallow the rest of the file.
     """
-    is_packed = Compression.of(chunk.url) is not Compression.NONE
+    is_packed = is_compressed(chunk.url)
     with open_stream(chunk.url) as stream:
         reader = _Reader(stream, chunk, marks=marks if is_packed else None)
         if is_packed:

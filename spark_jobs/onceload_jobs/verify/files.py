@@ -16,7 +16,7 @@ from onceload_core.postgres import PostgresLedger
 from onceload_core.postgres.audit import CopyOfFile, FileReceipts, OpenSpans, files_up_to
 from onceload_core.spans import SEQUENCE_END, Span, SpanSet
 from onceload_jobs.files.addresses import errors_naming, local_path
-from onceload_jobs.files.compression import Compression, Incomplete
+from onceload_jobs.files.compression import Incomplete, is_compressed
 from onceload_jobs.files.fingerprints import Fingerprint
 from onceload_jobs.files.listing import Listed, list_files, root_of
 from onceload_jobs.files.notes import Note
@@ -151,7 +151,7 @@ class ComparedFiles:
     def _compare_end(self, file: FileReceipts, url: str, stream: BinaryIO, *, end: int) -> Iterator[Difference]:
         """Look after the end of the loaded part; a file that was read to its end has nothing there."""
         size = look_at(url).size
-        if Compression.of(url) is Compression.NONE:
+        if not is_compressed(url):
             self._gaps.note_end(file, end=size)
         elif file.size == size:
             while block := stream.read(_BLOCK_BYTES):

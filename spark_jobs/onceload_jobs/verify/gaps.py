@@ -10,7 +10,7 @@ from onceload_core.names import ProducerId
 from onceload_core.postgres.audit import FileReceipts, OpenSpans
 from onceload_core.spans import Span, SpanSet
 from onceload_jobs.files.addresses import shown
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.listing import Listed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Source
@@ -86,7 +86,7 @@ class Gaps:
     def _unit(self, file: FileReceipts) -> str:
         if self._source.format.is_whole:
             return "rows"
-        return "bytes" if Compression.of(file.name) is Compression.NONE else "unpacked bytes"
+        return "unpacked bytes" if is_compressed(file.name) else "bytes"
 
 
 _STATES = {

@@ -18,7 +18,7 @@ from onceload_core.names import Position, SessionName
 from onceload_core.postgres import PostgresLedger, connect
 from onceload_core.postgres.connection import statements
 from onceload_jobs.batch.job import Job
-from onceload_jobs.files.compression import Compression
+from onceload_jobs.files.compression import is_compressed
 from onceload_jobs.files.notes import Note
 from onceload_jobs.read.board_work import Bundle, Delivery
 from onceload_jobs.work.session import Tasks
@@ -123,6 +123,6 @@ class WatchedTasks:
 def planned_bytes(bundles: Iterable[Bundle]) -> int | None:
     """How many bytes will be read."""
     chunks = [chunk for chunks in bundles for chunk in chunks]
-    if any(Compression.of(chunk.url) is not Compression.NONE for chunk in chunks):
+    if any(is_compressed(chunk.url) for chunk in chunks):
         return None
     return sum(chunk.bytes for chunk in chunks)
