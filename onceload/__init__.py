@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from onceload_core.postgres.rewind import Rewind
     from onceload_jobs.files.notes import Note
     from onceload_jobs.load.engine import Engine
-    from onceload_jobs.load.kept_batch import NotAudited, NothingKept
+    from onceload_jobs.load.given.load_rows import NoGoodRow, OfferRefused
     from onceload_jobs.load.report import Report
-    from onceload_jobs.load.rows import NoGoodRow, OfferRefused
+    from onceload_jobs.load.staged.kept_batch import NotAudited, NothingKept
     from onceload_jobs.plan.plan import Plan
     from onceload_jobs.plan.to_read import FileToRead
     from onceload_jobs.quality.audit import AuditFailed
@@ -72,9 +72,9 @@ _NAMES_IN = {
     "onceload.pipeline_file": "PipelineFileRefused",
     "onceload_jobs.files.notes": "Note",
     "onceload_jobs.load.engine": "Engine",
-    "onceload_jobs.load.kept_batch": "NotAudited NothingKept",
+    "onceload_jobs.load.staged.kept_batch": "NotAudited NothingKept",
     "onceload_jobs.load.report": "Report",
-    "onceload_jobs.load.rows": "NoGoodRow OfferRefused",
+    "onceload_jobs.load.given.load_rows": "NoGoodRow OfferRefused",
     "onceload_jobs.plan.plan": "Plan",
     "onceload_jobs.plan.to_read": "FileToRead",
     "onceload_jobs.quality.audit": "AuditFailed",

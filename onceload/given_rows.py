@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from onceload_core.spans import SEQUENCE_END
 from onceload_jobs.formats.records import Indices
-from onceload_jobs.load.offered_rows import OfferedRows
-from onceload_jobs.load.rows import OfferRefused
+from onceload_jobs.load.given.load_rows import OfferRefused
+from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.pipeline.declared import Declared, UnknownFields
 
 _Piece: TypeAlias = pa.Table | list[Mapping[str, object]]

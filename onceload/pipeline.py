@@ -179,7 +179,7 @@ class Pipeline:
         The rows of a call are one commit; with publish: direct, they are commits of about source.chunk_bytes each.
         """
         from onceload.given_rows import offers_of
-        from onceload_jobs.load.rows import load_rows
+        from onceload_jobs.load.given.load_rows import load_rows
 
         if has_source(self.declared):
             found = f"pipeline {self.name}, which reads files"
@@ -201,14 +201,14 @@ class Pipeline:
 
     def audit(self, batch: str) -> "Audit":
         """Check a staged batch with the suite of the pipeline; a failed critical expectation raises AuditFailed."""
-        from onceload_jobs.load.kept_batch import audit_batch
+        from onceload_jobs.load.staged.kept_batch import audit_batch
 
         with _ready(self, "auditing") as how:
             return audit_batch(self.declared, how, batch=Batch(batch))
 
     def publish(self, batch: str, *, accepts_differences: bool = False) -> "Report":
         """Write a staged batch to the target, in one commit; publishing it twice changes nothing."""
-        from onceload_jobs.load.kept_batch import publish_batch
+        from onceload_jobs.load.staged.kept_batch import publish_batch
 
         with _ready(self, "publishing") as ready:
             how = replace(ready, differences_accepted=accepts_differences)
@@ -216,7 +216,7 @@ class Pipeline:
 
     def give_up(self, batch: str) -> bool:
         """Delete a staged batch, so that the next load plans its records again; returns whether there was one."""
-        from onceload_jobs.load.kept_batch import give_up
+        from onceload_jobs.load.staged.kept_batch import give_up
 
         with _ready(self, "giving up") as how:
             return give_up(self.declared, how, batch=Batch(batch))

@@ -13,7 +13,7 @@ from onceload_core.pipeline import Guarantee, Pipeline, SnapshotPolicy
 from onceload_core.ports import Advance, Claim, Commit, CommitStep, Knowledge, Ledger, Session, SnapshotStore
 from onceload_core.replay import Counts, Entry, ProducerState, Receipt, Snapshot, replay
 from onceload_core.spans import Span, SpanSet
-from onceload_core.verdicts import Judgement, Order, Verdict, judge, settled
+from onceload_core.verdicts import Judgement, Order, judge, settled
 
 __all__ = [
     "Advance",
@@ -39,7 +39,6 @@ __all__ = [
     "SnapshotStore",
     "Span",
     "SpanSet",
-    "Verdict",
     "judge",
     "replay",
     "settled",

@@ -20,12 +20,6 @@ class Order(StrEnum):
     ANY = "any"
 
 
-class Verdict(StrEnum):
-    NEW = "new"
-    DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True)
 class Judgement:
     """The offered spans, split by verdict. Together they are exactly what was offered."""
@@ -33,13 +27,6 @@ class Judgement:
     new: SpanSet = field(default_factory=SpanSet)
     duplicate: SpanSet = field(default_factory=SpanSet)
     unknown: SpanSet = field(default_factory=SpanSet)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict for all of it: unknown if any part is unknown, else new if any part is new."""
-        if self.unknown:
-            return Verdict.UNKNOWN
-        return Verdict.NEW if self.new else Verdict.DUPLICATE
 
 
 _NOTHING = SpanSet()

@@ -14,7 +14,7 @@ from onceload_core.errors import (
 from onceload_core.names import ProducerId
 from onceload_core.pipeline import Pipeline
 from onceload_core.spans import SpanSet
-from onceload_core.verdicts import Verdict, judge
+from onceload_core.verdicts import judge
 from tests.contract.ledgers import BATCH, EVERY_LEDGER, TEN, TWENTY
 
 pytestmark = EVERY_LEDGER
@@ -27,14 +27,14 @@ def test_a_claim_makes_the_span_unknown_to_others_and_falls_back_when_released(w
 
     held = world.ledger.know(other, [producer])[producer]
     mine = world.ledger.know(one, [producer])[producer]
-    assert judge(TEN, consumed=held.state.consumed, claimed=held.claimed).verdict is Verdict.UNKNOWN
-    assert judge(TEN, consumed=mine.state.consumed, claimed=mine.claimed).verdict is Verdict.NEW
+    assert judge(TEN, consumed=held.state.consumed, claimed=held.claimed).unknown == TEN
+    assert judge(TEN, consumed=mine.state.consumed, claimed=mine.claimed).new == TEN
     with pytest.raises(ClaimedElsewhere, match=r"a\.jsonl \{\[4,10\)\}"):
         world.ledger.claim(other, {producer: SpanSet.of((4, 20))}, batch=BATCH, lease_s=60)
 
     world.ledger.release(claim)
     free = world.ledger.know(other, [producer])[producer]
-    assert judge(TEN, consumed=free.state.consumed, claimed=free.claimed).verdict is Verdict.NEW
+    assert judge(TEN, consumed=free.state.consumed, claimed=free.claimed).new == TEN
 
 
 def test_spans_are_named_while_a_session_loads_them_and_not_after(world):

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from onceload.upkeep import delete_unused
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
-from onceload_jobs.load.kept_batch import NotAudited, NothingKept, audit_batch, give_up
 from onceload_jobs.load.load import load
+from onceload_jobs.load.staged.kept_batch import NotAudited, NothingKept, audit_batch, give_up
 from onceload_jobs.pipeline.declared import Expectation, Publish, RecordProducer, Severity, Suite
 from onceload_jobs.quality.audit import AuditFailed
 from tests.loads.conftest import InThisProcess, line

@@ -189,7 +189,7 @@ def test_a_packed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.load.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged.staged_batch.is_whole", grown)
         report = loads.load(source=source)
 
     assert ([note.name for note in report.notes], loads.rows()) == (noted, rows)
@@ -221,7 +221,7 @@ def test_a_sealed_last_line_that_goes_on_before_its_batch_is_published_is_left_o
         return is_whole(*arguments, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.load.staged_batch.is_whole", grown)
+        patched.setattr("onceload_jobs.load.staged.staged_batch.is_whole", grown)
         report = loads.load(columns=columns, source=source)
 
     assert [(note.name, note.needs_a_person) for note in report.notes] == [(name, False) for name in noted]

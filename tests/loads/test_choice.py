@@ -15,9 +15,9 @@ from onceload_core.postgres import LedgerSettings
 from onceload_core.replay import replay
 from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import LastLineOpen
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.declared import Identity, MessageId, Publish, RecordProducer, Target, Write
 from onceload_jobs.plan.plan import make_plan
 from onceload_jobs.verify.verify import verify

@@ -10,8 +10,8 @@ from onceload_core.errors import ExitCode, PipelineBusy
 from onceload_core.names import Batch
 from onceload_core.postgres.quarantine import Selection, find_records
 from onceload_jobs.batch.stage import sweep
-from onceload_jobs.load.kept_batch import audit_batch, give_up
 from onceload_jobs.load.load import load
+from onceload_jobs.load.staged.kept_batch import audit_batch, give_up
 from onceload_jobs.pipeline.declared import Publish, Suite
 from onceload_jobs.quality.audit import AuditFailed
 from onceload_jobs.recover.retry import retry

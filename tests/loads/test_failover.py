@@ -10,9 +10,9 @@ from onceload import schema
 from onceload_core.errors import SessionFenced
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings, connect
-from onceload_jobs.load.kept_batch import NothingKept, publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.declared import Publish
 from onceload_jobs.work.session import Worker
 from tests.fault.sizes import chosen_seed

@@ -12,9 +12,9 @@ from onceload.commands.reports import print_report
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
 from onceload_jobs.formats.jsonl import rows as jsonl
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Format, Publish, UnknownFields
 from tests.loads.conftest import InThisProcess, Loads, line

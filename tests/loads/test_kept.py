@@ -15,9 +15,9 @@ from onceload_core.postgres.batches import PostgresBatches
 from onceload_core.postgres.upkeep import tidy
 from onceload_jobs.batch import pieces
 from onceload_jobs.batch.stage import OPENED, sweep
-from onceload_jobs.load.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import NothingKept, SealedLineContinued, give_up, publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, parse_column
 from onceload_jobs.pipeline.declared import Format, OnRewrite, Publish, RecordProducer, Target, Write
 from tests.loads.conftest import InThisProcess, line

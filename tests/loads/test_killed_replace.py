@@ -18,9 +18,9 @@ from onceload.choices import chosen
 from onceload_core.delivery import Rules
 from onceload_core.names import Batch
 from onceload_core.postgres import LedgerSettings
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.declared import Declared, Publish
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.counter import COLUMNS, Life, Place, Record, broken, commits_of, records_of

@@ -457,7 +457,7 @@ def test_a_stage_that_a_crash_empties_before_its_commit_is_staged_again(loads, m
                     connection.execute(text(f"DELETE FROM {table}"))
         publish(engine, ledger, job, stage, parts, **more)
 
-    monkeypatch.setattr("onceload_jobs.load.staged_batch.publish", publish_after_a_crash)
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.publish", publish_after_a_crash)
 
     report = loads.load()
 

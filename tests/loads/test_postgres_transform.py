@@ -15,9 +15,9 @@ from onceload_jobs.batch.pieces import StagedPiece
 from onceload_jobs.batch.stage import Stage
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.engine import Engine, engine_for
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import (
     MessageId,

@@ -102,7 +102,7 @@ def test_a_column_that_comes_while_a_batch_is_published_is_read_by_the_next_call
         publish(*args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceload_jobs.load.staged_batch.publish", add_and_publish)
+        patched.setattr("onceload_jobs.load.staged.staged_batch.publish", add_and_publish)
         with pytest.raises(PipelineBusy):
             one_record_each(loads, "1")
 

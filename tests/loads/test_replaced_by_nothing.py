@@ -14,9 +14,9 @@ from onceload_core.errors import ExitCode
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings
 from onceload_core.replay import replay
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Format, OnRewrite, Publish
 from onceload_jobs.recover.rewind import rewind

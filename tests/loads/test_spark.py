@@ -27,10 +27,10 @@ from onceload_jobs.batch.pieces import check_kept, staged_pieces
 from onceload_jobs.batch.spool import open_spool, write_file
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.batch.transformed import accept, stage_transformed
-from onceload_jobs.load.kept_batch import publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged.kept_batch import publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, PRODUCER_ID, Column, arrow_schema, parse_column
 from onceload_jobs.pipeline.declared import OnRewrite, Publish, QuarantineLimit, RecordProducer, Target, Write
 from onceload_jobs.plan.choice import Choice

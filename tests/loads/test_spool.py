@@ -14,9 +14,9 @@ from onceload_jobs.batch import pieces, spool
 from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.stage import open_stage
 from onceload_jobs.files.notes import Note
-from onceload_jobs.load import staged_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged import staged_batch
 from onceload_jobs.pipeline.declared import Publish, TransformEngine, Write
 from onceload_jobs.publish import early_copy, postgres_transform
 from onceload_jobs.publish import publish as publishing

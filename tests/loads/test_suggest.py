@@ -15,7 +15,7 @@ from onceload.pipeline_yaml import Document
 from onceload.suite_file import read_suite
 from onceload_core.errors import SettingRefused
 from onceload_core.names import Batch
-from onceload_jobs.load.kept_batch import audit_batch
+from onceload_jobs.load.staged.kept_batch import audit_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Publish, Suite, Target, Write
 from onceload_jobs.quality.suggest import suggest

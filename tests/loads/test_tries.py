@@ -21,7 +21,7 @@ from onceload_jobs.batch import stage
 from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.report import Report
-from onceload_jobs.load.staged_batch import StagedBatch
+from onceload_jobs.load.staged.staged_batch import StagedBatch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import CsvOptions, Declared, Format, OnRewrite, Publish
 from onceload_jobs.verify.verify import verify
@@ -116,7 +116,7 @@ def test_a_file_beside_it_that_changed_between_two_tries_shifts_no_piece(loads, 
         stages.append(arguments)
         return open_stage(*arguments, **named)
 
-    monkeypatch.setattr("onceload_jobs.load.staged_batch.open_stage", opened)
+    monkeypatch.setattr("onceload_jobs.load.staged.staged_batch.open_stage", opened)
     a, b = list(range(100)), list(range(1000, 1300))
     file = loads.write("a.jsonl.gz", packed(a))
     loads.write("b.jsonl.gz", packed(b))

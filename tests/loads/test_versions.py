@@ -20,10 +20,10 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load import offering
 from onceload_jobs.load.consume import consume
-from onceload_jobs.load.kept_batch import NothingKept, publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings, new_batch
+from onceload_jobs.load.staged.kept_batch import NothingKept, publish_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import (
     CsvOptions,

@@ -94,7 +94,7 @@ OF_CHANGED_FILES = "tests/loads/test_changed_meanwhile.py"
 OF_PROGRESS = "tests/loads/test_progress.py"
 OF_LIMITS = "tests/loads/test_limits_of_roles.py"
 OF_REFUSALS = "tests/integration/test_refusals.py"
-ROWS_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/rows.py"
+ROWS_OF_PROGRAMS = "spark_jobs/onceload_jobs/load/given/load_rows.py"
 OF_GIVEN_ROWS = "tests/python/test_load_rows.py"
 OF_KILLED_ROWS = "tests/python/test_killed_rows.py"
 OF_COPIES = "tests/loads/test_copy.py"
@@ -1325,7 +1325,7 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a batch is published, and with it goes the dead letter of a file that kills its worker",
-        file="spark_jobs/onceload_jobs/load/staged_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="        dead = self._detach_dead_letters(claim)\n",
         wrong="        dead: set[tuple[ProducerId, int]] = set()\n",
         tests=(f"{OF_DEADLY_FILES}::test_only_the_file_that_kills_its_worker_is_set_aside[staged-b-reading]",),
@@ -1346,14 +1346,14 @@ BOARD_BUGS = (
     ),
     Bug(
         name="a batch is offered once, also if its connection is from before a crash of the server",
-        file="spark_jobs/onceload_jobs/load/staged_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="until_answered(partial(self._context.board.offer_batch, claim, offers, batch=self._context.batch))",
         wrong="self._context.board.offer_batch(claim, offers, batch=self._context.batch)",
         tests=("tests/loads/test_at_once.py::test_a_load_outlives_all_its_connections_before_it_offers_its_batch",),
     ),
     Bug(
         name="a batch that must be whole is published without its dead letters",
-        file="spark_jobs/onceload_jobs/load/staged_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="        if dead and self._declared.is_published_whole:\n",
         wrong="        if dead and not dead:\n",
         tests=(
@@ -1658,7 +1658,7 @@ BATCH_BUGS = (
     ),
     Bug(
         name="a batch that was not audited is published",
-        file="spark_jobs/onceload_jobs/load/kept_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="if declared.suite is not None and not opened.kept.has_passed:",
         wrong="if declared.suite is not None and False:",
         tests=(f"{OF_AUDITS}::test_a_batch_without_an_audit_is_not_published",),
@@ -1693,7 +1693,7 @@ BATCH_BUGS = (
     ),
     Bug(
         name="a batch is given up while another process publishes it",
-        file="spark_jobs/onceload_jobs/load/kept_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="                kept = batches.find(batch)\n                if kept is not None and",
         wrong="                kept = found\n                if kept is not None and",
         tests=(f"{OF_KEPT}::test_a_batch_that_is_being_published_by_another_process_is_not_given_up",),
@@ -1926,21 +1926,21 @@ RECORD_BUGS = (
     ),
     Bug(
         name="in order, a batch overtakes a file that turns out not to be whole",
-        file="spark_jobs/onceload_jobs/load/staged_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="noted=noted) if is_complete else None\n",
         wrong="noted=noted) if False else None\n",
         tests=(f"{OF_TURNS}::test_nothing_overtakes_a_packed_file_that_cannot_be_read_whole",),
     ),
     Bug(
         name="in order, the rest of a file overtakes a part of it that could not be read",
-        file="spark_jobs/onceload_jobs/load/overtaking.py",
+        file="spark_jobs/onceload_jobs/load/staged/overtaking.py",
         correct="if _place(chunk) > _place(first)]",
         wrong="if chunk.name > first.name]",
         tests=(f"{OF_TURNS}::test_the_rest_of_a_file_does_not_overtake_a_part_of_it_that_could_not_be_read",),
     ),
     Bug(
         name="a merge overtakes a part of its file that could not be read",
-        file="spark_jobs/onceload_jobs/load/overtaking.py",
+        file="spark_jobs/onceload_jobs/load/staged/overtaking.py",
         correct="    if declared.is_merge_of_files:\n",
         wrong="    if False:\n",
         tests=(f"{OF_TURNS}::test_a_merge_applies_records_in_the_order_of_their_file",),
@@ -1970,7 +1970,7 @@ RECORD_BUGS = (
     ),
     Bug(
         name="a kept batch is merged as if its rows had a lineage",
-        file="spark_jobs/onceload_jobs/load/kept_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="        declared = with_lineage_of(declared, has_lineage=publish_input.has_lineage)\n",
         wrong="",
         tests=("tests/loads/test_spark.py::test_a_kept_batch_of_rows_without_lineage_takes_the_place_of_earlier_ones",),
@@ -2436,14 +2436,14 @@ FILE_BUGS = (
     ),
     Bug(
         name="a packed last line is published though it went on since it was staged",
-        file="spark_jobs/onceload_jobs/load/overtaking.py",
+        file="spark_jobs/onceload_jobs/load/staged/overtaking.py",
         correct="advance.size is not None if is_compressed(chunk.url) else ",
         wrong="",
         tests=(OF_CHANGED_FILES,),
     ),
     Bug(
         name="a kept batch is published though a sealed last line went on since it was staged",
-        file="spark_jobs/onceload_jobs/load/kept_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="for end in opened.publish_input.sealed if goes_on(end, declared.source)",
         wrong="for end in opened.publish_input.sealed if False",
         tests=(f"{OF_KEPT}::test_a_kept_batch_with_a_sealed_last_line_that_went_on_is_not_published",),
@@ -2464,7 +2464,7 @@ FILE_BUGS = (
     ),
     Bug(
         name="a sealed last line is published though it went on since it was staged",
-        file="spark_jobs/onceload_jobs/load/overtaking.py",
+        file="spark_jobs/onceload_jobs/load/staged/overtaking.py",
         correct="for chunk, end in ends.items() if end is not None and goes_on(end, declared.source)}",
         wrong="for chunk, end in ends.items() if False}",
         tests=(
@@ -3053,7 +3053,7 @@ SPOOL_BUGS = (
     ),
     Bug(
         name="a row that only the target refuses keeps its whole batch out",
-        file="spark_jobs/onceload_jobs/load/staged_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/staged_batch.py",
         correct="                if stage.spool is None:\n",
         wrong="                if stage.name:\n",
         tests=(f"{OF_SPOOLS}::test_a_row_that_only_the_target_refuses_goes_to_quarantine_alone",),
@@ -3158,7 +3158,7 @@ GIVEN_ROWS_BUGS = (
     ),
     Bug(
         name="a bad row of a program is quarantined under its place in the call",
-        file="spark_jobs/onceload_jobs/load/offered_rows.py",
+        file="spark_jobs/onceload_jobs/load/given/offered_rows.py",
         correct="replace(each, sequence_id=int(self.ids[each.sequence_id]))",
         wrong="replace(each, sequence_id=int(self.ids[0]))",
         tests=(OF_GIVEN_ROWS,),
@@ -3312,7 +3312,7 @@ IGNORED_FIELD_BUGS = (
     ),
     Bug(
         name="the fields that a staged batch ignored are forgotten when it is published",
-        file="spark_jobs/onceload_jobs/load/kept_batch.py",
+        file="spark_jobs/onceload_jobs/load/staged/kept_batch.py",
         correct="seconds=time.monotonic() - started).with_notes(notes)",
         wrong="seconds=time.monotonic() - started, notes=notes)",
         tests=(

@@ -10,7 +10,7 @@ import onceload.cli
 import onceload.demo
 import onceload.stack  # noqa: F401
 import onceload_airflow.hook  # noqa: F401
-import onceload_jobs.load.kept_batch
+import onceload_jobs.load.staged.kept_batch
 import onceload_jobs.work.spark  # noqa: F401
 from onceload_core import errors
 from onceload_core.declaration import EditRefused

@@ -37,7 +37,7 @@ from onceload_jobs.load.offering import Offering
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.sessions import Sessions
 from onceload_jobs.load.settings import LoadSettings
-from onceload_jobs.load.staged_batch import StagedBatch
+from onceload_jobs.load.staged.staged_batch import StagedBatch
 from onceload_jobs.load.waiting import OtherLoads
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration

@@ -32,10 +32,10 @@ from onceload_jobs.batch.job import Job
 from onceload_jobs.batch.stage import sweep
 from onceload_jobs.files.notes import Note
 from onceload_jobs.load.consume import consume
-from onceload_jobs.load.kept_batch import give_up, publish_batch
 from onceload_jobs.load.load import load
 from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.kept_batch import give_up, publish_batch
 from onceload_jobs.pipeline.columns import LINEAGE, arrow_schema
 from onceload_jobs.pipeline.declared import Declared, OnRewrite, Write
 from onceload_jobs.plan.plan import make_plan

@@ -22,8 +22,8 @@ from onceload_jobs.files.notes import Note
 from onceload_jobs.formats.chunks import Chunk
 from onceload_jobs.load.context import LoadContext
 from onceload_jobs.load.offering import ClaimedWork
-from onceload_jobs.load.overtaking import Overtaking, overtaking, sealed_ends
 from onceload_jobs.load.sessions import Sessions
+from onceload_jobs.load.staged.overtaking import Overtaking, overtaking, sealed_ends
 from onceload_jobs.pipeline.declared import Declared, UnknownFields, Write
 from onceload_jobs.publish.early_copy import EarlyCopy
 from onceload_jobs.publish.postgres_transform import create_records, make_rows, may_transform_files

@@ -24,9 +24,9 @@ from onceload_jobs.batch.made_columns import with_lineage_of
 from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
 from onceload_jobs.batch.stage import Stage, StageLost, drop_stage
 from onceload_jobs.load.load import snapshot_if_due
-from onceload_jobs.load.overtaking import goes_on
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.load.settings import LoadSettings
+from onceload_jobs.load.staged.overtaking import goes_on
 from onceload_jobs.pipeline.declared import Declared
 from onceload_jobs.plan.declaration_texts import pipeline_with_declaration
 from onceload_jobs.publish.publish import publish

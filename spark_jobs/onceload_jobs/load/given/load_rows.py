@@ -29,8 +29,8 @@ from onceload_core.replay import Counts, Run
 from onceload_core.spans import SpanSet
 from onceload_core.verdicts import judge
 from onceload_jobs.formats.records import BadRecord, Records
+from onceload_jobs.load.given.offered_rows import OfferedRows
 from onceload_jobs.load.load import snapshot_if_due
-from onceload_jobs.load.offered_rows import OfferedRows
 from onceload_jobs.load.report import Report, report_of
 from onceload_jobs.pipeline.columns import SEQUENCE, Column
 from onceload_jobs.pipeline.declared import Declared
