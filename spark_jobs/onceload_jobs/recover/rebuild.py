@@ -13,7 +13,7 @@ from onceload_core.errors import NotFound, SettingRefused
 from onceload_core.events import event
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import LedgerSettings, PostgresLedger, connect
-from onceload_core.postgres.connection import translated
+from onceload_core.postgres.connection import statements, translated
 from onceload_core.replay import Condition, ProducerState, Snapshot, States
 from onceload_jobs.files.fingerprints import Fingerprint, Marks
 from onceload_jobs.load.load import load
@@ -21,8 +21,10 @@ from onceload_jobs.load.report import Report
 from onceload_jobs.load.settings import LoadSettings
 from onceload_jobs.pipeline.declared import Declared, Identity
 from onceload_jobs.work.session import Tasks
-from onceload_jobs.write.sql import run, table_name
+from onceload_jobs.write.sql import filled, table_name
 from onceload_jobs.write.target import columns_there
+
+SQL = statements("rebuild.sql", package=__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ def _has_rows(engine: Engine, declared: Declared) -> bool:
     table = table_name(declared.target)
     with translated(pipeline=declared.name, doing=f"looking at {table}"), engine.begin() as connection:
         return bool(columns_there(connection, table)) and bool(
-            run(connection, f"SELECT EXISTS (TABLE {table})").scalar()
+            connection.execute(filled(SQL["has_rows"], table=table)).scalar()
         )
 
 
