@@ -145,14 +145,14 @@ def test_merged_rows_need_the_table(loads, written):
 def test_files_of_a_try_that_does_not_count_are_not_published(loads, written, monkeypatch):
     """All deliveries are staged a second time, after the files of the first time were copied."""
     copied: list[int] = []
-    taken: list[early_copy.Begun | None] = []
+    taken: list[early_copy.OpenTransaction | None] = []
     take = early_copy.EarlyCopy.take
 
     def copy(*arguments: Any, **named: Any) -> int:
         copied.append(copy_encoded(*arguments, **named))
         return copied[-1]
 
-    def take_noted(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.Begun | None:
+    def take_noted(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.OpenTransaction | None:
         taken.append(take(self, files))
         return taken[-1]
 
@@ -181,7 +181,7 @@ def test_a_connection_that_is_lost_after_files_were_copied_costs_no_load(loads, 
     ended: list[int] = []
     take = early_copy.EarlyCopy.take
 
-    def take_and_lose(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.Begun | None:
+    def take_and_lose(self: early_copy.EarlyCopy, files: Sequence[str]) -> early_copy.OpenTransaction | None:
         begun = take(self, files)
         assert begun is not None
         driver: Any = begun.connection.connection.dbapi_connection

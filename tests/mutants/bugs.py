@@ -3026,14 +3026,14 @@ SPOOL_BUGS = (
     Bug(
         name="files of a try that does not count are published",
         file="spark_jobs/onceload_jobs/publish/early_copy.py",
-        correct="if self._begun and self._is_whole and self._begun.copied.keys() <= set(files):",
-        wrong="if self._begun:",
+        correct="if self._transaction and self._is_whole and self._transaction.copied.keys() <= set(files):",
+        wrong="if self._transaction:",
         tests=(f"{OF_SPOOLS}::test_files_of_a_try_that_does_not_count_are_not_published",),
     ),
     Bug(
         name="files that were copied early are copied again",
         file="spark_jobs/onceload_jobs/publish/publish.py",
-        correct="copied = dict(self.begun.copied) if self.begun else {}",
+        correct="copied = dict(self.transaction.copied) if self.transaction else {}",
         wrong="copied: dict[str, int] = {}",
         tests=(f"{OF_SPOOLS}::test_rows_go_from_files_into_the_target_and_no_file_is_left",),
     ),

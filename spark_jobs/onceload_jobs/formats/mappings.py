@@ -35,7 +35,7 @@ def read_mappings(
         if unknown_fields is not UnknownFields.IGNORE and (
             name := next((each for each in row if each not in types), None)
         ):
-            raise RecordRefused(f"the field {name!r} is not declared", column=str(name))
+            raise RecordRefused(f"the field {name!r:.80} is not declared", column=f"{name!s:.80}")
         return [declared_value(column, partial(_value, row.get(column.name), column.type)) for column in columns]
 
     origins = Origins(
@@ -45,12 +45,6 @@ def read_mappings(
     )
     suspects = np.ones(len(rows), np.bool_)
     return read_in_tiers(origins, columns, suspects=suspects, read_many=lambda _: None, read_one=read_one)
-
-
-def _refuse_undeclared(row: Mapping[str, object], types: Mapping[str, ColumnType]) -> None:
-    for name in row:
-        if name not in types:
-            raise RecordRefused(f"the field {name!r:.80} is not declared", column=f"{name!s:.80}")
 
 
 def _value(value: object, column_type: ColumnType) -> object:

@@ -27,7 +27,7 @@ _LOOKS_SHARE = 0.1
 
 
 @dataclass(kw_only=True)
-class Begun:
+class OpenTransaction:
     """A transaction with rows in the target, which are not visible before it commits."""
 
     job: Job
@@ -40,10 +40,10 @@ class Begun:
     made: Counter[int | None] = field(default_factory=Counter)
 
     @classmethod
-    def begin(cls, engine: Engine, job: Job, stage: Stage) -> "Begun":
+    def begin(cls, engine: Engine, job: Job, stage: Stage) -> "OpenTransaction":
         connection = engine.connect()
         try:
-            written = Writer.into_target(job.declared.target, job.written).begun(connection)
+            written = Writer.into_target(job.declared.target, job.written).counting(connection)
         except BaseException:
             connection.close()
             raise
@@ -79,18 +79,18 @@ class EarlyCopy:
 
     def __init__(self, engine: Engine, job: Job, stage: Stage) -> None:
         self._engine, self._job, self._stage = engine, job, stage
-        self._begun: Begun | None = None
+        self._transaction: OpenTransaction | None = None
         self._is_whole = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="onceload copies files", daemon=True)
         self._thread.start()
 
-    def take(self, files: Sequence[str]) -> Begun | None:
+    def take(self, files: Sequence[str]) -> OpenTransaction | None:
         """Its transaction, if it has copied nothing but these files: a piece may have been staged again."""
         self._is_over.set()
         self._thread.join()
-        if self._begun and self._is_whole and self._begun.copied.keys() <= set(files):
-            return self._begun
+        if self._transaction and self._is_whole and self._transaction.copied.keys() <= set(files):
+            return self._transaction
         # Another transaction would wait for it where both write the same key.
         self.close()
         return None
@@ -98,30 +98,30 @@ class EarlyCopy:
     def close(self) -> None:
         """Roll back what is not committed, also if it waits for the server."""
         self._is_over.set()
-        if self._thread.is_alive() and self._begun is not None:
+        if self._thread.is_alive() and self._transaction is not None:
             with suppress(DBAPIError, psycopg2.Error):
-                cast(psycopg2.extensions.connection, self._begun.connection.connection.dbapi_connection).cancel()
+                cast(psycopg2.extensions.connection, self._transaction.connection.connection.dbapi_connection).cancel()
         self._thread.join()
-        if self._begun is not None:
-            self._begun.close()
-            self._begun = None
+        if self._transaction is not None:
+            self._transaction.close()
+            self._transaction = None
 
     def _copy(self) -> None:
         try:
-            self._begun = begun = Begun.begin(self._engine, self._job, self._stage)
+            self._transaction = transaction = OpenTransaction.begin(self._engine, self._job, self._stage)
             pause_s = _LOOKS_EVERY_S
             while not self._is_over.wait(pause_s):
                 started = time.monotonic()
-                new = staged_files(begun.connection, self._stage) - begun.copied.keys()
+                new = staged_files(transaction.connection, self._stage) - transaction.copied.keys()
                 # With thousands of pieces, looking takes longer.
                 pause_s = max(_LOOKS_EVERY_S, (time.monotonic() - started) / _LOOKS_SHARE)
-                self._copy_all(begun, new)
+                self._copy_all(transaction, new)
             self._is_whole = True
         except Exception:  # noqa: BLE001, S110 - publishing finds the same error, or has none.
             pass
 
-    def _copy_all(self, begun: Begun, files: Iterable[str]) -> None:
+    def _copy_all(self, transaction: OpenTransaction, files: Iterable[str]) -> None:
         for file in files:
             if self._is_over.is_set():
                 return
-            begun.copy(file)
+            transaction.copy(file)

@@ -32,7 +32,7 @@ from onceload_jobs.batch.spool import read_file
 from onceload_jobs.batch.stage import Stage, StageLost
 from onceload_jobs.files.notes import Note
 from onceload_jobs.pipeline.declared import Target, Write
-from onceload_jobs.publish.early_copy import Begun, EarlyCopy
+from onceload_jobs.publish.early_copy import EarlyCopy, OpenTransaction
 from onceload_jobs.publish.merge import merge_in, refuse_twice
 from onceload_jobs.publish.new_rows import NewRows, open_duplicate_filter
 from onceload_jobs.publish.replaced_rows import replace_rows
@@ -135,19 +135,19 @@ def publish(
         return
     check_quarantine(job.declared, totals.quarantined, records=totals.records + len(totals.quarantined))
     patience, outcome = Patience(), _Outcome.TRY_AGAIN
-    begun = early.take(totals.files) if early else None
+    transaction = early.take(totals.files) if early else None
     with open_duplicate_filter(engine, ledger, job, stage) as duplicate_filter, _new_columns_mean_busy(job):
         while outcome is _Outcome.TRY_AGAIN:
             if job.is_by_record and stage.spool is not None:
-                begun = patience.until_answered(_Transforming(engine, job, stage, totals, begun))
-                totals = totals.with_made(begun.made)
+                transaction = patience.until_answered(_Transforming(engine, job, stage, totals, transaction))
+                totals = totals.with_made(transaction.made)
             new = patience.until_answered(
                 partial(duplicate_filter.select_new, totals.advances, staged=totals.rows, in_files=totals.rows_of)
             )
-            commit = _commit_of(job, stage, totals, new, claim=claim, begun=begun)
-            outcome = _try_to_commit(ledger, job, totals, commit, patience, begun=begun, early=early)
+            commit = _commit_of(job, stage, totals, new, claim=claim, transaction=transaction)
+            outcome = _try_to_commit(ledger, job, totals, commit, patience, transaction=transaction, early=early)
             # The transaction that has copied files early serves the first try, and ends with it.
-            begun = None
+            transaction = None
 
 
 class _Outcome(Enum):
@@ -164,7 +164,7 @@ def _try_to_commit(
     commit: Commit[Connection],
     patience: Patience,
     *,
-    begun: Begun | None,
+    transaction: OpenTransaction | None,
     early: EarlyCopy | None,
 ) -> _Outcome:
     """Commit once, and wait before another try; what has copied or transformed files early is closed at once."""
@@ -172,9 +172,9 @@ def _try_to_commit(
         with ExitStack() as opened:
             if early:
                 opened.enter_context(closing(early))
-            if begun:
-                opened.enter_context(closing(begun))
-            _commit(ledger, job, commit, begun=begun)
+            if transaction:
+                opened.enter_context(closing(transaction))
+            _commit(ledger, job, commit, transaction=transaction)
     except AlreadyConsumed as error:
         # Another run may have loaded records of the same producers; of files, only an unknown process.
         if not job.records_have_own_ids:
@@ -191,23 +191,31 @@ def _try_to_commit(
 class _Transforming:
     """Transforms the records that the transaction of the early copies has left, or all of them in a new transaction."""
 
-    def __init__(self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, begun: Begun | None) -> None:
-        self._engine, self._job, self._stage, self._files, self._begun = engine, job, stage, totals.files, begun
+    def __init__(
+        self, engine: Engine, job: Job, stage: Stage, totals: _BatchTotals, transaction: OpenTransaction | None
+    ) -> None:
+        self._engine, self._job, self._stage, self._files, self._transaction = (
+            engine,
+            job,
+            stage,
+            totals.files,
+            transaction,
+        )
 
-    def __call__(self) -> Begun:
+    def __call__(self) -> OpenTransaction:
         job, stage = self._job, self._stage
         with translated(pipeline=job.declared.name, doing="transforming records"), _refusing_rows(job):
             # A transaction that has failed is not used again.
-            begun, self._begun = self._begun or Begun.begin(self._engine, job, stage), None
+            transaction, self._transaction = self._transaction or OpenTransaction.begin(self._engine, job, stage), None
             try:
-                begun.transform_rest(self._files)
+                transaction.transform_rest(self._files)
             except FileNotFoundError as error:
-                begun.close()
+                transaction.close()
                 raise StageLost(stage.name) from error
             except BaseException:
-                begun.close()
+                transaction.close()
                 raise
-        return begun
+        return transaction
 
 
 @contextmanager
@@ -220,14 +228,16 @@ def _new_columns_mean_busy(job: Job) -> Iterator[None]:
 
 
 def _commit_of(
-    job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim, begun: Begun | None
+    job: Job, stage: Stage, totals: _BatchTotals, new: NewRows, *, claim: Claim, transaction: OpenTransaction | None
 ) -> Commit[Connection]:
     """The commit of the new rows, and of all that the batch proves."""
     proven: dict[str, Any] = {
         "session": job.session,
         "batch": job.batch,
         "advances": new.advances,
-        "write_rows": _Publication(job=job, stage=stage, totals=totals, source=new.source, begun=begun).write,
+        "write_rows": _Publication(
+            job=job, stage=stage, totals=totals, source=new.source, transaction=transaction
+        ).write,
         "claim": claim,
         "counts": Counts(
             loaded=new.count,
@@ -244,9 +254,11 @@ def _commit_of(
     return Commit(**proven) if new.offered is None else BulkCommit(**proven, offered=new.offered)
 
 
-def _commit(ledger: PostgresLedger, job: Job, commit: Commit[Connection], *, begun: Begun | None) -> None:
+def _commit(
+    ledger: PostgresLedger, job: Job, commit: Commit[Connection], *, transaction: OpenTransaction | None
+) -> None:
     with _refusing_rows(job):
-        position = ledger.commit(commit, begun=begun.connection if begun else None)
+        position = ledger.commit(commit, begun=transaction.connection if transaction else None)
     event(
         "batch_published",
         pipeline=job.declared.name,
@@ -298,7 +310,7 @@ class _Publication:
     #: Where the new rows of its table are selected from.
     source: Sql
     #: The transaction that has copied some files already.
-    begun: Begun | None
+    transaction: OpenTransaction | None
 
     @property
     def _target(self) -> Target:
@@ -320,7 +332,7 @@ class _Publication:
         """Write the new rows to the target, and return how many the server wrote."""
         match self._target.write:
             case Write.APPEND:
-                written = self.begun.written if self.begun else writer.begun(connection)
+                written = self.transaction.written if self.transaction else writer.counting(connection)
                 return written.remaining(connection, self._append(connection, writer))
             case Write.MERGE:
                 if self.job.declared.transform is not None:
@@ -335,7 +347,7 @@ class _Publication:
         writer, folder = Writer.into_target(self._target, self.job.written), self.stage.spool
         if folder is None:
             return 0
-        copied = dict(self.begun.copied) if self.begun else {}
+        copied = dict(self.transaction.copied) if self.transaction else {}
         try:
             for file in set(self.totals.files) - copied.keys():
                 rows = read_file(folder, file)

@@ -1,4 +1,4 @@
-"""Split chunks into parts, and read parts into records, for every format."""
+"""Parts of a chunk, checked to be of the file that was planned."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

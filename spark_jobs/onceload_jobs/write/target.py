@@ -58,7 +58,7 @@ def count_written(
     connection: Connection, table: str, write: Callable[[], int], *, columns: Sequence[Column], lineage: bool
 ) -> int:
     """How many rows a statement leaves in the target: those written, minus those that triggers deleted again."""
-    written = Written.begun(connection, table, columns=columns, lineage=lineage)
+    written = Written.counting(connection, table, columns=columns, lineage=lineage)
     return written.remaining(connection, write())
 
 
@@ -78,7 +78,7 @@ class Written:
     before: Record
 
     @classmethod
-    def begun(cls, connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "Written":
+    def counting(cls, connection: Connection, table: str, *, columns: Sequence[Column], lineage: bool) -> "Written":
         refuse_altered(connection, table, columns=columns, lineage=lineage)
         return cls(table=table, columns=columns, lineage=lineage, before=_deleted(connection, table))
 

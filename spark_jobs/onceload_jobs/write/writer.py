@@ -88,9 +88,9 @@ class Writer:
             raise ColumnsDiffer(open_ones, is_full=is_full)
         return lacking
 
-    def begun(self, connection: Connection) -> Written:
+    def counting(self, connection: Connection) -> Written:
         """Count what this transaction writes from now on."""
-        return Written.begun(connection, self.table, columns=self.columns, lineage=self.lineage)
+        return Written.counting(connection, self.table, columns=self.columns, lineage=self.lineage)
 
     def write(self, connection: Connection, rows: pa.Table) -> int:
         """Add missing columns, write rows, and return how many the server wrote."""
@@ -104,7 +104,7 @@ class Writer:
         rows = rows.select(self.names)
         if self.table != self.target:
             return self._copy(connection, rows)
-        written = self.begun(connection)
+        written = self.counting(connection)
         return written.remaining(connection, self._copy(connection, rows))
 
     def _copy(self, connection: Connection, rows: pa.Table) -> int:
