@@ -12,7 +12,7 @@ from onceload_core.events import event
 from onceload_core.names import ProducerId
 from onceload_core.ports import Claim
 from onceload_core.postgres.connection import translated
-from onceload_core.spans import SEQUENCE_END, Span, SpanSet
+from onceload_core.spans import Span, SpanSet
 from onceload_jobs.batch.job import Job, Replacement
 from onceload_jobs.batch.kept import keep_batch
 from onceload_jobs.batch.pieces import StagedPiece, is_whole, staged_pieces
@@ -278,7 +278,7 @@ def _has_holes(pieces: Sequence[StagedPiece], bundles: Sequence[Bundle]) -> bool
             staged[key] = staged.get(key, SpanSet()) | advance.spans
     for number, chunks in enumerate(bundles):
         for chunk in chunks:
-            whole = SpanSet([Span(chunk.first, SEQUENCE_END if chunk.end is None else chunk.end)])
+            whole = SpanSet([chunk.span])
             read = staged.get((number, chunk.producer_id), SpanSet()) & whole
             if read and read != SpanSet([Span(chunk.first, read.end)]):
                 return True
