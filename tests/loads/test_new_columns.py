@@ -409,7 +409,7 @@ def vacuumed(loaded) -> Iterator[Loads]:
 
 
 def test_a_change_of_the_table_does_not_wait_for_the_end_of_autovacuum(vacuumed, monkeypatch):
-    monkeypatch.setattr(evolve, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(evolve, "_PATIENCE_S", 5.0)
     vacuumed.write("b.jsonl", record(3, city='"Oslo"'))
     vacuumed.declared = adding(vacuumed)
 

@@ -61,36 +61,48 @@ def evolve_target(
     if declared.on_new_column is not OnNewColumn.ADD:
         return ()
     give_up_at = time.monotonic() + _PATIENCE_S
+    interrupts, has_interrupted = False, False
     while True:
         try:
             with translated(pipeline=declared.name, doing="changing the target table"), engine.begin() as connection:
-                return _evolve(connection, declared, session, columns)
+                changes = _evolve(connection, declared, session, columns, interrupts=interrupts)
         except PipelineBusy as error:
             if time.monotonic() > give_up_at:
                 raise _held(engine, declared, columns) from error
+        else:
+            if changes:
+                statement = alter_table(table_name(declared.target), changes)
+                event("target_altered", pipeline=declared.name, statement=statement)
+            return changes
+        has_interrupted |= interrupts
+        # Once: an autovacuum that Postgres does not cancel would block the table again and again.
+        interrupts = not has_interrupted and _is_vacuumed(engine, declared)
         time.sleep(_PAUSE_S)
 
 
 def _evolve(
-    connection: Connection, declared: Declared, session: Session, columns: Sequence[Column]
+    connection: Connection, declared: Declared, session: Session, columns: Sequence[Column], *, interrupts: bool
 ) -> tuple[Change, ...]:
-    if not _needed(connection, declared.target, columns):
+    # A change that is refused must not lock the table.
+    if not _allowed(connection, declared.target, columns):
         return ()
     table = table_name(declared.target)
-    if connection.execute(SQL["is_vacuumed"], {"table": table}).scalar_one():
+    if interrupts:
         _interrupt_autovacuum(connection, table)
     connection.execute(SQL["lock_timeout"], {"timeout": f"{_LOCK_TIMEOUT_MS}ms"})
     connection.execute(SQL["one_at_a_time"], {"table": table})
     # Until this transaction ends, no other version of the pipeline file is in force.
     lock_pipeline_of(connection, session)
-    changes = _needed(connection, declared.target, columns)
+    changes = _allowed(connection, declared.target, columns)
     if changes:
-        statement = alter_table(table, changes)
-        _refuse_another_owner(connection, table, statement)
-        _refuse_what_is_not_free(connection, table, changes, statement)
-        _alter(connection, table, statement)
-        event("target_altered", pipeline=declared.name, statement=statement)
+        _alter(connection, table, alter_table(table, changes))
     return changes
+
+
+def _is_vacuumed(engine: Engine, declared: Declared) -> bool:
+    # A transaction of its own, because it locks partitions to list them.
+    with translated(pipeline=declared.name, doing="looking for an autovacuum"), engine.begin() as connection:
+        return bool(connection.execute(SQL["is_vacuumed"], {"table": table_name(declared.target)}).scalar_one())
 
 
 def _interrupt_autovacuum(connection: Connection, table: str) -> None:
@@ -109,6 +121,16 @@ def _needed(connection: Connection, target: Target, columns: Sequence[Column]) -
     # A column of the key needs a unique index too, and rows without lineage are not told apart later.
     kept = {*target.key, PRODUCER_ID, SEQUENCE}
     return () if any(each.cost is not Cost.NONE or each.name in kept for each in found) else found
+
+
+def _allowed(connection: Connection, target: Target, columns: Sequence[Column]) -> tuple[Change, ...]:
+    """The changes that are needed; refused if this role cannot make them, or if they are not free after all."""
+    changes, table = _needed(connection, target, columns), table_name(target)
+    if changes:
+        statement = alter_table(table, changes)
+        _refuse_another_owner(connection, table, statement)
+        _refuse_what_is_not_free(connection, table, changes, statement)
+    return changes
 
 
 def _refuse_another_owner(connection: Connection, table: str, statement: str) -> None:

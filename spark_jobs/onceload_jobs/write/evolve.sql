@@ -6,9 +6,10 @@ SELECT set_config('lock_timeout', :timeout, true);
 SELECT pg_advisory_xact_lock(hashtextextended('onceload.target ' || :table, 0));
 
 -- name: is_vacuumed
--- Whether autovacuum holds the table or one of its partitions, and no other transaction does. Most roles do not see the
--- type of a process, but that it has no user.
+-- Whether autovacuum holds the table or one of its partitions, no other transaction does, and it is soon canceled for one
+-- that waits. Most roles do not see the type of a process, but that it has no user.
 SELECT coalesce(bool_and(usesysid IS NULL), false)
+       AND (SELECT CAST(setting AS integer) <= 5000 FROM pg_settings WHERE name = 'deadlock_timeout')
   FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_database ON pg_database.oid = database
  WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
    AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)));
@@ -25,7 +26,7 @@ SELECT CAST(pg_get_userbyid(relowner) AS text) AS name, CAST(current_user AS tex
 
 -- name: holders
 -- The other transactions that hold the table or one of its partitions.
-SELECT DISTINCT pid, coalesce(CAST(usename AS text), 'autovacuum') AS name, application_name AS program
+SELECT DISTINCT pid, CASE WHEN usesysid IS NULL THEN 'autovacuum' ELSE coalesce(CAST(usename AS text), CAST(usesysid AS text)) END AS name, application_name AS program
   FROM pg_locks JOIN pg_stat_activity USING (pid) JOIN pg_database ON pg_database.oid = database
  WHERE granted AND pid <> pg_backend_pid() AND pg_database.datname = current_database()
    AND relation IN (SELECT to_regclass(:table) UNION SELECT relid FROM pg_partition_tree(to_regclass(:table)))
