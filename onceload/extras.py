@@ -30,7 +30,10 @@ def check_installed(package: str, *, needed_by: str) -> None:
 
 def advice_for(error: BaseException | None) -> str | None:
     """What to install, if an error came from a missing extra."""
-    while error is not None:
+    seen = set[int]()
+    # Any program may have made a circle of causes.
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, ImportError) and (package := _missing(error)):
             return f"{package} is not installed. Install it: {how_to_install(_EXTRAS[package])}"
         error = error.__cause__ or error.__context__

@@ -7,7 +7,9 @@ import threading
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
+from onceload.extras import advice_for
 from onceload_core.errors import DatabaseLost, DatabaseRefused, DatabaseUnreachable, ExitCode, OnceloadError
 from onceload_core.postgres import LedgerSettings, connect
 from onceload_core.postgres.connection import translated
@@ -121,3 +123,19 @@ def test_a_canceled_query_is_not_a_busy_lock(dsn):
     ):
         connection.execute(text("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)"))
     engine.dispose()
+
+
+def test_an_error_that_is_raised_as_it_is_is_not_its_own_cause(dsn):
+    """A search through its causes would never end."""
+    engine = connect(LedgerSettings(dsn=dsn))
+
+    with (
+        pytest.raises(ProgrammingError) as raised,
+        translated(pipeline="events", doing="looking"),
+        engine.begin() as connection,
+    ):
+        connection.execute(text("SELECT nothing FROM nowhere"))
+    engine.dispose()
+
+    assert raised.value.__cause__ is not raised.value
+    assert advice_for(raised.value) is None

@@ -3244,10 +3244,17 @@ NEW_COLUMN_BUGS = (
         tests=(f"{OF_NEW_COLUMNS}::test_a_commit_that_holds_the_table_and_needs_the_pipeline_ends_first",),
     ),
     Bug(
+        name="an error of the database is its own cause",
+        file="dedup_core/onceload_core/postgres/connection.py",
+        correct="        if ours is error:\n",
+        wrong="        if False:\n",
+        tests=("tests/integration/test_refusals.py::test_an_error_that_is_raised_as_it_is_is_not_its_own_cause",),
+    ),
+    Bug(
         name="a change of the table waits for the end of autovacuum",
         file="spark_jobs/onceload_jobs/write/evolve.py",
-        correct="        _interrupt_autovacuum(connection, table)\n",
-        wrong="        pass\n",
+        correct="        interrupts = not has_interrupted and _is_vacuumed(engine, declared)\n",
+        wrong="",
         tests=(f"{OF_NEW_COLUMNS}::test_a_change_of_the_table_does_not_wait_for_the_end_of_autovacuum",),
     ),
     Bug(

@@ -197,7 +197,11 @@ def translated(*, pipeline: str, doing: str) -> Iterator[None]:
             # The server repeats the value in its message, and it may be a row: do not show it.
             found = f"one that Postgres cannot store ({type(error.orig).__name__}) while {doing}"
             raise SettingRefused("a value", found, "one that fits its column") from None
-        raise _in_our_words(error, pipeline=pipeline, doing=doing) from error
+        ours = _in_our_words(error, pipeline=pipeline, doing=doing)
+        if ours is error:
+            # An error that was its own cause would have no end.
+            raise
+        raise ours from error
 
 
 def _in_our_words(error: DBAPIError, *, pipeline: str, doing: str) -> Exception:
