@@ -20,54 +20,27 @@ from onceload_jobs.recover.rebuild import refuse_loaded
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a load would do."""
+    """What a load would do: numbers and texts, so that no plan is kept while a trigger waits."""
 
-    plan: Plan
+    files: int
+    bytes: int
+    #: A digest that changes only if other files or bytes are new.
+    news: str
+    lines: tuple[str, ...]
     #: What would run it.
     engine: Engine
     #: Deliveries that wait or are in progress.
     open: int
     #: Whether an earlier call of the same batch holds work, which a later call takes over.
     is_held: bool
-
-    @property
-    def files(self) -> int:
-        return len(self.plan.to_read)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.plan.to_read)
+    #: Whether another load is in progress.
+    is_busy: bool
+    #: The files that need a person, with reasons; empty if there are none.
+    needs_a_person: str
 
     @property
     def is_anything_new(self) -> bool:
         return bool(self.files or self.open or self.is_held)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether another load is in progress."""
-        return any(note.is_busy for note in self.plan.notes)
-
-    @property
-    def needs_a_person(self) -> str:
-        """The files that need a person, with reasons; empty if there are none."""
-        return "; ".join(f"{note.name}: {note.reason}" for note in self.plan.notes if note.needs_a_person)
-
-    @property
-    def news(self) -> str:
-        """A digest that changes only if other files or bytes are new."""
-        found = [
-            (file.listed.name, file.generation, file.listed.size, file.listed.modified_at, file.spans)
-            for file in self.plan.to_read
-        ]
-        return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return (
-            f"{self.files:,} files with {self.bytes:,} new bytes, {self.plan.done:,} files without new bytes, "
-            f"{self.open:,} open deliveries",
-            *(f"{note.name}: {note.reason}" for note in self.plan.notes),
-        )
 
 
 def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False, batch: str | None = None) -> Found:
@@ -83,7 +56,30 @@ def look(pipeline: Pipeline, *, only: Sequence[str] = (), replaces: bool = False
         with suppress(NotFound):
             open_now = board.open_work(named, is_staged=not declared.is_direct).count
         is_held = PostgresBatches(engine, declared.name).is_held(named)
-    return Found(plan=plan, engine=engine_for(declared, plan.to_read), open=open_now, is_held=is_held)
+    size = sum(file.bytes for file in plan.to_read)
+    found = (
+        f"{len(plan.to_read):,} files with {size:,} new bytes, {plan.done:,} files without new bytes, "
+        f"{open_now:,} open deliveries"
+    )
+    return Found(
+        files=len(plan.to_read),
+        bytes=size,
+        news=_news(plan),
+        lines=(found, *(f"{note.name}: {note.reason}" for note in plan.notes)),
+        engine=engine_for(declared, plan.to_read),
+        open=open_now,
+        is_held=is_held,
+        is_busy=any(note.is_busy for note in plan.notes),
+        needs_a_person="; ".join(f"{note.name}: {note.reason}" for note in plan.notes if note.needs_a_person),
+    )
+
+
+def _news(plan: Plan) -> str:
+    found = [
+        (file.listed.name, file.generation, file.listed.size, file.listed.modified_at, file.spans)
+        for file in plan.to_read
+    ]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
 
 
 def outcome(pipeline: Pipeline, *, batch: str) -> Report:

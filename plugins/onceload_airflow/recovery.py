@@ -85,11 +85,11 @@ class Look(OfOnePipeline, SkipMixin):
     inherits_from_skipmixin = True
 
     def execute(self, context: "Context") -> str:
-        _, declared = self.found(context)
+        path, declared = self.found(context)
         with self.opened() as engine:
             if context["params"]["what"] == REWIND:
                 _refuse_paused(context, declared)
-            words, to = self._look(context, self.pipeline(context))
+            words, to = self._look(context, self.pipeline_of(declared), path)
             # For a rebuild, the database is still empty.
             seen = 0 if context["params"]["what"] == REBUILD else PostgresLedger(engine).position(declared.name)
         context["ti"].xcom_push(key="seen", value=seen)
@@ -100,7 +100,7 @@ class Look(OfOnePipeline, SkipMixin):
         # File names are untrusted, and the approval page renders Markdown.
         return "```\n" + words.replace("`", "'") + "\n```"
 
-    def _look(self, context: "Context", pipeline: "Pipeline") -> tuple[str, int | None]:
+    def _look(self, context: "Context", pipeline: "Pipeline", path: Path) -> tuple[str, int | None]:
         """The message, and the position to start from; None if there is nothing to do."""
         at = position_of(context)
         match context["params"]["what"]:
@@ -121,7 +121,7 @@ class Look(OfOnePipeline, SkipMixin):
             case _:
                 from onceload.runs import check_rebuild
 
-                if _is_by_day(self.found(context)[0]):
+                if _is_by_day(path):
                     expected = "a source.path without a day (run the DAG backfill for all days in the new database)"
                     raise SettingRefused(f"rebuilding pipeline {pipeline.name}", "one with a day", expected)
                 check_rebuild(pipeline)
@@ -154,7 +154,7 @@ class Apply(OfOnePipeline):
         if context["params"]["what"] == REBUILD:
             return []
         with self.opened() as engine:
-            pipeline = self.pipeline(context)
+            pipeline = self.pipeline_of(declared)
             if context["params"]["what"] == STATE:
                 self.log.info(state_in_words(pipeline.recover_state(position=to)))
                 return []

@@ -43,8 +43,8 @@ class OfOnePipeline(BaseOperator):
                         return path, declared
             raise NotFound("pipeline of this folder", name)
 
-    def pipeline(self, context: "Context") -> Pipeline:
-        return OnceloadHook(self.onceload_conn_id).pipeline(self.found(context)[1])
+    def pipeline_of(self, declared: "Declared") -> Pipeline:
+        return OnceloadHook(self.onceload_conn_id).pipeline(declared)
 
     @contextmanager
     def opened(self) -> "Iterator[Engine]":
@@ -57,7 +57,8 @@ class Verify(OfOnePipeline):
 
     def execute(self, context: "Context") -> dict[str, object]:
         with in_airflows_words():
-            found = self.pipeline(context).verify(deep=bool(context["params"]["deep"]))
+            _, declared = self.found(context)
+            found = self.pipeline_of(declared).verify(deep=bool(context["params"]["deep"]))
         for each in found.differences:
             self.log.info("%s", each)
         summary = {"pipeline": found.pipeline, "position": found.position, "files": found.files, "rows": found.rows}
