@@ -18,7 +18,7 @@ from onceload_core.names import Batch
 from onceload_jobs.load.staged.kept_batch import audit_batch
 from onceload_jobs.pipeline.columns import parse_column
 from onceload_jobs.pipeline.declared import Publish, Suite, Target, Write
-from onceload_jobs.quality.suggest import suggest
+from onceload_jobs.quality.suggest import _asked, suggest
 from tests.loads.conftest import line
 from tests.loads.test_kept import publish_now, settings_of, stage
 
@@ -217,3 +217,8 @@ def test_a_big_table_is_looked_at_in_parts_and_nothing_of_it_changes(loads, monk
     # A part of the rows hides twins.
     assert ("id", "column_values_to_be_unique") not in found
     assert found["amount", "column_values_to_be_between"].expectation.kwargs["max_value"] == 12
+
+
+def test_rows_without_a_column_that_a_suite_may_concern_are_counted(loads):
+    with loads.engine.begin() as connection:
+        assert connection.execute(_asked("(VALUES (1), (2)) AS rows", (), "")).one() == (2,)

@@ -154,8 +154,8 @@ def _look(connection: Connection, asked: TextClause, source: str) -> Record:
 
 
 def _asked(table: str, columns: Sequence[Column], sample: str) -> TextClause:
-    taken = [_taken(column, at) for at, column in enumerate(columns)]
-    statistics = [_statistics(column, at).text for at, column in enumerate(columns)]
+    taken = ["row_number() OVER () AS came", *(_taken(column, at) for at, column in enumerate(columns))]
+    statistics = ["count(*)", *(_statistics(column, at).text for at, column in enumerate(columns))]
     return filled(
         SQL["look"], table=table, sample=sample, taken=", ".join(taken), statistics=text(", ".join(statistics))
     )
