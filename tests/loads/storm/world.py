@@ -80,8 +80,8 @@ _PATIENCE_S = 60.0
 _TRIES = 5
 #: In the end, until one finds nothing new.
 _LOADS_MAX = 5
-#: An outcome: it died when some of a file was loaded, and some was not.
-PARTLY_LOADED = "partly loaded"
+#: Outcomes: a load, or a worker before another takes its delivery, died when only a part of a file was loaded.
+PARTLY_LOADED, PARTLY_RETRIED = "partly loaded", "partly loaded by a worker"
 
 
 class Law(StrEnum):
@@ -435,6 +435,7 @@ class World:
 
     def between_tries(self, asked: Load, session: SessionName) -> None:
         """What happens before another worker takes what a killed one had."""
+        self.outcomes[PARTLY_RETRIED] += self._has_loaded_a_part()
         self._fall_back(session)
         for operation in asked.then:
             self._carry_out(operation)
