@@ -36,7 +36,8 @@ and to backfill days that are already loaded. A run that finds nothing new skips
 """
 _PLAN = "Compares the files with the ledger, in about a second. If nothing is new, the rest is skipped."
 _STAGE = "Reads new records into a staging table; the target does not change yet. A retry starts from scratch."
-_LOAD = "Reads new records. Each chunk commits by itself: rows and receipts in one transaction."
+_LOAD = "Reads new records and publishes them in one commit: all rows of the batch, and the receipts of their files."
+_DIRECT = "Reads new records. Each chunk commits by itself: rows and receipts in one transaction."
 _AUDIT = "Checks the staged rows with the suite. If a critical expectation fails, the run stops and publishes nothing."
 _PUBLISH = "One commit: all rows of the batch, and the receipts of what was consumed. A second call changes nothing."
 _REPORT = "The result of the run from the ledger; an asset event carries the numbers. Fails if files need a person."
@@ -65,18 +66,15 @@ def dag_of(path: Path) -> DAG:
         # Two pipelines that load the same table, or read the same files, share one asset.
         files, rows = Asset(_address_of(declared)), Asset(name=table, uri=f"onceload://tables/{quote(table)}")
         plan = Plan(task_id="plan", doc_md=_PLAN, **of_file)
-        load = Load(
-            task_id="load", is_direct=declared.is_direct, doc_md=_LOAD if declared.is_direct else _STAGE, **of_file
-        )
         report = Report(task_id="report", inlets=[files], outlet=rows, doc_md=_REPORT, **of_file)
-        if declared.is_direct:
-            plan >> load >> report
-        else:
+        if declared.suite:
+            load = Load(task_id="load", publishes=False, doc_md=_STAGE, **of_file)
+            audit = Audit(task_id="audit", doc_md=_AUDIT, **of_file)
             publish = Publish(task_id="publish", doc_md=_PUBLISH, **of_file)
-            audited = [Audit(task_id="audit", doc_md=_AUDIT, **of_file)] if declared.suite else []
-            last: Any = plan >> load
-            for step in (*audited, publish, report):
-                last = last >> step
+            plan >> load >> audit >> publish >> report
+        else:
+            about = _DIRECT if declared.is_direct else _LOAD
+            plan >> Load(task_id="load", publishes=True, doc_md=about, **of_file) >> report
     return dag
 
 

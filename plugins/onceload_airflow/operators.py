@@ -133,7 +133,7 @@ class WaitForFiles(_OfPipeline, BaseSensorOperator):
 
 
 class Load(_OfPipeline):
-    """Stage a batch, or load it with one commit per chunk: `onceload stage | load` in a process of its own.
+    """Stage a batch for the tasks after it, or also publish it: `onceload stage | load` in a process of its own.
 
     A large load and a transform in Spark SQL are launched by spark-submit; anything else needs no Spark.
     """
@@ -143,14 +143,14 @@ class Load(_OfPipeline):
     def __init__(
         self,
         *,
-        is_direct: bool,
+        publishes: bool,
         engine: str = "auto",
         conn_id: str = SPARK_CONNECTION,
         conf: Mapping[str, str] = {},
         **others: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**others)
-        self.is_direct = is_direct
+        self.publishes = publishes
         self.engine = engine
         self.conn_id = conn_id
         self.conf = conf
@@ -184,7 +184,8 @@ class Load(_OfPipeline):
         """The arguments of the call, without placeholders and batch."""
         chosen = [f"--only={each}" for each in chosen_files(context)]
         chosen += ["--replace"] if is_replacing(context) else []
-        return ["load" if self.is_direct else "stage", self.pipeline_file, *chosen]
+        chosen += ["--accept-differences"] if self.publishes and accepts_differences(context) else []
+        return ["load" if self.publishes else "stage", self.pipeline_file, *chosen]
 
     def _submitting(self, name: str, arguments: Sequence[str]) -> list[str]:
         quiet = Path(onceload_jobs.__path__[0], "log4j2.properties")
@@ -217,7 +218,8 @@ class Load(_OfPipeline):
             if ended.exit_code == 0:
                 return
             outcome = find_outcome(file)
-            if outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and self.is_direct:
+            is_of_files = outcome and outcome.exit_code is ExitCode.NEEDS_A_PERSON and not outcome.error
+            if is_of_files and self.publishes:
                 # The other files are loaded; the report fails for these.
                 context["ti"].xcom_push(key=_NEEDS_A_PERSON, value="see the log of the task load")
                 return

@@ -205,7 +205,7 @@ class Rebuild(OfOnePipeline, Load):
     operator_extra_links = ()
 
     def __init__(self, **others: Any) -> None:  # noqa: ANN401
-        super().__init__(pipeline_file="", is_direct=False, engine="spark", **others)
+        super().__init__(pipeline_file="", publishes=False, engine="spark", **others)
 
     def command(self, context: "Context") -> list[str]:
         snapshot = context["params"]["snapshot_file"]

@@ -43,7 +43,7 @@ at = datetime(2026, 3, 1, tzinfo=UTC)
 run = SimpleNamespace(logical_date=at, run_after=at, data_interval_start=at, data_interval_end=at)
 ti = SimpleNamespace(xcom_push=lambda **pushed: print("pushed", pushed))
 try:
-    Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, engine="spark").execute(
+    Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine="spark").execute(
         {"dag_run": run, "params": {}, "run_id": "r", "ti": ti}
     )
     print("went on")

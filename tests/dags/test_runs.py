@@ -244,7 +244,7 @@ def plan_and_its_try(airflow):
 _KILL = """
 import os
 from onceload_airflow.operators import Load
-Load(task_id="load", pipeline_file=os.environ["FILE"], is_direct=False).on_kill()
+Load(task_id="load", pipeline_file=os.environ["FILE"], publishes=False).on_kill()
 """
 
 
@@ -341,7 +341,7 @@ from onceload_airflow.recovery import Approve
 for asked, refused in (
     (lambda: Approve(task_id="a", subject="s").execute_complete({}, {"error": "too late.", "error_type": "timeout"}),
      AirflowFailException),
-    (lambda: Load(task_id="l", pipeline_file="", is_direct=True, conn_id="none")._connection(), AirflowException),
+    (lambda: Load(task_id="l", pipeline_file="", publishes=True, conn_id="none")._connection(), AirflowException),
     (lambda: OnceloadHook().opened().__enter__(), ConnectionNotFound),
 ):
     try:
@@ -398,7 +398,7 @@ def run_command(self, command, *, env, cwd):
     return SimpleNamespace(exit_code=0)
 
 SubprocessHook.run_command = run_command
-load = Load(task_id="l", pipeline_file=os.environ["FILE"], is_direct=True, engine="spark", onceload_conn_id="other")
+load = Load(task_id="l", pipeline_file=os.environ["FILE"], publishes=True, engine="spark", onceload_conn_id="other")
 load.execute({"dag_run": run, "params": {}, "run_id": "r"})
 print(OnceloadHook().settings.dsn)
 """

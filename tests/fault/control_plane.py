@@ -99,6 +99,11 @@ class Kind(StrEnum):
         return self is Kind.DIRECT
 
     @property
+    def has_publish(self) -> bool:
+        """Whether a task of its own publishes; otherwise its load does."""
+        return self is Kind.AUDITED
+
+    @property
     def may_run_twice(self) -> bool:
         return self in (Kind.DIRECT, Kind.TWINS)
 
@@ -124,10 +129,10 @@ class Moment(StrEnum):
     PLANNING = "its session is open"
     IN_HAND = "a delivery is held"
     KEPT = "its batch is staged"
-    LATER = "its publish (direct: report) runs"
+    LATER = "its publish (without a suite: report) runs"
 
     def happens_to(self, kind: Kind, fault: Fault) -> bool:
-        if self is Moment.KEPT and kind.is_direct:
+        if self is Moment.KEPT and not kind.has_publish:
             return False
         # There is no Spark any more.
         return fault is not Fault.DRIVER or self in (Moment.LAUNCHED, Moment.PLANNING, Moment.IN_HAND)
@@ -483,7 +488,7 @@ class Lane:
             case Moment.KEPT:
                 return self._is_any(f"delivery WHERE batch = '{run}' AND stage IS NOT NULL")
             case Moment.LATER:
-                return at_work.task == ("report" if self.kind.is_direct else "publish")
+                return at_work.task == ("publish" if self.kind.has_publish else "report")
 
     def _is_any(self, of: str) -> bool:
         return bool(self._look(self.stand.running.dsn, f"SELECT FROM onceload.{of} LIMIT 1"))
