@@ -8,6 +8,7 @@ nothing new.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,15 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from onceload.pipeline_file import read_pipeline
 from onceload_airflow.hook import CONNECTION, OnceloadHook
 from onceload_core.errors import OnceloadError
+from onceload_jobs.files.addresses import local_path
+from onceload_jobs.files.listing import Listing, list_files
 
 if TYPE_CHECKING:
     from onceload.runs import Found
 
 _EVERY_S = 10.0
+#: Local files are listed this often in between: a look is due at once when a file has arrived.
+_LISTS_EVERY_S = 2.0
 #: News that are still not loaded by then, because a run failed or its DAG was paused, are reported again.
 _AGAIN_S = 3600.0
 #: Airflow stores the news under this key and with these fields, so the names must stay.
@@ -50,6 +55,9 @@ class Arrivals(BaseEventTrigger):
         self.onceload_conn_id = onceload_conn_id
         self.values = dict(values)
         self.every_s = every_s
+        self._path: str | None = None
+        self._listed: Listing | None = None
+        self._listing_pause_s = _LISTS_EVERY_S
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("pipeline_file", "onceload_conn_id", "values", "every_s")
@@ -64,7 +72,8 @@ class Arrivals(BaseEventTrigger):
                 reported = _Reported(news=found.news, at_s=time.time())
                 payload = {"files": found.files, "bytes": found.bytes}
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's own.
-            await asyncio.sleep(self.every_s)
+            # After an event, a file that keeps growing must not start the next one at once.
+            await self._pause(may_be_short=not is_due)
             if is_due and self.asset_state_store is not None:
                 # Only now, because Airflow has stored the event by this time: it may come twice, but is never lost.
                 await self.asset_state_store.aset(_REPORTED_KEY, asdict(reported))
@@ -87,7 +96,27 @@ class Arrivals(BaseEventTrigger):
         from onceload.runs import look
 
         declared = read_pipeline(Path(self.pipeline_file), offered=self.values)
+        self._list(declared.source.path)
         return look(OnceloadHook(self.onceload_conn_id).pipeline(declared))
+
+    async def _pause(self, *, may_be_short: bool) -> None:
+        """Wait for the next look, which is due at once if the list of files changes; object stores are not listed."""
+        until = time.monotonic() + self.every_s
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, self._listing_pause_s))
+            if may_be_short and self._path is not None and await asyncio.to_thread(self._list, self._path):
+                return
+
+    def _list(self, path: str) -> bool:
+        """List the files if they are on a disk of this machine, and return whether any have changed."""
+        self._path = path if local_path(path) else None
+        before, started = self._listed, time.monotonic()
+        with suppress(OSError, OnceloadError):
+            # The next look reports errors.
+            self._listed = list_files(path) if self._path else None
+        # A large folder takes at most a twentieth of the time.
+        self._listing_pause_s = max(_LISTS_EVERY_S, 20 * (time.monotonic() - started))
+        return self._listed != before
 
 
 def _is_due(found: "Found", reported: _Reported) -> bool:

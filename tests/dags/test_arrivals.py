@@ -39,7 +39,7 @@ class Watched(Arrivals):
         return found
 
 async def watch():
-    path, kwargs = Watched(pipeline_file=sys.argv[1], every_s=0.01).serialize()
+    path, kwargs = Watched(pipeline_file=sys.argv[1], every_s=float(sys.argv[4])).serialize()
     assert path == "onceload_airflow.arrivals.Arrivals", path
     assert sys.argv[3] not in json.dumps(kwargs), kwargs
     trigger = Watched(**kwargs)
@@ -67,6 +67,10 @@ class Watcher:
                 found.append(json.loads(line.removeprefix("event ")))
         return found
 
+    def event(self):
+        """The event that follows the look that it has just told of."""
+        return json.loads(self._process.stdout.readline().removeprefix("event "))
+
     def next_event(self):
         while not (found := self.events(looks=1)):
             pass
@@ -83,8 +87,9 @@ def airflow(tmp_path, dsn):
 
 
 @contextmanager
-def watching(airflow):
-    arguments = [str(airflow.pipelines / "readings.yaml"), str(airflow.home.with_name("told")), airflow.dsn]
+def watching(airflow, *, every_s=0.01):
+    file, told = airflow.pipelines / "readings.yaml", airflow.home.with_name("told")
+    arguments = [str(file), str(told), airflow.dsn, str(every_s)]
     with subprocess.Popen(
         [sys.executable, "-c", WATCH, *arguments], env=airflow.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -113,6 +118,16 @@ def test_new_files_are_reported_once_also_over_a_restart(airflow, tmp_path):
         (tmp_path / "landing" / "b.jsonl").write_text('{"n": 33}\n')
 
         assert watcher.next_event() == [{"files": 2, "bytes": 19}]
+
+
+def test_a_file_on_disk_is_reported_when_it_arrives_and_not_at_the_next_look(airflow, tmp_path):
+    with watching(airflow, every_s=3600) as watcher:
+        assert watcher.events(looks=1) == []
+
+        (tmp_path / "landing" / "a.jsonl").write_text('{"n": 1}\n')
+
+        assert watcher.events(looks=1) == []
+        assert watcher.event() == {"files": 1, "bytes": 9}
 
 
 def test_a_failed_look_is_repeated(airflow, tmp_path):
