@@ -68,7 +68,7 @@ class Watcher:
         return found
 
     def event(self):
-        """The event that follows the look that it has just told of."""
+        """The event of the look that it has just printed."""
         return json.loads(self._process.stdout.readline().removeprefix("event "))
 
     def next_event(self):

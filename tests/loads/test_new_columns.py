@@ -30,6 +30,8 @@ from tests.loads.conftest import COLUMNS, InThisProcess, Loads
 from tests.servers import execute
 from tests.waiting import until
 
+pytestmark = pytest.mark.usually_staged
+
 _PATIENCE_S = 60
 _GATE = 20_261_127
 WITH_CITY = COLUMNS | {"city": "text"}

@@ -36,6 +36,8 @@ from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.loads.test_load import counts
 
+pytestmark = pytest.mark.usually_staged
+
 ALL = QuarantineLimit(share=1)
 MERGE: dict[str, Any] = {
     "publish": Publish.STAGED,

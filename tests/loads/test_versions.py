@@ -42,6 +42,8 @@ from onceload_jobs.verify.verify import verify
 from tests.loads.conftest import InThisProcess, Loads, line
 from tests.servers import execute
 
+pytestmark = pytest.mark.usually_staged
+
 
 class Killed(BaseException):
     """The process is dead."""
