@@ -9,7 +9,7 @@ help: ## List the commands
 setup: ## Make .venv from the locked requirements (PYTHON=... chooses the Python)
 	@PYTHON="$(PYTHON)" bash requirements/setup
 
-check: setup ## Lint, check the format, the types, the import contracts, the words, and the lock for known holes
+check: setup ## Lint, check the format, the types, the import contracts, the words, and the locked packages for known vulnerabilities
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
@@ -31,7 +31,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE .venv/bin/pytest --durations 15
 test: setup ## Run all but the long tests, three at a time (ARGS=... goes to pytest)
 	$(PYTEST) --numprocesses 3 --dist worksteal -m "not long" --test-seconds-max 15 $(ARGS)
 
-test-rest: setup ## Run the long tests: the whole of Airflow, clusters, crashes in crowds, the other Postgres
+test-rest: setup ## Run the long tests: the whole of Airflow, clusters, many loads at once, the other Postgres
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 test-laws: setup ## Try each law with ten times as many examples: 1 000 where make test has 100
@@ -48,7 +48,7 @@ cluster: setup ## Run a Spark master and two workers, until Ctrl-C
 demo: setup ## Load days, kill a worker, break a file, recover rows; report each step with numbers (about five minutes)
 	.venv/bin/onceload demo
 
-faults: setup ## Pull plugs for hours, and print what was lost or repeated (ARGS="--only loads": one half)
+faults: setup ## Kill servers, workers and connections for hours, and print what was lost or repeated (ARGS="--only loads": one part)
 	.venv/bin/python -m tests.fault.report $(ARGS)
 
 mutants: setup ## Plant known bugs, and show that the tests catch each

@@ -19,6 +19,6 @@ def delete_unused(engine: Engine, *, home: Path) -> dict[str, int]:
         "old_audits": sum(each.audits for each in gone),
         "idle_producers": sum(each.producers for each in gone),
         "days_of_business_ids": len(PostgresLedger(engine).forget_messages()),
-        "stages_that_nobody_keeps": sweep(engine),
+        "unused_stages": sweep(engine),
         "old_pages_of_audits": drop_old_pages(home / "quality"),
     }

@@ -25,7 +25,7 @@ from onceload_core.postgres.sessions import session_of
 
 SQL = statements("batches.sql")
 #: The lease of a staged batch, extended by each use. After it, other batches may load the same records.
-KEPT_S = 3_600.0
+STAGE_KEPT_S = 3_600.0
 
 
 def planner_of(batch: Batch) -> SessionName:
@@ -99,7 +99,7 @@ class PostgresBatches:
 
     def keep(self, claim: Claim, *, stage: str) -> None:
         """Pass the planner's claim to the batch, or extend its lease."""
-        binds = {**holder_binds(claim), "stage": stage, "lease_s": KEPT_S}
+        binds = {**holder_binds(claim), "stage": stage, "lease_s": STAGE_KEPT_S}
         with translated(pipeline=self._pipeline, doing="keeping a batch"), self._engine.begin() as connection:
             if connection.execute(SQL["keep_stage"], binds).rowcount != 1:
                 session = claim.session

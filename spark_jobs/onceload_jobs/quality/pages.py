@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 #: The database keeps results for longer; a page per minute is 40 MB a day.
-KEPT_S = 30 * 86_400.0
+PAGES_KEPT_S = 30 * 86_400.0
 #: Other pages are found by their batch, below `validations`.
 _IN_THE_INDEX = 100
 _FOLDERS = ("results", "validations", "expectations")
@@ -70,7 +70,7 @@ def drop_old_pages(docs: Path, *, now_s: float | None = None) -> int:
     """Delete pages older than their retention with their sources, and return how many."""
     if not docs.is_dir():
         return 0
-    before = (time.time() if now_s is None else now_s) - KEPT_S
+    before = (time.time() if now_s is None else now_s) - PAGES_KEPT_S
     dropped = 0
     with _alone(docs):
         for path in sorted((path for name in _FOLDERS for path in (docs / name).rglob("*")), reverse=True):

@@ -32,7 +32,7 @@ from onceload_jobs.verify.files import url_of
 from onceload_jobs.verify.findings import Difference, Findings, Kind
 from onceload_jobs.write.binary_copy import copy_in
 from onceload_jobs.write.sql import Sql, filled, listed, literal, quoted, table_name
-from onceload_jobs.write.target import added_columns, differing_columns
+from onceload_jobs.write.target import columns_in, differing_columns
 from onceload_jobs.write.writer import cast_to_target, copy_columns
 
 SQL = statements("values.sql", package=__package__)
@@ -187,7 +187,7 @@ class _Comparison:
     _lacking: set[ProducerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._columns = self.declared.columns_as_read + added_columns(self._connection, self.declared)
+        self._columns = columns_in(self._connection, self.declared)
         self._of_no_record = self.view.rows_of_no_record(table_name(self._target))
         self._connection.execute(filled(SQL["create_reread"], columns=copy_columns(self._columns, lineage=True)))
 

@@ -179,10 +179,13 @@ def _refuse_lost_table(ledger: Ledger[Any], declared: Declared, table: str) -> N
 
 def columns_to_read(engine: Engine, declared: Declared) -> tuple[Column, ...]:
     """The declared columns, and those that the target got for undeclared fields."""
-    if declared.unknown_fields is not UnknownFields.ADD:
-        return declared.columns_as_read
     with engine.begin() as connection:
-        return declared.columns_as_read + added_columns(connection, declared)
+        return columns_in(connection, declared)
+
+
+def columns_in(connection: Connection, declared: Declared) -> tuple[Column, ...]:
+    """The same, as a transaction sees the target."""
+    return declared.columns_as_read + added_columns(connection, declared)
 
 
 def added_columns(connection: Connection, declared: Declared) -> tuple[Column, ...]:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from onceload_core.errors import AlreadyConsumed, CallAgain, DeliveryTakenAway, NeedsAPerson, SettingRefused, WrongUse
 from onceload_core.names import Batch, Position
 from onceload_core.postgres import PostgresLedger, connect
-from onceload_core.postgres.batches import KEPT_S, Audit, KeptBatch, PostgresBatches
+from onceload_core.postgres.batches import STAGE_KEPT_S, Audit, KeptBatch, PostgresBatches
 from onceload_core.postgres.connection import translated
 from onceload_core.postgres.sessions import check_own_name
 from onceload_core.replay import Run
@@ -35,7 +35,8 @@ from onceload_jobs.read.limits import note_nothing_good
 from onceload_jobs.work.session import renewed
 from onceload_jobs.write.codec import OtherRelease
 
-_BEATS_PER_LEASE = 60
+#: How often a kept stage is renewed while it may be kept.
+_RENEWALS = 60
 
 
 @dataclass(eq=False)
@@ -212,7 +213,7 @@ def _opened(
     keep_on = partial(batches.keep, kept.claim, stage=kept.stage)
     # Other loads of the same files wait until this is released.
     keep_on()
-    with renewed(keep_on, every_s=KEPT_S / _BEATS_PER_LEASE):
+    with renewed(keep_on, every_s=STAGE_KEPT_S / _RENEWALS):
         stage = Stage.called(kept.stage, (), declared.target, lineage=True)
         publish_input = publish_input_of(engine, declared.name, stage)
         pieces = staged_pieces(engine, stage)
