@@ -229,16 +229,7 @@ class PostgresDeliveries:
 
     def part_with(self, handed: Handed, part: Offer, *, rest: str, tries: int, reason: str) -> None:
         """Turn a part of a delivery into a dead letter. The rest stays held, with a new number of tries."""
-        binds = {
-            **self._hand(handed),
-            "work": part.work,
-            "producer_ids": array(part.spans),
-            "rest": rest,
-            "tries": tries,
-            "deliveries_max": self.rules.deliveries_max,
-            "session": handed.claim.session.name,
-            "reason": reason[:REASON_MAX],
-        }
+        binds = self._hand(handed) | _parting(part, handed, self.rules, reason) | {"rest": rest, "tries": tries}
         with translated(pipeline=self._pipeline, doing="adding a dead letter"), self._engine.begin() as connection:
             delivery_id = connection.execute(SQL["part_with"], binds).scalar_one_or_none()
             if delivery_id is None:
@@ -256,13 +247,12 @@ class PostgresDeliveries:
 
     def expire(self, *, is_staged: bool = False) -> int:
         """Expire the deliveries whose deadline has passed, except those of fixed sessions."""
-        reason = "its deadline passed without a heartbeat from its session"
         # Batches that are published at once have no fixed sessions.
         which = "which_late_strays" if self.rules.mode is Mode.SESSION and not is_staged else "which_late"
         with translated(pipeline=self._pipeline, doing="expiring deliveries"), self._engine.begin() as connection:
             connection.execute(SQL["without_flush"])
             names = array(self.rules.names)
-            fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=reason, names=names)
+            fallen = fall_back(connection, self._pipeline_id, which, rules=self.rules, reason=_EXPIRED, names=names)
         log_dead(self._pipeline, fallen)
         return len(fallen)
 
@@ -279,6 +269,19 @@ class PostgresDeliveries:
 
     def _hand(self, handed: Handed) -> dict[str, object]:
         return {"delivery_id": handed.id, **self._life(handed.claim.session)}
+
+
+_EXPIRED = "its deadline passed without a heartbeat from its session"
+
+
+def _parting(part: Offer, handed: Handed, rules: Rules, reason: str) -> dict[str, object]:
+    return {
+        "work": part.work,
+        "producer_ids": array(part.spans),
+        "deliveries_max": rules.deliveries_max,
+        "session": handed.claim.session.name,
+        "reason": reason[:REASON_MAX],
+    }
 
 
 def _log_taken(handed: Handed) -> None:
