@@ -1131,7 +1131,7 @@ CONTENT_BUGS = (
         file="spark_jobs/onceload_jobs/content/copies.py",
         correct="            copy_of=shared.producer_id,\n",
         wrong="            consumed=shared.state.consumed,\n            records=shared.records,\n",
-        tests=(f"{OF_ROTATION}::test_the_new_file_wins_over_the_tail_of_the_one_that_was_rotated_away",),
+        tests=(f"{OF_ROTATION}::test_a_new_log_alone_does_not_overtake_the_rotated_one_in_a_merge",),
     ),
     Bug(
         name="in a merge, new files count in the order of their names, whatever is declared",
