@@ -23,6 +23,7 @@ from bench.parts.parquet import parquet
 from bench.parts.producers import producers
 from bench.parts.sessions import shared_pipeline
 from bench.parts.stand import QUICK, Sizes, Stand
+from bench.parts.under_airflow import under_airflow
 from onceload_core.postgres import LedgerSettings, connect
 
 
@@ -104,6 +105,7 @@ PARTS: dict[str, Callable[[Stand], str]] = {
     "files": files,
     "memory": memory,
     "sessions": shared_pipeline,
+    "airflow": under_airflow,
 }
 TITLES = {
     "events": "Beside others",
@@ -114,4 +116,5 @@ TITLES = {
     "files": "Many small files",
     "memory": "Memory",
     "sessions": "Sessions",
+    "airflow": "Under Airflow",
 }
