@@ -116,13 +116,13 @@ class Board:
 def offered(loads: Loads) -> Board:
     """Everything is offered, and no session has taken anything yet."""
 
-    class Nobody(InThisProcess):
+    class Unreachable(InThisProcess):
         def run(self, job: Job, sessions: Sequence[SessionName]) -> list[Note]:
             del job, sessions
             raise DatabaseLost("working", "there is no server")
 
     with pytest.raises(DatabaseLost):
-        load(loads.declared, settings(loads), batch=new_batch(), tasks=Nobody())
+        load(loads.declared, settings(loads), batch=new_batch(), tasks=Unreachable())
     return Board(loads)
 
 

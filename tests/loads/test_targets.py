@@ -269,8 +269,8 @@ def test_a_column_that_is_altered_during_a_load_takes_no_commit(loads, monkeypat
 
     with pytest.raises(SettingRefused, match=r"found (id|amount|note) is") as refused:
         loads.load()
-    if loads.declared.is_direct:
-        assert "This commit was rolled back, and the rows of earlier ones stay" in str(refused.value)
+    # A stage is not even made for another kind of table.
+    assert isinstance(refused.value, CommitRefused) == loads.declared.is_direct
 
     assert loads.ask(POSITION) == [(0,)]
     monkeypatch.undo()
